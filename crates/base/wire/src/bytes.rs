@@ -24,9 +24,9 @@ impl Serialize for Base64 {
 
 impl<'de> Deserialize<'de> for Base64 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
+        struct Base64Visitor;
 
-        impl de::Visitor<'_> for Text {
+        impl de::Visitor<'_> for Base64Visitor {
             type Value = Base64;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,7 +38,7 @@ impl<'de> Deserialize<'de> for Base64 {
             }
         }
 
-        deserializer.deserialize_str(Text)
+        deserializer.deserialize_str(Base64Visitor)
     }
 }
 
@@ -58,9 +58,9 @@ impl Serialize for UncheckedBase64 {
 
 impl<'de> Deserialize<'de> for UncheckedBase64 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
+        struct UncheckedBase64Visitor;
 
-        impl de::Visitor<'_> for Text {
+        impl de::Visitor<'_> for UncheckedBase64Visitor {
             type Value = UncheckedBase64;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,7 +72,7 @@ impl<'de> Deserialize<'de> for UncheckedBase64 {
             }
         }
 
-        deserializer.deserialize_str(Text)
+        deserializer.deserialize_str(UncheckedBase64Visitor)
     }
 }
 
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn appending_keeps_what_is_there() {
+    fn encoding_appends_to_the_buffer() {
         let mut out = b"x:".to_vec();
         encode_append(b"hello\n", &mut out);
         assert_eq!(out, b"x:aGVsbG8K");

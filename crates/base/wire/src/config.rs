@@ -13,9 +13,9 @@ use crate::{
 pub struct ReadEnvironmentConfig {
     /// Whose project configuration counts. It need not exist.
     pub cwd: PathUri,
-    /// Keys of `config.toml`, each a literal path.
+    /// KeySet of `config.toml`, each a literal path.
     pub config_paths: Vec<Vec<String>>,
-    /// Keys of `requirements.toml`, each a literal path.
+    /// KeySet of `requirements.toml`, each a literal path.
     pub requirements_paths: Vec<Vec<String>>,
 }
 

@@ -58,25 +58,25 @@ fn check_text(text: &[u8], data: Option<&Bytes>) {
             check_id(&request.id, &members["id"]);
             assert_eq!(members["method"], *request.method);
             check_params(request);
-            check_again(
+            check_round_trip(
                 &message,
                 &Outgoing::request(&request.id, &request.method, &request.params),
             );
         }
         Message::Notification(note) => {
             assert_eq!(members["method"], *note.method);
-            check_again(
+            check_round_trip(
                 &message,
                 &Outgoing::notification(&note.method, &note.params),
             );
         }
         Message::Response(response) => {
             check_id(&response.id, &members["id"]);
-            check_again(&message, &Outgoing::result(&response.id, &response.result));
+            check_round_trip(&message, &Outgoing::result(&response.id, &response.result));
         }
         Message::Error(response) => {
             check_id(&response.id, &members["id"]);
-            check_again(&message, &Outgoing::error(&response.id, &response.error));
+            check_round_trip(&message, &Outgoing::error(&response.id, &response.error));
         }
     }
 }
@@ -91,22 +91,22 @@ fn check_id(id: &RequestId, member: &Value) {
 }
 
 /// What is encoded again is as long as it says, and decodes to the same message.
-fn check_again(message: &Message<'_>, again: &Outgoing) {
+fn check_round_trip(message: &Message<'_>, again: &Outgoing) {
     let mut text = Vec::new();
     again.encode_text(&mut text);
     assert_eq!(text.len(), again.text_len());
     let decoded = Message::decode(&text);
-    let decoded = decoded.as_ref().map(essence);
+    let decoded = decoded.as_ref().map(comparable);
     assert_eq!(
         decoded,
-        Ok(essence(message)),
+        Ok(comparable(message)),
         "{}",
         String::from_utf8_lossy(&text)
     );
 }
 
 /// What must survive. Absent params are null; trace and data are not encoded again.
-fn essence<'a>(message: &'a Message<'_>) -> (Option<&'a RequestId>, &'a str, String) {
+fn comparable<'a>(message: &'a Message<'_>) -> (Option<&'a RequestId>, &'a str, String) {
     let raw = |raw: Option<&RawValue>| raw.map_or("null", RawValue::get).to_owned();
     match message {
         Message::Request(request) => (Some(&request.id), &request.method, raw(request.params)),
@@ -176,7 +176,7 @@ fn check<T: Method + PartialEq + fmt::Debug>(params: Option<&RawValue>) {
 
 fn check_start(params: Option<&RawValue>) {
     if let Ok(value) = decode_params::<StartProcess>(params) {
-        // Members of any shape may hold fractions, which are not exact.
+        // MessageMembers of any shape may hold fractions, which are not exact.
         check_value(&StartProcess {
             sandbox: None,
             managed_network: None,
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_message_corpus_is_replayed() {
+    fn message_corpus_is_replayed() {
         let corpus =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/wire_message");
         let files: Vec<_> = std::fs::read_dir(corpus)
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_corpus_is_replayed() {
+    fn path_corpus_is_replayed() {
         let corpus =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/path_resolve");
         let files: Vec<_> = std::fs::read_dir(corpus)
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn random_text_breaks_nothing() {
+    fn random_text_upholds_the_invariants() {
         // Pieces that matter to the parser, put together by a counter: the target without a fuzzer.
         const PIECES: &[&str] = &[
             "file:",

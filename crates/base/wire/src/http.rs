@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_value_of_a_header_is_not_shown() {
+    fn debug_output_hides_header_values() {
         let header = HttpHeader {
             name: "authorization".to_owned(),
             value: "Bearer secret".to_owned(),

@@ -13,7 +13,7 @@ pub struct ProcessId(Arc<str>);
 impl ProcessId {
     /// Takes a name of at most [`limits::MAX_PROCESS_ID_BYTES`]; the empty name is one too.
     pub fn new(name: &str) -> Result<Self, IdTooLong> {
-        bounded(name, "processId", limits::MAX_PROCESS_ID_BYTES).map(|()| Self(name.into()))
+        check_length(name, "processId", limits::MAX_PROCESS_ID_BYTES).map(|()| Self(name.into()))
     }
 
     /// Returns the name.
@@ -51,7 +51,7 @@ impl WriteId {
         if name.is_empty() {
             return Err(IdError::Empty("writeId"));
         }
-        bounded(name, "writeId", limits::MAX_WRITE_ID_BYTES)?;
+        check_length(name, "writeId", limits::MAX_WRITE_ID_BYTES)?;
         Ok(Self(name.into()))
     }
 }
@@ -93,7 +93,7 @@ pub struct WatchId(Arc<str>);
 impl WatchId {
     /// Takes a name of at most [`limits::MAX_WATCH_ID_BYTES`].
     pub fn new(name: &str) -> Result<Self, IdTooLong> {
-        bounded(name, "watchId", limits::MAX_WATCH_ID_BYTES).map(|()| Self(name.into()))
+        check_length(name, "watchId", limits::MAX_WATCH_ID_BYTES).map(|()| Self(name.into()))
     }
 
     /// Returns the name.
@@ -122,7 +122,8 @@ pub struct HttpRequestId(Arc<str>);
 impl HttpRequestId {
     /// Takes a name of at most [`limits::MAX_HTTP_REQUEST_ID_BYTES`].
     pub fn new(name: &str) -> Result<Self, IdTooLong> {
-        bounded(name, "requestId", limits::MAX_HTTP_REQUEST_ID_BYTES).map(|()| Self(name.into()))
+        check_length(name, "requestId", limits::MAX_HTTP_REQUEST_ID_BYTES)
+            .map(|()| Self(name.into()))
     }
 
     /// Returns the name.
@@ -200,7 +201,7 @@ pub enum IdError {
     /// Caller: this id must name something.
     #[error("{0} must not be empty")]
     Empty(&'static str),
-    /// Caller: the id is repeated and remembered, so its length is bounded.
+    /// Caller: the id is repeated and remembered, so its length is check_length.
     #[error(transparent)]
     TooLong(#[from] IdTooLong),
 }
@@ -215,7 +216,7 @@ pub struct IdTooLong {
     pub limit: usize,
 }
 
-fn bounded(text: &str, name: &'static str, limit: usize) -> Result<(), IdTooLong> {
+fn check_length(text: &str, name: &'static str, limit: usize) -> Result<(), IdTooLong> {
     if text.len() > limit {
         Err(IdTooLong { name, limit })
     } else {

@@ -27,7 +27,7 @@ impl Method for InitializeParams {
     type Result = InitializeResponse;
 }
 
-/// The answer to `initialize`. Members after the first are missing from older peers.
+/// The answer to `initialize`. MessageMembers after the first are missing from older peers.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InitializeResponse {

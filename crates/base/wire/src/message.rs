@@ -88,19 +88,19 @@ impl<'a> Message<'a> {
             at: error.valid_up_to(),
         })?;
         check_structure(text)?;
-        let members: Members<'a> = serde_json::from_str(text).map_err(MessageError::json)?;
+        let members: MessageMembers<'a> = serde_json::from_str(text).map_err(MessageError::json)?;
         let id = members.id.map(RequestId::from_raw).transpose()?;
         let trace = members.trace.map(Trace::from_raw).transpose()?.flatten();
         match (members.method, id) {
             (Some(method), Some(id)) => Ok(Self::Request(Request {
                 id,
-                method: text_of(method, "method")?,
+                method: decode_text(method, "method")?,
                 params: members.params,
                 trace,
                 data,
             })),
             (Some(method), None) => Ok(Self::Notification(Notification {
-                method: text_of(method, "method")?,
+                method: decode_text(method, "method")?,
                 params: members.params,
                 data,
             })),
@@ -239,7 +239,7 @@ impl MessageError {
 
 /// Top-level members. Each is kept raw, so that `null` differs from absent.
 #[derive(Deserialize)]
-struct Members<'a> {
+struct MessageMembers<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     id: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
@@ -260,15 +260,15 @@ fn present<'de, D: serde::Deserializer<'de>>(
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-fn text_of<'a>(raw: &'a RawValue, member: &'static str) -> Result<Cow<'a, str>, MessageError> {
+fn decode_text<'a>(raw: &'a RawValue, member: &'static str) -> Result<Cow<'a, str>, MessageError> {
     #[derive(Deserialize)]
     #[serde(transparent)]
-    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    struct BorrowedText<'a>(#[serde(borrow)] Cow<'a, str>);
 
     if !raw.get().starts_with('"') {
         return Err(MessageError::NotText(member));
     }
-    serde_json::from_str::<Text<'a>>(raw.get())
+    serde_json::from_str::<BorrowedText<'a>>(raw.get())
         .map(|text| text.0)
         .map_err(MessageError::json)
 }
@@ -285,7 +285,7 @@ pub fn decode_params<T: DeserializeOwned>(params: Option<&RawValue>) -> Result<T
     {
         return Ok(value);
     }
-    Err(explain::<T>(text))
+    Err(describe_params_error::<T>(text))
 }
 
 /// Caller: the parameters do not decode. Says which member, and what was expected.
@@ -293,9 +293,9 @@ pub fn decode_params<T: DeserializeOwned>(params: Option<&RawValue>) -> Result<T
 #[error("{0}")]
 pub struct ParamsError(pub String);
 
-/// Members whose errors read as those of the stock server, which does not name them: its clients
+/// MessageMembers whose errors read as those of the stock server, which does not name them: its clients
 /// compare the text.
-const AS_STOCK: [&str; 1] = ["timeoutMs"];
+const UNNAMED_BY_STOCK: [&str; 1] = ["timeoutMs"];
 
 fn is_empty_object(text: &str) -> bool {
     text.strip_prefix('{')
@@ -304,7 +304,7 @@ fn is_empty_object(text: &str) -> bool {
 }
 
 /// Decodes once more, keeping track of the path: only failures pay for it.
-fn explain<T: DeserializeOwned>(text: &str) -> ParamsError {
+fn describe_params_error<T: DeserializeOwned>(text: &str) -> ParamsError {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
         Ok(_) => ParamsError("params do not decode".to_owned()),
@@ -316,7 +316,7 @@ fn explain<T: DeserializeOwned>(text: &str) -> ParamsError {
                 .rsplit_once(" at line ")
                 .map_or(&*reason, |(text, _)| text);
             let named = path == "."
-                || AS_STOCK.contains(&path.as_str())
+                || UNNAMED_BY_STOCK.contains(&path.as_str())
                 || reason.contains(&format!("`{path}`"));
             ParamsError(if named {
                 reason.to_owned()

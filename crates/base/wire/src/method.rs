@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_methods_map_onto_each_other() {
+    fn method_names_round_trip() {
         for &method in MethodName::ALL {
             assert_eq!(MethodName::parse(method.as_str()), Some(method));
         }

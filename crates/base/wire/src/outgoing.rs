@@ -51,7 +51,7 @@ impl Outgoing {
     pub fn error(id: &RequestId, error: &RpcError) -> Self {
         let mut encoded = Vec::new();
         id.encode_append(&mut encoded);
-        error_with(&encoded, error)
+        encode_error(&encoded, error)
     }
 
     /// Asks the peer for something.
@@ -60,7 +60,7 @@ impl Outgoing {
         text.extend_from_slice(br#"{"id":"#);
         id.encode_append(&mut text);
         text.push(b',');
-        method_and_params(method, params, &mut text);
+        encode_method_and_params(method, params, &mut text);
         Self::Text(text)
     }
 
@@ -89,7 +89,7 @@ impl Outgoing {
     pub fn notification<T: Serialize>(method: &str, params: &T) -> Self {
         let mut text = Vec::with_capacity(192);
         text.push(b'{');
-        method_and_params(method, params, &mut text);
+        encode_method_and_params(method, params, &mut text);
         Self::Text(text)
     }
 
@@ -125,7 +125,7 @@ impl Outgoing {
         let Self::Text(mut head) = self else {
             return self;
         };
-        reopen(&mut head);
+        reopen_objects(&mut head);
         Self::Data(DataMessage {
             head,
             member,
@@ -144,7 +144,7 @@ impl Outgoing {
         let mut head = output_head(notification::PROCESS_OUTPUT, process_id);
         head.extend_from_slice(br#","seq":"#);
         head.extend_from_slice(seq.0.to_string().as_bytes());
-        stream_member(stream.as_str(), &mut head);
+        encode_stream_member(stream.as_str(), &mut head);
         Self::Data(DataMessage {
             head,
             member: "chunk",
@@ -156,7 +156,7 @@ impl Outgoing {
     /// `command/exec/outputDelta`: no number, and a terminal counts as standard output.
     pub fn command_output(process_id: &ProcessId, stream: OutputStream, data: Bytes) -> Self {
         let mut head = output_head(notification::COMMAND_OUTPUT, process_id);
-        stream_member(
+        encode_stream_member(
             if stream == OutputStream::Stderr {
                 "stderr"
             } else {
@@ -193,7 +193,7 @@ impl Outgoing {
         let rest = text.strip_prefix(br#"{"id":"#)?;
         let mark = br#","result":"#;
         let length = rest.windows(mark.len()).position(|part| part == mark)?;
-        Some(error_with(&rest[..length], error))
+        Some(encode_error(&rest[..length], error))
     }
 
     /// Appends the message as one JSON text.
@@ -257,7 +257,7 @@ impl DataMessage {
 }
 
 /// An error for an id that is encoded already.
-fn error_with(id: &[u8], error: &RpcError) -> Outgoing {
+fn encode_error(id: &[u8], error: &RpcError) -> Outgoing {
     let mut text = Vec::with_capacity(128);
     text.extend_from_slice(br#"{"error":"#);
     encode_json(error, &mut text);
@@ -268,14 +268,14 @@ fn error_with(id: &[u8], error: &RpcError) -> Outgoing {
 }
 
 /// Opens the last two objects again, for a data member that comes last.
-fn reopen(text: &mut Vec<u8>) {
+fn reopen_objects(text: &mut Vec<u8>) {
     text.truncate(text.len() - 2);
     if text.last() != Some(&b'{') {
         text.push(b',');
     }
 }
 
-fn method_and_params<T: Serialize>(method: &str, params: &T, text: &mut Vec<u8>) {
+fn encode_method_and_params<T: Serialize>(method: &str, params: &T, text: &mut Vec<u8>) {
     text.extend_from_slice(br#""method":"#);
     encode_string(method, text);
     text.extend_from_slice(br#","params":"#);
@@ -292,7 +292,7 @@ fn output_head(method: &str, process_id: &ProcessId) -> Vec<u8> {
     head
 }
 
-fn stream_member(stream: &str, head: &mut Vec<u8>) {
+fn encode_stream_member(stream: &str, head: &mut Vec<u8>) {
     head.extend_from_slice(br#","stream":""#);
     head.extend_from_slice(stream.as_bytes());
     head.extend_from_slice(br#"","#);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_cannot_be_sent_becomes_an_error_with_its_id() {
+    fn unsendable_response_becomes_an_error_with_the_same_id() {
         let error = RpcError::internal("no");
         for id in [
             RequestId::Number(7),
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn output_looks_like_the_stock_servers() {
+    fn output_notification_matches_the_stock_server() {
         let id = ProcessId::new("p\"1").unwrap();
         let message = Outgoing::output(
             &id,
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binary_message_has_no_data_member() {
+    fn binary_header_has_no_data_member() {
         let id = ProcessId::new("p").unwrap();
         let message = Outgoing::output(
             &id,
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_carry_their_data_last() {
+    fn data_member_comes_last_in_requests() {
         #[derive(Serialize)]
         struct Params {
             a: u8,
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_carries_its_trace_whether_it_has_data_or_not() {
+    fn trace_is_added_to_requests_with_and_without_data() {
         let id = RequestId::Number(3);
         let trace = Trace {
             traceparent: Some("00-ab-cd-01".to_owned()),
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_body_has_all_members_of_the_stock_servers() {
+    fn body_delta_has_all_members_of_the_stock_server() {
         let delta = crate::http::HttpBodyDelta {
             request_id: crate::id::HttpRequestId::new("http-1").unwrap(),
             seq: 1,
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_have_the_stock_member_order() {
+    fn responses_have_the_stock_member_order() {
         let id = RequestId::Number(8);
         assert_eq!(text(&Outgoing::result(&id, &1)), r#"{"id":8,"result":1}"#);
         assert_eq!(

@@ -84,14 +84,14 @@ impl Serialize for PathUri {
 
 impl<'de> Deserialize<'de> for PathUri {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(TextVisitor)
+        deserializer.deserialize_str(PathUriVisitor)
     }
 }
 
 /// Parses borrowed text in place, so that a path costs one allocation.
-struct TextVisitor;
+struct PathUriVisitor;
 
-impl de::Visitor<'_> for TextVisitor {
+impl de::Visitor<'_> for PathUriVisitor {
     type Value = PathUri;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -146,7 +146,7 @@ impl PathUri {
         if canonical == text {
             return Ok(Self::from_canonical(canonical));
         }
-        for _ in 0..MAX_MORE_RUNS {
+        for _ in 0..MAX_REPARSES {
             let next = canonical_text(&canonical)?;
             if next == canonical {
                 return Ok(Self::from_canonical(canonical));
@@ -159,7 +159,7 @@ impl PathUri {
 
 /// Runs the URL parser once, and applies our own rules to what it made of the text.
 fn canonical_text(text: &str) -> Result<String, PathUriError> {
-    let url = Url::parse(text).map_err(|error| blame(text, error))?;
+    let url = Url::parse(text).map_err(|error| authority_error(text, error))?;
     if url.scheme() != "file" {
         return Err(PathUriError::UnsupportedScheme(url.scheme().to_owned()));
     }
@@ -180,7 +180,7 @@ fn canonical_text(text: &str) -> Result<String, PathUriError> {
 /// Names the part of the authority a `file:` URL may not have.
 ///
 /// The URL parser takes all of it for the host, and would report a bad domain name.
-fn blame(text: &str, error: url::ParseError) -> PathUriError {
+fn authority_error(text: &str, error: url::ParseError) -> PathUriError {
     let Some((scheme, rest)) = text.trim_start().split_once(':') else {
         return PathUriError::Invalid(error);
     };
@@ -220,7 +220,7 @@ fn with_upper_case_drive(mut text: String) -> String {
 
 /// How often text is parsed again before it counts as unstable. No text is known to need more
 /// than two.
-const MAX_MORE_RUNS: usize = 4;
+const MAX_REPARSES: usize = 4;
 
 /// The family of path rules a URI belongs to.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -256,11 +256,11 @@ impl PathUri {
         if self.is_opaque() {
             return opaque_payload(self.as_str()).and_then(|bytes| opaque_convention(&bytes));
         }
-        Some(self.ordinary_convention())
+        Some(self.non_opaque_convention())
     }
 
     /// Returns the convention of a URI that is not opaque.
-    fn ordinary_convention(&self) -> Convention {
+    fn non_opaque_convention(&self) -> Convention {
         let (host, path) = self.host_and_path();
         if !host.is_empty() {
             return Convention::WindowsUnc;
@@ -285,7 +285,7 @@ fn is_url_drive(segment: &str) -> bool {
 
 impl PartialEq for PathUri {
     fn eq(&self, other: &Self) -> bool {
-        self.as_str() == other.as_str() || self.key() == other.key()
+        self.as_str() == other.as_str() || self.comparison_key() == other.comparison_key()
     }
 }
 
@@ -299,49 +299,49 @@ impl PartialOrd for PathUri {
 
 impl Ord for PathUri {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.key().cmp(&other.key())
+        self.comparison_key().cmp(&other.comparison_key())
     }
 }
 
 impl Hash for PathUri {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key().hash(state);
+        self.comparison_key().hash(state);
     }
 }
 
 impl PathUri {
-    fn key(&self) -> Key<'_> {
+    fn comparison_key(&self) -> ComparisonKey<'_> {
         if self.is_opaque() {
             return match opaque_payload(self.as_str()) {
                 Some(path) if opaque_convention(&path).is_some_and(Convention::is_windows) => {
-                    Key::OpaqueWindows(folded_utf16(&path))
+                    ComparisonKey::OpaqueWindows(ascii_folded_utf16(&path))
                 }
-                Some(_) | None => Key::Exact(self.as_str()),
+                Some(_) | None => ComparisonKey::Exact(self.as_str()),
             };
         }
-        if !self.ordinary_convention().is_windows() {
-            return Key::Exact(self.as_str());
+        if !self.non_opaque_convention().is_windows() {
+            return ComparisonKey::Exact(self.as_str());
         }
         let (host, path) = self.host_and_path();
         let names = path
             .split('/')
-            .map(|segment| folded(decode_segment(segment)))
+            .map(|segment| ascii_folded(decode_segment(segment)))
             .collect();
-        Key::Windows(host, names)
+        ComparisonKey::Windows(host, names)
     }
 }
 
 /// What two equal URIs share.
 #[derive(Eq, Hash, Ord, PartialEq, PartialOrd)]
-enum Key<'a> {
+enum ComparisonKey<'a> {
     Exact(&'a str),
-    /// The host, which the URL parser has put in lower case, and the folded names. Names stay
+    /// The host, which the URL parser has put in lower case, and the ascii_folded names. Names stay
     /// apart: `a%2Fb` is not `a/b`.
     Windows(&'a str, Vec<Cow<'a, [u8]>>),
     OpaqueWindows(Vec<u16>),
 }
 
-fn folded(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+fn ascii_folded(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     if name.iter().any(u8::is_ascii_uppercase) {
         return Cow::Owned(name.to_ascii_lowercase());
     }
@@ -349,7 +349,7 @@ fn folded(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
 }
 
 /// Folds UTF-16LE by code unit: bytes alone would also change other scripts.
-fn folded_utf16(path: &[u8]) -> Vec<u16> {
+fn ascii_folded_utf16(path: &[u8]) -> Vec<u16> {
     let units = path
         .as_chunks::<2>()
         .0
@@ -367,7 +367,7 @@ fn folded_utf16(path: &[u8]) -> Vec<u16> {
 ///
 /// This is what the URL parser escapes in a path, so that both ways to make a URI give one
 /// spelling; and in addition what it would read as syntax: `%`, `?`, `#` and `\`.
-const ESCAPED: &AsciiSet = &CONTROLS
+const ESCAPED_BYTES: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
     .add(b'#')
@@ -383,7 +383,7 @@ const ESCAPED: &AsciiSet = &CONTROLS
 
 /// Spells one name of a native path as a URI segment.
 fn encode_segment(name: &[u8]) -> Cow<'_, str> {
-    percent_encode(name, ESCAPED).into()
+    percent_encode(name, ESCAPED_BYTES).into()
 }
 
 /// Returns the bytes a URI segment stands for.

@@ -241,7 +241,7 @@ mod tests {
         r#"{"path":{"type":"special","value":{"kind":"root"}},"access":"read"}"#;
 
     #[test]
-    fn the_level_for_windows_is_required_and_kinds_are_known() {
+    fn windows_level_is_required_and_unknown_kinds_are_refused() {
         let without = r#"{"permissions":{"type":"disabled"}}"#;
         let error = serde_json::from_str::<Sandbox>(without).unwrap_err();
         assert!(error.to_string().contains("windowsSandboxLevel"), "{error}");

@@ -21,7 +21,7 @@ pub struct Search {
     #[serde(default)]
     pub regex: bool,
     /// Letters match only their own case.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     pub case_sensitive: bool,
     /// Looks only at files whose path below the root matches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,7 +42,7 @@ impl Method for Search {
     type Result = SearchResult;
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 

@@ -56,7 +56,7 @@ pub struct Watch {
     /// A file or directory that exists.
     pub path: PathUri,
     /// Watches everything below a directory, not only its own entries.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     pub recursive: bool,
     /// The policy under which it is watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ impl Method for Watch {
     type Result = Watched;
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 

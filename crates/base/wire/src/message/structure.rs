@@ -15,12 +15,14 @@ pub fn check_structure(text: &str) -> Result<(), StructureError> {
             Err(error) => Err(StructureError::Json(error.to_string())),
         };
     }
-    let mut left = limits::MAX_JSON_VALUES;
+    let mut remaining = limits::MAX_JSON_VALUES;
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    Walk { left: &mut left }
-        .deserialize(&mut deserializer)
-        .and_then(|()| deserializer.end())
-        .map_err(|error| StructureError::Json(error.to_string()))
+    StructureVisitor {
+        remaining: &mut remaining,
+    }
+    .deserialize(&mut deserializer)
+    .and_then(|()| deserializer.end())
+    .map_err(|error| StructureError::Json(error.to_string()))
 }
 
 /// Peer: the text breaks a structural rule.
@@ -39,26 +41,26 @@ pub enum StructureError {
 const LINEAR_KEYS: usize = 16;
 
 /// Visits every value once, counting. `serde_json` itself bounds the nesting at 128.
-struct Walk<'a> {
-    left: &'a mut usize,
+struct StructureVisitor<'a> {
+    remaining: &'a mut usize,
 }
 
-impl<'de> DeserializeSeed<'de> for Walk<'_> {
+impl<'de> DeserializeSeed<'de> for StructureVisitor<'_> {
     type Value = ();
 
     fn deserialize<D: de::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        let Some(left) = self.left.checked_sub(1) else {
+        let Some(remaining) = self.remaining.checked_sub(1) else {
             return Err(de::Error::custom(format_args!(
                 "more than {} JSON values in one message",
                 limits::MAX_JSON_VALUES
             )));
         };
-        *self.left = left;
+        *self.remaining = remaining;
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Walk<'_> {
+impl<'de> Visitor<'de> for StructureVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,28 +92,35 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while items.next_element_seed(Walk { left: self.left })?.is_some() {}
+        while items
+            .next_element_seed(StructureVisitor {
+                remaining: self.remaining,
+            })?
+            .is_some()
+        {}
         Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
-        let mut seen = Keys::default();
-        while let Some(key) = members.next_key_seed(Key)? {
-            if let Some(twice) = seen.insert(key) {
+        let mut keys = KeySet::default();
+        while let Some(key) = members.next_key_seed(KeySeed)? {
+            if let Some(duplicate) = keys.insert(key) {
                 return Err(de::Error::custom(format_args!(
-                    "duplicate JSON object key `{twice}`"
+                    "duplicate JSON object key `{duplicate}`"
                 )));
             }
-            members.next_value_seed(Walk { left: self.left })?;
+            members.next_value_seed(StructureVisitor {
+                remaining: self.remaining,
+            })?;
         }
         Ok(())
     }
 }
 
 /// A key, borrowed from the text unless it has escapes.
-struct Key;
+struct KeySeed;
 
-impl<'de> DeserializeSeed<'de> for Key {
+impl<'de> DeserializeSeed<'de> for KeySeed {
     type Value = Cow<'de, str>;
 
     fn deserialize<D: de::Deserializer<'de>>(
@@ -122,7 +131,7 @@ impl<'de> DeserializeSeed<'de> for Key {
     }
 }
 
-impl<'de> Visitor<'de> for Key {
+impl<'de> Visitor<'de> for KeySeed {
     type Value = Cow<'de, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,12 +149,12 @@ impl<'de> Visitor<'de> for Key {
 
 /// The keys of one object so far.
 #[derive(Default)]
-struct Keys<'de> {
+struct KeySet<'de> {
     few: Vec<Cow<'de, str>>,
     many: HashSet<Cow<'de, str>>,
 }
 
-impl<'de> Keys<'de> {
+impl<'de> KeySet<'de> {
     /// Takes a key; returns it when it was there already.
     fn insert(&mut self, key: Cow<'de, str>) -> Option<Cow<'de, str>> {
         if self.many.is_empty() {

@@ -5,12 +5,12 @@ use serde_json::value::RawValue;
 use super::*;
 use crate::limits;
 
-fn error_of(text: &str) -> MessageError {
+fn decode_error(text: &str) -> MessageError {
     Message::decode(text.as_bytes()).expect_err(text)
 }
 
 #[test]
-fn kinds_are_told_apart_by_their_members() {
+fn message_kind_follows_from_its_members() {
     let request = br#"{"id":7,"method":"m","result":1}"#;
     assert!(matches!(Message::decode(request), Ok(Message::Request(_))));
     assert!(matches!(
@@ -46,12 +46,12 @@ fn ids_are_strings_or_integers() {
         "[]",
         "true",
     ] {
-        error_of(&format!(r#"{{"id":{id},"method":"m"}}"#));
+        decode_error(&format!(r#"{{"id":{id},"method":"m"}}"#));
     }
 }
 
 #[test]
-fn texts_that_are_no_message_are_refused() {
+fn invalid_messages_are_refused() {
     for text in [
         "",
         "{bad",
@@ -66,20 +66,20 @@ fn texts_that_are_no_message_are_refused() {
         r#"{"id":1,"method":"m","trace":7}"#,
         r#"{"result":1}"#,
     ] {
-        error_of(text);
+        decode_error(text);
     }
 }
 
 #[test]
 fn duplicate_keys_are_refused_at_any_depth() {
     assert_eq!(
-        error_of(r#"{"id":1,"method":"m","id":2}"#).to_string(),
+        decode_error(r#"{"id":1,"method":"m","id":2}"#).to_string(),
         "duplicate JSON object key `id` at line 1 column 25"
     );
-    error_of(r#"{"id":1,"method":"m","params":{"a":[{"b":1,"\u0062":2}]}}"#);
+    decode_error(r#"{"id":1,"method":"m","params":{"a":[{"b":1,"\u0062":2}]}}"#);
     let many: Vec<String> = (0..40).map(|n| format!(r#""k{n}":0"#)).collect();
     let twice = format!(r#"{{"method":"m","params":{{{},"k3":1}}}}"#, many.join(","));
-    assert!(error_of(&twice).to_string().contains("`k3`"));
+    assert!(decode_error(&twice).to_string().contains("`k3`"));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn values_and_nesting_are_bounded() {
         )
     };
     assert!(Message::decode(items(limits::MAX_JSON_VALUES - 3).as_bytes()).is_ok());
-    error_of(&items(limits::MAX_JSON_VALUES - 2));
+    decode_error(&items(limits::MAX_JSON_VALUES - 2));
     let nested = |depth: usize| {
         format!(
             r#"{{"method":"m","params":{}{}}}"#,
@@ -101,11 +101,11 @@ fn values_and_nesting_are_bounded() {
         )
     };
     assert!(Message::decode(nested(limits::MAX_JSON_DEPTH - 1).as_bytes()).is_ok());
-    error_of(&nested(limits::MAX_JSON_DEPTH));
+    decode_error(&nested(limits::MAX_JSON_DEPTH));
 }
 
 #[test]
-fn a_binary_message_is_its_header_and_its_data() {
+fn binary_message_round_trips() {
     let mut frame = Vec::new();
     encode_binary_head(br#"{"id":1,"method":"m"}"#, &mut frame);
     frame.extend_from_slice(b"raw\0");
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn every_string_survives_the_envelope(id in any::<String>(), method in any::<String>()) {
+    fn strings_round_trip_through_the_envelope(id in any::<String>(), method in any::<String>()) {
         let text = serde_json::json!({"id": id, "method": method}).to_string();
         let Ok(Message::Request(request)) = Message::decode(text.as_bytes()) else {
             panic!("{text} is a request");

@@ -21,7 +21,7 @@ impl PathUri {
     /// contains an encoded separator.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
-        let mut parts = Parts::of(self)?;
+        let mut parts = PathParts::of(self)?;
         let last = parts.names.pop()?;
         (!parts.has_separator(&last)).then(|| parts.into_uri())
     }
@@ -31,7 +31,7 @@ impl PathUri {
     /// There is none wherever there is no [`parent`](Self::parent).
     #[must_use]
     pub fn file_name(&self) -> Option<Vec<u8>> {
-        let mut parts = Parts::of(self)?;
+        let mut parts = PathParts::of(self)?;
         let last = parts.names.pop()?;
         (!parts.has_separator(&last)).then(|| decode_segment(&last).into_owned())
     }
@@ -42,7 +42,7 @@ impl PathUri {
     /// different opaque URIs, and if a segment of either contains an encoded separator.
     #[must_use]
     pub fn contains(&self, other: &Self) -> bool {
-        let (Some(base), Some(other_parts)) = (Parts::of(self), Parts::of(other)) else {
+        let (Some(base), Some(other_parts)) = (PathParts::of(self), PathParts::of(other)) else {
             return self == other;
         };
         let is_same_tree =
@@ -55,7 +55,7 @@ impl PathUri {
 }
 
 /// A URI taken apart. Empty segments are left out: native paths do not have them.
-pub(super) struct Parts<'a> {
+pub(super) struct PathParts<'a> {
     pub(super) convention: Convention,
     pub(super) host: Cow<'a, str>,
     /// The drive or the share, as an encoded segment. Lexical operations never remove it.
@@ -64,14 +64,14 @@ pub(super) struct Parts<'a> {
     pub(super) names: Vec<Cow<'a, str>>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> PathParts<'a> {
     /// Takes a URI apart, unless it is opaque.
     pub(super) fn of(uri: &'a PathUri) -> Option<Self> {
         if uri.is_opaque() {
             return None;
         }
         let (host, path) = uri.host_and_path();
-        let convention = uri.ordinary_convention();
+        let convention = uri.non_opaque_convention();
         let mut segments = split_segments(path).map(Cow::Borrowed);
         let anchor = if convention.is_windows() {
             segments.next()
@@ -175,7 +175,7 @@ impl PathUri {
     /// # Errors
     /// Fails if this URI is opaque, or if the text does not name one certain path.
     pub fn join(&self, text: &str) -> Result<Self, JoinError> {
-        let Some(base) = Parts::of(self) else {
+        let Some(base) = PathParts::of(self) else {
             return Err(JoinError::Opaque(self.clone()));
         };
         if text.contains('\0') {
@@ -186,33 +186,33 @@ impl PathUri {
             Convention::WindowsDrive | Convention::WindowsUnc => windows_target(base, text)?,
         };
         match target {
-            Target::Below(parts, names) => {
-                let joined = pushed(parts, names);
+            JoinTarget::Below(parts, names) => {
+                let joined = push_names(parts, names);
                 joined
-                    .map(Parts::into_uri)
+                    .map(PathParts::into_uri)
                     .ok_or_else(|| JoinError::EncodedSeparator(self.clone()))
             }
-            Target::Opaque(text) => Ok(opaque_from_windows(&text)),
+            JoinTarget::Opaque(text) => Ok(opaque_from_windows(&text)),
         }
     }
 }
 
 /// Where text leads.
-enum Target<'a> {
+enum JoinTarget<'a> {
     /// From these parts, down the names of this text.
-    Below(Parts<'a>, &'a str),
+    Below(PathParts<'a>, &'a str),
     /// To a Windows path that has no ordinary URI.
     Opaque(Cow<'a, str>),
 }
 
-fn posix_target<'a>(base: Parts<'a>, text: &'a str) -> Target<'a> {
+fn posix_target<'a>(base: PathParts<'a>, text: &'a str) -> JoinTarget<'a> {
     if text.starts_with('/') {
-        return Target::Below(Parts::posix(Vec::new()), text);
+        return JoinTarget::Below(PathParts::posix(Vec::new()), text);
     }
-    Target::Below(base, text)
+    JoinTarget::Below(base, text)
 }
 
-fn windows_target<'a>(mut base: Parts<'a>, text: &'a str) -> Result<Target<'a>, JoinError> {
+fn windows_target<'a>(mut base: PathParts<'a>, text: &'a str) -> Result<JoinTarget<'a>, JoinError> {
     if let Some(network) = strip_separator(text).and_then(strip_separator)
         && let Some(target) = network_target(text, network)
     {
@@ -220,28 +220,28 @@ fn windows_target<'a>(mut base: Parts<'a>, text: &'a str) -> Result<Target<'a>, 
     }
     if strip_separator(text).is_some() {
         base.names.clear();
-        return Ok(Target::Below(base, text));
+        return Ok(JoinTarget::Below(base, text));
     }
     let mut chars = text.chars();
     let (Some(letter), Some(':')) = (chars.next().filter(char::is_ascii_alphabetic), chars.next())
     else {
-        return Ok(Target::Below(base, text));
+        return Ok(JoinTarget::Below(base, text));
     };
     let Some(names) = strip_separator(chars.as_str()) else {
         return Err(JoinError::DriveRelative(letter));
     };
-    let drive = Parts {
+    let drive = PathParts {
         convention: Convention::WindowsDrive,
         host: Cow::Borrowed(""),
         anchor: Some(Cow::Owned(format!("{}:", letter.to_ascii_uppercase()))),
         names: Vec::new(),
     };
-    Ok(Target::Below(drive, names))
+    Ok(JoinTarget::Below(drive, names))
 }
 
 /// Reads `network`, which is `text` without its two leading separators, as `host\share\names`.
 /// Without a host it is no network path.
-fn network_target<'a>(text: &'a str, network: &'a str) -> Option<Target<'a>> {
+fn network_target<'a>(text: &'a str, network: &'a str) -> Option<JoinTarget<'a>> {
     let (host, rest) = split_name(network);
     if host.is_empty() {
         return None;
@@ -255,15 +255,15 @@ fn network_target<'a>(text: &'a str, network: &'a str) -> Option<Target<'a>> {
         } else {
             Cow::Owned(text.replace('/', "\\"))
         };
-        return Some(Target::Opaque(text));
+        return Some(JoinTarget::Opaque(text));
     };
-    let parts = Parts {
+    let parts = PathParts {
         convention: Convention::WindowsUnc,
         host: Cow::Owned(canonical_host),
         anchor: (!share.is_empty()).then(|| encode_segment(share.as_bytes())),
         names: Vec::new(),
     };
-    Some(Target::Below(parts, names))
+    Some(JoinTarget::Below(parts, names))
 }
 
 /// Returns the host as a URI spells it, if the URL parser would leave it alone.
@@ -276,7 +276,7 @@ fn uri_host(host: &str) -> Option<String> {
 }
 
 /// Goes down from `parts`, name by name. `None` if a `..` meets an ambiguous segment.
-fn pushed<'a>(mut parts: Parts<'a>, names: &'a str) -> Option<Parts<'a>> {
+fn push_names<'a>(mut parts: PathParts<'a>, names: &'a str) -> Option<PathParts<'a>> {
     let convention = parts.convention;
     let is_separator = |c: char| u8::try_from(c).is_ok_and(|byte| convention.is_separator(byte));
     for name in names.split(is_separator) {

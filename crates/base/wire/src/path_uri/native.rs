@@ -12,7 +12,7 @@ use std::{
 
 use base64_simd::URL_SAFE_NO_PAD;
 
-use super::{Convention, PathUri, decode_segment, encode_segment, is_drive, lexical::Parts};
+use super::{Convention, PathUri, decode_segment, encode_segment, is_drive, lexical::PathParts};
 
 /// The URI of the root.
 const ROOT: &str = "file:///";
@@ -54,11 +54,11 @@ impl PathUri {
             return Err(FromNativeError::NotAbsolute(path.to_owned()));
         }
         let names = normalized_names(path.as_os_str().as_bytes());
-        let bytes = joined(&names);
+        let bytes = join_names(&names);
         if needs_opaque(&bytes) {
             return Ok(opaque_from_payload(&bytes));
         }
-        Ok(Parts::posix(names.into_iter().map(encode_segment).collect()).into_uri())
+        Ok(PathParts::posix(names.into_iter().map(encode_segment).collect()).into_uri())
     }
 
     /// Makes the URI of an entry of this directory by its native name, which is one name.
@@ -101,14 +101,14 @@ impl PathUri {
         }
         let bytes = match opaque_payload(self.as_str()) {
             Some(payload) => {
-                let bytes = joined(&normalized_names(&payload));
+                let bytes = join_names(&normalized_names(&payload));
                 if !needs_opaque(&bytes) {
                     return Err(NativePathError::NeedlesslyOpaque(self.clone()));
                 }
                 bytes
             }
             // Decoding comes first: an encoded slash separates names like a plain one.
-            None => joined(&normalized_names(&decode_segment(self.host_and_path().1))),
+            None => join_names(&normalized_names(&decode_segment(self.host_and_path().1))),
         };
         Ok(PathBuf::from(OsString::from_vec(bytes)))
     }
@@ -130,7 +130,7 @@ fn normalized_names(path: &[u8]) -> Vec<&[u8]> {
 }
 
 /// Joins names into an absolute POSIX path.
-fn joined(names: &[&[u8]]) -> Vec<u8> {
+fn join_names(names: &[&[u8]]) -> Vec<u8> {
     let mut path = vec![b'/'];
     path.extend(names.join(&b'/'));
     path

@@ -77,7 +77,7 @@ fn localhost_is_dropped_and_other_hosts_are_lower_cased() {
 }
 
 #[test]
-fn a_drive_is_upper_cased() {
+fn drive_letters_are_upper_cased() {
     assert_canonical(&[
         ("file:///c:/a", "file:///C:/a"),
         ("file://localhost/c:/a", "file:///C:/a"),
@@ -88,7 +88,7 @@ fn a_drive_is_upper_cased() {
 }
 
 #[test]
-fn what_only_clean_up_uncovers_is_canonical_too() {
+fn repeated_parsing_reaches_a_canonical_form() {
     assert_canonical(&[
         ("file:c:\t.", "file:///C:/"),
         ("file:////c:/x", "file:///C:/x"),
@@ -98,7 +98,7 @@ fn what_only_clean_up_uncovers_is_canonical_too() {
 }
 
 #[test]
-fn a_letter_and_a_bar_is_an_ordinary_name() {
+fn letter_and_bar_is_an_ordinary_name() {
     // Browsers would read a drive; peers built on the same URL parser mean the name.
     assert_canonical(&[
         ("file:///c|/a", "file:///c|/a"),
@@ -108,7 +108,7 @@ fn a_letter_and_a_bar_is_an_ordinary_name() {
 }
 
 #[test]
-fn what_a_path_uri_may_not_have_is_refused() {
+fn forbidden_uri_components_are_refused() {
     let table = [
         (
             "http://h/a",
@@ -134,7 +134,7 @@ fn what_a_path_uri_may_not_have_is_refused() {
 }
 
 #[test]
-fn a_native_path_is_refused() {
+fn native_paths_are_refused() {
     for text in ["/home/dev", "home", "~", "./a", ""] {
         let error = PathUri::parse(text).unwrap_err();
         assert_eq!(
@@ -145,7 +145,7 @@ fn a_native_path_is_refused() {
 }
 
 #[test]
-fn a_bad_host_is_refused() {
+fn invalid_hosts_are_refused() {
     assert!(matches!(
         PathUri::parse("file://a b/c"),
         Err(PathUriError::Invalid(_))
@@ -153,7 +153,7 @@ fn a_bad_host_is_refused() {
 }
 
 #[test]
-fn an_encoded_percent_before_zeros_is_no_nul() {
+fn encoded_percent_before_zeros_is_not_a_nul() {
     assert_canonical(&[("file:///a%2500", "file:///a%2500")]);
 }
 
@@ -180,7 +180,7 @@ fn opaque_text_must_be_canonical() {
 }
 
 #[test]
-fn the_convention_is_told_from_the_uri() {
+fn convention_is_derived_from_the_uri() {
     use Convention::{Posix, WindowsDrive, WindowsUnc};
     let table = [
         ("file:///", Some(Posix)),
@@ -215,7 +215,7 @@ fn json_carries_the_canonical_text() {
 }
 
 #[test]
-fn a_json_error_carries_the_parse_error() {
+fn json_errors_contain_the_parse_error() {
     let error = serde_json::from_str::<PathUri>(r#""/home/dev""#).unwrap_err();
     assert!(
         error
@@ -255,7 +255,7 @@ fn windows_uris_compare_decoded_and_without_case() {
 }
 
 #[test]
-fn other_differences_count() {
+fn other_differences_are_significant() {
     for (left, right) in [
         ("file:///a", "file:///A"),
         ("file:///ab", "file:///a%62"),

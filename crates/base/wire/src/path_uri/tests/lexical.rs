@@ -3,7 +3,7 @@ use super::{super::JoinError, uri};
 const OPAQUE: &str = "file:///%00/bad/path/L0M6L2QvZg";
 
 #[test]
-fn the_parent_stops_at_the_anchor() {
+fn parent_stops_at_the_root_drive_or_share() {
     let table = [
         ("file:///a/b", Some("file:///a")),
         ("file:///a/b/", Some("file:///a")),
@@ -27,7 +27,7 @@ fn the_parent_stops_at_the_anchor() {
 }
 
 #[test]
-fn the_file_name_is_decoded() {
+fn file_name_is_decoded() {
     let table: [(&str, Option<&[u8]>); 9] = [
         ("file:///a/b%20c", Some(b"b c")),
         ("file:///a/n%FF/", Some(b"n\xFF")),
@@ -121,7 +121,7 @@ fn posix_text_is_joined() {
 }
 
 #[test]
-fn a_posix_join_that_would_read_as_a_drive_is_opaque() {
+fn posix_join_that_looks_like_a_drive_becomes_opaque() {
     assert_joins(&[
         ("file:///a", "/C:/d/f", "file:///%00/bad/path/L0M6L2QvZg"),
         ("file:///a", "../C:/d/f", "file:///%00/bad/path/L0M6L2QvZg"),
@@ -151,7 +151,7 @@ fn windows_text_is_joined_with_either_separator() {
 }
 
 #[test]
-fn a_windows_path_with_no_ordinary_spelling_becomes_opaque() {
+fn windows_paths_without_an_ordinary_uri_become_opaque() {
     for text in [
         r"\\?\C:\b",
         r"\\.\pipe\b",
@@ -168,7 +168,7 @@ fn a_windows_path_with_no_ordinary_spelling_becomes_opaque() {
 }
 
 #[test]
-fn text_that_names_no_certain_path_is_refused() {
+fn ambiguous_text_is_refused() {
     let opaque = uri("file:///%00/bad/path/L0M6L2QvZg");
     assert_eq!(opaque.join("/a"), Err(JoinError::Opaque(opaque)));
     assert_eq!(uri("file:///a").join("b\0"), Err(JoinError::Nul));

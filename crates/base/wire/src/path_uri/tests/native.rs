@@ -59,7 +59,7 @@ fn native_paths_are_spelled_canonically() {
 }
 
 #[test]
-fn a_path_with_no_ordinary_spelling_becomes_opaque() {
+fn paths_without_an_ordinary_uri_become_opaque() {
     let drive = PathUri::from_native(Path::new("/C:/d/f")).unwrap();
     assert_eq!(drive.as_str(), "file:///%00/bad/path/L0M6L2QvZg");
     for bytes in [&b"/a\0b"[..], b"/C:", b"/z:/\xFF", b"/\0"] {
@@ -70,7 +70,7 @@ fn a_path_with_no_ordinary_spelling_becomes_opaque() {
 }
 
 #[test]
-fn a_relative_path_has_no_uri() {
+fn relative_paths_have_no_uri() {
     for text in ["", "a", "./a", "~"] {
         let error = PathUri::from_native(Path::new(text)).unwrap_err();
         assert_eq!(error, FromNativeError::NotAbsolute(PathBuf::from(text)));
@@ -78,7 +78,7 @@ fn a_relative_path_has_no_uri() {
 }
 
 #[test]
-fn a_windows_path_is_foreign() {
+fn windows_paths_are_foreign() {
     for text in [
         "file:///C:/x",
         "file:///c%3A/x",
@@ -98,7 +98,7 @@ fn a_windows_path_is_foreign() {
 }
 
 #[test]
-fn an_opaque_payload_that_is_no_absolute_path_is_unusable() {
+fn opaque_payload_must_be_an_absolute_path() {
     let relative = uri("file:///%00/bad/path/YWJj");
     assert_eq!(
         relative.to_native(),
@@ -107,7 +107,7 @@ fn an_opaque_payload_that_is_no_absolute_path_is_unusable() {
 }
 
 #[test]
-fn an_opaque_payload_with_an_ordinary_spelling_is_refused() {
+fn opaque_uri_of_an_ordinary_path_is_refused() {
     // `/etc/passwd`, and `/C:/../etc`, which is `/etc` once normalized.
     for text in [
         "file:///%00/bad/path/L2V0Yy9wYXNzd2Q",
@@ -122,7 +122,7 @@ fn an_opaque_payload_with_an_ordinary_spelling_is_refused() {
 }
 
 #[test]
-fn a_child_is_spelled_as_its_native_path_is() {
+fn child_uri_equals_the_uri_of_the_native_path() {
     let names: [&[u8]; 8] = [
         b"x",
         "sp ace%#?é".as_bytes(),
@@ -145,7 +145,7 @@ fn a_child_is_spelled_as_its_native_path_is() {
 }
 
 #[test]
-fn a_child_of_a_directory_with_a_slash_has_one_slash() {
+fn child_of_a_directory_with_a_trailing_slash_has_one_slash() {
     for text in ["file:///a", "file:///a/", "file:///a//"] {
         let child = uri(text).child(OsStr::new("b")).unwrap();
         assert_eq!(child.as_str(), "file:///a/b", "of {text:?}");

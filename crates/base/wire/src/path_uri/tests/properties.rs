@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn native_paths_make_the_round_trip(bytes in byte_path()) {
+    fn native_paths_round_trip(bytes in byte_path()) {
         let path = PathBuf::from(OsString::from_vec(bytes.clone()));
         let uri = PathUri::from_native(&path).unwrap();
         assert_canonical(&uri)?;
