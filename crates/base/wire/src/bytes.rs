@@ -1,4 +1,4 @@
-//! Bytes inside JSON: RFC 4648 base64, standard alphabet, padding mandatory.
+//! Bytes in JSON: RFC 4648 base64 with the standard alphabet and mandatory padding.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use ::bytes::Bytes;
 use base64_simd::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A run of bytes that travels as base64 text, or raw where binary data was granted.
+/// Bytes that are sent as base64 text, or raw if the `binaryData` extension was granted.
 #[derive(Clone, Default, Eq, PartialEq)]
 pub struct Base64(pub Bytes);
 
@@ -42,7 +42,7 @@ impl<'de> Deserialize<'de> for Base64 {
     }
 }
 
-/// Base64 text that may be broken: for members whose broken text is not a broken request.
+/// Base64 text that may be invalid, for members where that does not invalidate the request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UncheckedBase64(pub Result<Bytes, Base64Error>);
 
@@ -50,7 +50,7 @@ impl Serialize for UncheckedBase64 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match &self.0 {
             Ok(data) => serializer.serialize_str(&STANDARD.encode_to_string(data)),
-            // Stays broken.
+            // Serialize as invalid base64 again.
             Err(_) => serializer.serialize_str("!"),
         }
     }
@@ -84,7 +84,7 @@ pub fn decode(text: &[u8]) -> Result<Bytes, Base64Error> {
         .map_err(|_| Base64Error)
 }
 
-/// Appends the base64 form of `data` to `out`, in one pass and without a temporary.
+/// Appends the base64 form of `data` to `out` without a temporary buffer.
 pub fn encode_append(data: &[u8], out: &mut Vec<u8>) {
     STANDARD.encode_append(data, out);
 }

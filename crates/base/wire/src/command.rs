@@ -1,4 +1,5 @@
-//! The first dialect: `command/exec*`, with native paths and booleans for statuses.
+//! `command/exec*`: the first version of the process methods, with native paths and boolean
+//! statuses.
 
 use std::collections::BTreeMap;
 
@@ -15,20 +16,20 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExecCommand {
-    /// The client's name for it.
+    /// Id chosen by the client.
     pub process_id: ProcessId,
-    /// Program and arguments; not empty.
+    /// Program and arguments. Not empty.
     pub argv: Vec<String>,
-    /// An absolute native path.
+    /// Absolute native path of the working directory.
     pub cwd: String,
-    /// The whole environment.
+    /// Complete environment.
     pub env: BTreeMap<String, String>,
-    /// Runs on a pseudo-terminal; otherwise stdin is closed.
+    /// Runs the process on a pseudo-terminal. Otherwise stdin is closed.
     pub tty: bool,
-    /// Most bytes retained per stream.
+    /// Maximum retained bytes per stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes_cap: Option<usize>,
-    /// What the program sees as `argv[0]`.
+    /// Overrides `argv[0]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arg0: Option<String>,
 }
@@ -38,19 +39,19 @@ impl Method for ExecCommand {
     type Result = CommandStarted;
 }
 
-/// The answer to `command/exec`.
+/// Response to `command/exec`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandStarted {
-    /// As in the request.
+    /// Process id of the request.
     pub process_id: ProcessId,
-    /// True: the answer comes once the process runs.
+    /// Always true: the response is sent once the process runs.
     pub running: bool,
-    /// Null while it runs.
+    /// Always null.
     pub exit_code: Option<i32>,
-    /// Null: output is streamed.
+    /// Always null: output is streamed.
     pub stdout: Option<String>,
-    /// Null: output is streamed.
+    /// Always null: output is streamed.
     pub stderr: Option<String>,
 }
 
@@ -58,9 +59,9 @@ pub struct CommandStarted {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WriteCommand {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
-    /// The bytes.
+    /// Input bytes.
     pub chunk: Base64,
 }
 
@@ -69,18 +70,18 @@ impl Method for WriteCommand {
     type Result = CommandWritten;
 }
 
-/// The answer to `command/exec/write`.
+/// Response to `command/exec/write`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CommandWritten {
-    /// True: refusals are errors.
+    /// Always true: refusals are errors.
     pub accepted: bool,
 }
 
-/// `command/exec/terminate`: ends a process.
+/// `command/exec/terminate`: terminates a process.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TerminateCommand {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
 }
 
@@ -93,8 +94,8 @@ impl Method for TerminateCommand {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandExited {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
-    /// As in `process/exited`.
+    /// Exit code as in `process/exited`.
     pub exit_code: i32,
 }

@@ -1,5 +1,5 @@
-//! `capabilityRoots/discoverV1` and `capabilities/discoverV2`: plugins and skills that lie where
-//! commands run.
+//! `capabilityRoots/discoverV1` and `capabilities/discoverV2`: plugins and skills on the executor's
+//! host.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,11 +9,11 @@ use crate::{
     sandbox::Sandbox,
 };
 
-/// `capabilityRoots/discoverV1`: reads what lies below each root. A root's problem is told in its
-/// place and fails nothing else.
+/// `capabilityRoots/discoverV1`: reads the capability files below each root. Problems are reported
+/// per root and do not fail the call.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DiscoverRoots {
-    /// At most [`limits::MAX_DISCOVERY_ROOTS`](crate::limits::MAX_DISCOVERY_ROOTS).
+    /// At most [`limits::MAX_DISCOVERY_ROOTS`](crate::limits::MAX_DISCOVERY_ROOTS) roots.
     pub roots: Vec<DiscoveryRoot>,
 }
 
@@ -22,89 +22,89 @@ impl Method for DiscoverRoots {
     type Result = DiscoveredRoots;
 }
 
-/// A directory to look below.
+/// Directory to search.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DiscoveryRoot {
-    /// The client's name for it.
+    /// Id chosen by the client.
     pub id: String,
-    /// The directory.
+    /// Path of the directory.
     pub path: PathUri,
-    /// The policy under which it is read.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
 
-/// The answer to `capabilityRoots/discoverV1`.
+/// Response to `capabilityRoots/discoverV1`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DiscoveredRoots {
-    /// One for each root, in their order.
+    /// One result per root, in the order of the request.
     pub roots: Vec<DiscoveredRoot>,
 }
 
-/// What lies below a root.
+/// Capability files below a root.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveredRoot {
-    /// The client's name for it.
+    /// Id chosen by the client.
     pub id: String,
-    /// The directory.
+    /// Path of the directory.
     pub path: PathUri,
-    /// The plugin that the root is, if it is one.
+    /// Plugin, if the root is one.
     #[serde(default)]
     pub plugin: Option<PluginFiles>,
     /// Skills, ordered by the URI of their instructions.
     #[serde(default)]
     pub skills: Vec<SkillFiles>,
-    /// Manifests that name the plugins around and below.
+    /// Manifests of the plugins that contain the root or lie below it.
     #[serde(default)]
     pub namespace_manifests: Vec<CapabilityFile>,
-    /// What was left out, for people.
+    /// Human-readable descriptions of omitted items.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// Why nothing could be read.
+    /// Why the root could not be read.
     #[serde(default)]
     pub error: Option<String>,
 }
 
-/// The files that declare a plugin.
+/// Files that declare a plugin.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PluginFiles {
-    /// Its manifest.
+    /// Plugin manifest.
     pub manifest: CapabilityFile,
-    /// Its MCP servers.
+    /// Configuration of MCP servers.
     #[serde(default)]
     pub mcp_config: Option<CapabilityFile>,
-    /// Its apps.
+    /// Configuration of apps.
     #[serde(default)]
     pub apps_config: Option<CapabilityFile>,
 }
 
-/// The files that make a skill.
+/// Files of a skill.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SkillFiles {
-    /// Its `SKILL.md`.
+    /// `SKILL.md`.
     pub instructions: CapabilityFile,
-    /// Its `agents/openai.yaml`.
+    /// `agents/openai.yaml`.
     #[serde(default)]
     pub metadata: Option<CapabilityFile>,
 }
 
-/// A file and what it holds.
+/// File and its contents.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CapabilityFile {
-    /// Where it lies.
+    /// Path of the file.
     pub path: PathUri,
-    /// Its text.
+    /// Contents as text.
     pub contents: String,
 }
 
-/// `capabilities/discoverV2`: lists what is installed for the account.
+/// `capabilities/discoverV2`: lists the plugins and skills installed for the account.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DiscoverCapabilities {
-    /// The working directory.
+    /// Working directory.
     pub cwd: PathUri,
-    /// The policy under which files are read.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -114,7 +114,7 @@ impl Method for DiscoverCapabilities {
     type Result = DiscoveredCapabilities;
 }
 
-/// The answer to `capabilities/discoverV2`.
+/// Response to `capabilities/discoverV2`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct DiscoveredCapabilities {
@@ -122,108 +122,108 @@ pub struct DiscoveredCapabilities {
     pub plugins: Vec<InstalledPlugin>,
     /// Skills outside of plugins.
     pub skills: Vec<InstalledSkill>,
-    /// What was left out, for people.
+    /// Human-readable descriptions of omitted items.
     pub warnings: Vec<String>,
 }
 
-/// A plugin that is installed.
+/// An installed plugin.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InstalledPlugin {
     /// `<name>@<marketplace>`.
     pub id: String,
-    /// Its name for people.
+    /// Display name.
     #[serde(default)]
     pub display_name: Option<String>,
-    /// Its id at the marketplace.
+    /// Id in the marketplace.
     #[serde(default)]
     pub remote_plugin_id: Option<String>,
-    /// Its version.
+    /// Version.
     pub version: String,
-    /// Where it is installed.
+    /// Installation directory.
     pub root: PathUri,
-    /// The files that declare it.
+    /// Files that declare the plugin.
     pub files: PluginFiles,
-    /// Its skills, named `<plugin>:<skill>`.
+    /// Skills of the plugin, named `<plugin>:<skill>`.
     #[serde(default)]
     pub skills: Vec<InstalledSkill>,
 }
 
-/// A skill that is installed.
+/// An installed skill.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InstalledSkill {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it is for.
+    /// Description.
     pub description: String,
-    /// The same in a few words.
+    /// Short description.
     #[serde(default)]
     pub short_description: Option<String>,
-    /// Its `SKILL.md`.
+    /// Path of its `SKILL.md`.
     pub path: PathUri,
-    /// Where it was found. A plugin's skill has none.
+    /// Directory in which it was found. Absent for skills of a plugin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discovery_root: Option<SkillRoot>,
-    /// What it needs.
+    /// Dependencies.
     #[serde(default)]
     pub dependencies: Option<SkillDependencies>,
-    /// When it may be used.
+    /// Usage policy.
     #[serde(default)]
     pub policy: Option<SkillPolicy>,
 }
 
-/// A directory of skills.
+/// Directory of skills.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SkillRoot {
-    /// Its name.
+    /// Id of the directory.
     pub id: String,
-    /// The directory.
+    /// Path of the directory.
     pub path: PathUri,
 }
 
-/// What a skill needs.
+/// Dependencies of a skill.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SkillDependencies {
-    /// Tools.
+    /// Required tools.
     #[serde(default)]
     pub tools: Vec<SkillTool>,
 }
 
-/// A tool that a skill needs.
+/// Tool that a skill requires.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SkillTool {
-    /// Its kind.
+    /// Kind of tool.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What it is called.
+    /// Name of the tool.
     pub value: String,
-    /// What it is for.
+    /// Description.
     #[serde(default)]
     pub description: Option<String>,
-    /// How it is reached.
+    /// Transport to reach it.
     #[serde(default)]
     pub transport: Option<String>,
-    /// What starts it.
+    /// Command that starts it.
     #[serde(default)]
     pub command: Option<String>,
-    /// Where it is.
+    /// URL of the tool.
     #[serde(default)]
     pub url: Option<String>,
-    /// The port that its sign-in calls back.
+    /// Port of the OAuth callback.
     #[serde(default)]
     pub oauth_callback_port: Option<u16>,
 }
 
-/// When a skill may be used.
+/// Usage policy of a skill.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SkillPolicy {
-    /// Whether it may be used without being named.
+    /// Allows use of the skill without naming it.
     #[serde(default)]
     pub allow_implicit_invocation: Option<bool>,
-    /// The products it is for.
+    /// Products the skill is for.
     #[serde(default)]
     pub products: Vec<String>,
 }

@@ -1,4 +1,5 @@
-//! `environment/*`: where commands run, and what that place can do.
+//! `environment/*` and `environmentConfig/*`: the host that commands run on, its capabilities and
+//! its configuration.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,37 +18,37 @@ impl Method for ReadEnvironmentInfo {
     type Result = EnvironmentInfo;
 }
 
-/// The host that commands run on.
+/// Host that commands run on.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvironmentInfo {
-    /// The account's login shell, or the best one there is.
+    /// Login shell of the account, or the best available one.
     pub shell: Shell,
-    /// The server's working directory.
+    /// Working directory of the server.
     #[serde(default)]
     pub cwd: Option<PathUri>,
-    /// The server's version.
+    /// Server version.
     #[serde(default = "unknown_version")]
     pub executor_version: String,
-    /// Opaque identity of the build.
+    /// Opaque id of the build.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_id: Option<String>,
-    /// The account's home.
+    /// Home directory of the account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_home_dir: Option<PathUri>,
     /// `linux`, `macos` or `windows`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform_os: Option<String>,
-    /// Directories that a client should put in front of `PATH`.
+    /// Directories that a client should prepend to `PATH`.
     #[serde(default)]
     pub prepend_path_dirs: Vec<PathUri>,
-    /// `[TMPDIR]` if it is set, else nothing.
+    /// `[TMPDIR]` if it is set, otherwise absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temporary_directories: Option<Vec<PathUri>>,
-    /// The server's effective directory for temporary files.
+    /// Directory that the server uses for temporary files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temp_dir: Option<PathUri>,
-    /// What a client may use.
+    /// Capabilities of the server.
     #[serde(default)]
     pub capabilities: Capabilities,
 }
@@ -56,16 +57,16 @@ fn unknown_version() -> String {
     "0.0.0".to_owned()
 }
 
-/// A shell.
+/// Shell program.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Shell {
-    /// Its kind: `zsh`, `bash`, `sh`, …
+    /// Kind of shell: `zsh`, `bash`, `sh`, …
     pub name: String,
-    /// Its program.
+    /// Path of the program.
     pub path: String,
 }
 
-/// What works here. False, or absent, means: do not use it.
+/// Capabilities of the server. A client must not use those that are false or absent.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Capabilities {
@@ -75,7 +76,7 @@ pub struct Capabilities {
     pub network_proxy_review_domains: bool,
     /// Masking members of `networkProxy.proxy`.
     pub credential_masking: bool,
-    /// Masking for providers of the client's own.
+    /// Masking for custom providers.
     pub credential_masking_custom_providers: bool,
     /// `sandbox` on discovery roots.
     pub capability_discovery_sandbox: bool,
@@ -89,17 +90,17 @@ pub struct Capabilities {
     pub http_header_env_vars: bool,
     /// `fs/open` under a sandbox.
     pub sandboxed_file_streaming: bool,
-    /// `fs/open` to replace, and `fs/writeBlock`.
+    /// `fs/open` for replacing, and `fs/writeBlock`.
     pub file_write_streaming: bool,
     /// `shellSnapshot` of `process/start`.
     pub shell_snapshot_v2: bool,
-    /// A policy that allows to write the root keeps its denied reads, as after an approved
-    /// escalation. Left out if false, as by the stock server.
+    /// A policy that allows writing to the root keeps its denied reads, as after an approved
+    /// escalation. Omitted if false, as by the stock server.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub linux_approved_root_write_preserves_restrictions: bool,
 }
 
-/// `environment/status`: tells that the connection is alive and ready.
+/// `environment/status`: checks that the connection is alive and ready.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(expecting = "no parameters")]
 pub struct ReadEnvironmentStatus;
@@ -109,9 +110,67 @@ impl Method for ReadEnvironmentStatus {
     type Result = EnvironmentStatus;
 }
 
-/// The answer to `environment/status`.
+/// Response to `environment/status`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct EnvironmentStatus {
-    /// `ready`.
+    /// Always `ready`.
     pub status: String,
+}
+
+/// `environmentConfig/read`: reads selected keys of the executor's own configuration.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReadEnvironmentConfig {
+    /// Directory that selects the project configuration. It need not exist.
+    pub cwd: PathUri,
+    /// Keys of `config.toml`, each as a literal key path.
+    pub config_paths: Vec<Vec<String>>,
+    /// Keys of `requirements.toml`, each as a literal key path.
+    pub requirements_paths: Vec<Vec<String>>,
+}
+
+impl Method for ReadEnvironmentConfig {
+    const NAME: MethodName = MethodName::EnvironmentConfigRead;
+    type Result = EnvironmentConfig;
+}
+
+/// Response to `environmentConfig/read`.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvironmentConfig {
+    /// Home directory of the account.
+    #[serde(default)]
+    pub user_home_dir: Option<PathUri>,
+    /// Directory of the configuration.
+    pub codex_home_dir: PathUri,
+    /// Host name.
+    #[serde(default)]
+    pub hostname: Option<String>,
+    /// Selected keys of the configuration.
+    pub config: ConfigStack,
+    /// Selected keys of the requirements.
+    pub requirements: ConfigStack,
+}
+
+/// Configuration layers. Later layers override earlier ones.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigStack {
+    /// Layers, lowest precedence first. Layers without selected keys are omitted.
+    pub layers: Vec<ConfigLayer>,
+    /// Index at which a client inserts its own layers.
+    #[serde(default)]
+    pub cloud_insertion_index: usize,
+}
+
+/// One layer of configuration.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigLayer {
+    /// Human-readable source.
+    pub source: String,
+    /// Base of relative paths in this layer.
+    pub base_dir: PathUri,
+    /// Selected keys as TOML.
+    pub toml: String,
 }

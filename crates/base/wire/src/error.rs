@@ -1,8 +1,8 @@
-//! Error codes of the wire and the error object. The code is what a peer keys on.
+//! Error codes and the error object of the wire. Peers act on the code, not on the message.
 
 use serde::{Deserialize, Serialize};
 
-/// A stable number that tells a peer what kind of failure it met.
+/// Stable number of a kind of failure.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct ErrorCode(pub i64);
@@ -10,11 +10,11 @@ pub struct ErrorCode(pub i64);
 impl ErrorCode {
     /// Malformed message, lifecycle violation, unknown process, duplicate id, refused path.
     pub const INVALID_REQUEST: Self = Self(-32600);
-    /// No such method.
+    /// Unknown method.
     pub const METHOD_NOT_FOUND: Self = Self(-32601);
-    /// The parameters do not decode, or ask for what cannot be.
+    /// The parameters do not decode or are out of range.
     pub const INVALID_PARAMS: Self = Self(-32602);
-    /// The host refused: spawn failures, I/O errors.
+    /// Host failure: spawn or I/O error.
     pub const INTERNAL: Self = Self(-32603);
     /// A path or handle does not exist.
     pub const NOT_FOUND: Self = Self(-32004);
@@ -22,18 +22,18 @@ impl ErrorCode {
     pub const SESSION_ATTACHED: Self = Self(-32010);
 }
 
-/// The `error` member of an answer.
+/// The `error` member of a response.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, thiserror::Error)]
 #[error("{message} ({})", code.0)]
 pub struct RpcError {
-    /// What kind of failure.
+    /// Kind of failure.
     pub code: ErrorCode,
-    /// What happened, for people.
+    /// Human-readable description.
     pub message: String,
 }
 
 impl RpcError {
-    /// Builds an error from its code and text.
+    /// Creates an error.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -41,17 +41,17 @@ impl RpcError {
         }
     }
 
-    /// Builds a -32600.
+    /// Creates an error with code -32600.
     pub fn invalid_request(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::INVALID_REQUEST, message)
     }
 
-    /// Builds a -32602.
+    /// Creates an error with code -32602.
     pub fn invalid_params(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::INVALID_PARAMS, message)
     }
 
-    /// Builds a -32603.
+    /// Creates an error with code -32603.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::INTERNAL, message)
     }

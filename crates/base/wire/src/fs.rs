@@ -1,7 +1,7 @@
-//! `fs/*`: files and directories, whole, by blocks, watched and searched.
+//! `fs/*`: files, directories, file handles, watches and searches.
 //!
-//! Every path is a [`PathUri`](crate::path_uri::PathUri). What a request leaves out has the stock
-//! server's default. Not here: what the operations do (`exec-fs`).
+//! Every path is a [`PathUri`](crate::path_uri::PathUri). Absent members have the stock server's
+//! defaults. The operations are implemented in `exec-fs`.
 
 mod search;
 mod watch;
@@ -28,12 +28,12 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReadFile {
-    /// The file.
+    /// Path of the file.
     pub path: PathUri,
     /// `false`: no component may be a symbolic link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follow_symlinks: Option<bool>,
-    /// The policy under which it is read.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -43,37 +43,38 @@ impl Method for ReadFile {
     type Result = FileContent;
 }
 
-/// What a file holds.
+/// Content of a file.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FileContent {
-    /// Its bytes; absent when they travel raw.
+    /// Content. Absent if it is sent as raw bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_base64: Option<Base64>,
 }
 
-/// `fs/writeFile`: creates a file or replaces what it holds.
+/// `fs/writeFile`: creates a file or replaces its content.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WriteFile {
-    /// The file.
+    /// Path of the file.
     pub path: PathUri,
-    /// Its bytes; absent when they travel raw.
+    /// New content. Absent if it is sent as raw bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_base64: Option<UncheckedBase64>,
     /// `false`: no component may be a symbolic link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follow_symlinks: Option<bool>,
-    /// Creates missing directories above the file.
+    /// Creates missing parent directories.
     #[serde(default, skip_serializing_if = "is_false")]
     pub create_parents: bool,
-    /// Readers see the old content or the new, and a failure leaves the old.
+    /// Replaces the file atomically: readers see the old or the new content, and a failure keeps
+    /// the old.
     #[serde(default, skip_serializing_if = "is_false")]
     pub atomic: bool,
-    /// Permission bits, set whatever the umask is.
+    /// Permission bits, applied regardless of the umask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
-    /// The policy under which it is written.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -83,16 +84,16 @@ impl Method for WriteFile {
     type Result = Empty;
 }
 
-/// `fs/getMetadata`: tells what a path names.
+/// `fs/getMetadata`: returns the metadata of a path.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GetMetadata {
-    /// The path.
+    /// Path to examine.
     pub path: PathUri,
     /// `false`: no component may be a symbolic link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follow_symlinks: Option<bool>,
-    /// The policy under which it is looked at.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -102,34 +103,34 @@ impl Method for GetMetadata {
     type Result = FileMetadata;
 }
 
-/// What is known of a file. A link is followed, and said to be one.
+/// Metadata of a path. Symbolic links are followed and reported.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FileMetadata {
-    /// It is a directory, perhaps behind a link.
+    /// Directory, possibly behind a symbolic link.
     pub is_directory: bool,
-    /// It is a regular file, perhaps behind a link.
+    /// Regular file, possibly behind a symbolic link.
     pub is_file: bool,
-    /// The path itself names a link.
+    /// The path itself is a symbolic link.
     pub is_symlink: bool,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Milliseconds since the Unix epoch; 0 if unknown.
+    /// Creation time in milliseconds since the Unix epoch; 0 if unknown.
     pub created_at_ms: i64,
-    /// Milliseconds since the Unix epoch; 0 if unknown.
+    /// Modification time in milliseconds since the Unix epoch; 0 if unknown.
     pub modified_at_ms: i64,
-    /// Permission bits; absent if the server does not tell.
+    /// Permission bits. Absent if the server does not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
 }
 
-/// `fs/canonicalize`: resolves every link of a path that exists.
+/// `fs/canonicalize`: resolves all symbolic links of an existing path.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Canonicalize {
-    /// The path.
+    /// Path to resolve.
     pub path: PathUri,
-    /// The policy under which it is looked at.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -139,10 +140,10 @@ impl Method for Canonicalize {
     type Result = CanonicalPath;
 }
 
-/// A path without links.
+/// Path without symbolic links.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CanonicalPath {
-    /// The path.
+    /// Resolved path.
     pub path: PathUri,
 }
 
@@ -150,19 +151,19 @@ fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// `fs/createDirectory`: makes a directory.
+/// `fs/createDirectory`: creates a directory.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CreateDirectory {
-    /// The directory.
+    /// Path of the directory.
     pub path: PathUri,
-    /// Makes those above it, and takes one that exists. Absent: `true`.
+    /// Creates missing parents and accepts an existing directory. Absent: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recursive: Option<bool>,
     /// `false`: no component may be a symbolic link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follow_symlinks: Option<bool>,
-    /// The policy under which it is made.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -176,9 +177,9 @@ impl Method for CreateDirectory {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReadDirectory {
-    /// The directory.
+    /// Path of the directory.
     pub path: PathUri,
-    /// The policy under which it is listed.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -188,22 +189,22 @@ impl Method for ReadDirectory {
     type Result = DirectoryListing;
 }
 
-/// What a directory holds, in no order.
+/// Entries of a directory, unordered.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DirectoryListing {
-    /// Its entries, without `.` and `..`, and without links that lead nowhere.
+    /// Entries without `.`, `..` and dangling symbolic links.
     pub entries: Vec<DirectoryEntry>,
 }
 
-/// One name in a directory.
+/// Entry of a directory.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DirectoryEntry {
-    /// The name; bytes that are not UTF-8 are replaced by U+FFFD.
+    /// Name. Bytes that are not UTF-8 are replaced by U+FFFD.
     pub file_name: String,
-    /// It is a directory, perhaps behind a link.
+    /// Directory, possibly behind a symbolic link.
     pub is_directory: bool,
-    /// It is a regular file, perhaps behind a link.
+    /// Regular file, possibly behind a symbolic link.
     pub is_file: bool,
 }
 
@@ -211,11 +212,11 @@ pub struct DirectoryEntry {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Walk {
-    /// Where the tree begins; not listed itself.
+    /// Root of the tree. Not listed itself.
     pub path: PathUri,
-    /// How far to go.
+    /// Limits of the walk.
     pub options: WalkOptions,
-    /// The policy under which it is walked.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -225,44 +226,44 @@ impl Method for Walk {
     type Result = WalkResult;
 }
 
-/// How far a walk goes.
+/// Limits of a walk.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WalkOptions {
-    /// 0: only the root's own entries.
+    /// Maximum depth. 0: only the entries of the root.
     pub max_depth: usize,
-    /// Directories that are read, the root among them.
+    /// Maximum directories to read, including the root.
     pub max_directories: usize,
-    /// Entries that are looked at.
+    /// Maximum entries to examine.
     pub max_entries: usize,
-    /// Lists and enters directories behind links, each real one once.
+    /// Lists and enters directories behind symbolic links, each real directory once.
     pub follow_directory_symlinks: bool,
-    /// Lists directories whose name begins with a dot, but does not enter them.
+    /// Lists hidden directories, with names that start with a dot, but does not enter them.
     #[serde(default)]
     pub prune_hidden_directories: bool,
 }
 
-/// A tree.
+/// Result of a walk.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct WalkResult {
-    /// Files and directories, breadth first, by name in each directory.
+    /// Files and directories, breadth first, sorted by name in each directory.
     pub entries: Vec<WalkEntry>,
-    /// What could not be read.
+    /// Directories that could not be read.
     pub errors: Vec<WalkError>,
-    /// A limit was reached: there is more.
+    /// A limit was reached, so the result is incomplete.
     pub truncated: bool,
 }
 
-/// Something in a tree.
+/// Entry of a walk.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct WalkEntry {
-    /// Where it is.
+    /// Path of the entry.
     pub path: PathUri,
-    /// What it is.
+    /// Kind of the entry.
     pub kind: EntryKind,
 }
 
-/// What a walk lists.
+/// Kind of an entry.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EntryKind {
@@ -272,31 +273,31 @@ pub enum EntryKind {
     Directory,
 }
 
-/// Something in a tree that could not be read.
+/// Failure to read a part of the tree.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct WalkError {
-    /// Where it is.
+    /// Path that could not be read.
     pub path: PathUri,
-    /// Why.
+    /// Human-readable reason.
     pub message: String,
 }
 
-/// `fs/remove`: removes a file, a link or a tree. A link's target is never touched.
+/// `fs/remove`: removes a file, a symbolic link or a tree. Targets of links are never removed.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Remove {
-    /// What to remove.
+    /// Path to remove.
     pub path: PathUri,
-    /// Removes what is below it, too. Absent: `true`.
+    /// Removes directories recursively. Absent: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recursive: Option<bool>,
-    /// Takes it for done if nothing is there. Absent: `true`.
+    /// Ignores a missing path. Absent: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub force: Option<bool>,
     /// `false`: no component may be a symbolic link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follow_symlinks: Option<bool>,
-    /// The policy under which it is removed.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -306,17 +307,17 @@ impl Method for Remove {
     type Result = Empty;
 }
 
-/// `fs/copy`: copies a file, a link or a tree.
+/// `fs/copy`: copies a file, a symbolic link or a tree.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Copy {
-    /// What to copy.
+    /// Path to copy.
     pub source_path: PathUri,
-    /// What it becomes.
+    /// Path of the copy.
     pub destination_path: PathUri,
-    /// Copies directories, too.
+    /// Copies directories recursively.
     pub recursive: bool,
-    /// The policy under which it is copied.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -326,18 +327,18 @@ impl Method for Copy {
     type Result = Empty;
 }
 
-/// `fs/rename`: gives a file, a link or a directory another name, in one step.
+/// `fs/rename`: renames a file, a symbolic link or a directory atomically.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rename {
-    /// What to rename.
+    /// Path to rename.
     pub source_path: PathUri,
-    /// Its new name.
+    /// New path.
     pub destination_path: PathUri,
-    /// Replaces what has the new name.
+    /// Replaces an existing destination.
     #[serde(default, skip_serializing_if = "is_false")]
     pub overwrite: bool,
-    /// The policy under which it is renamed.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -347,18 +348,18 @@ impl Method for Rename {
     type Result = Empty;
 }
 
-/// `fs/open`: opens a regular file under a name of the client's.
+/// `fs/open`: opens a regular file under a handle id chosen by the client.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OpenFile {
-    /// The client's name for the open file, unique on the connection.
+    /// Handle id, unique on the connection.
     pub handle_id: HandleId,
-    /// The file.
+    /// Path of the file.
     pub path: PathUri,
-    /// To read it, or to replace it.
+    /// Access mode.
     #[serde(default)]
     pub mode: OpenMode,
-    /// The policy under which it is opened. It is not looked at again.
+    /// Sandbox policy, checked only when the file is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -368,36 +369,36 @@ impl Method for OpenFile {
     type Result = OpenedFile;
 }
 
-/// What a file is opened for.
+/// Access mode of a file handle.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OpenMode {
-    /// To read it.
+    /// Reads the file.
     #[default]
     Read,
-    /// To write it anew: it is created or emptied.
+    /// Writes the file from scratch: creates or truncates it.
     Replace,
-    /// To write parts of it: it is created or kept as it is.
+    /// Writes parts of the file: creates it or keeps its content.
     Update,
 }
 
-/// An open file.
+/// Response to `fs/open`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OpenedFile {
-    /// The client's name for it.
+    /// Id chosen by the client.
     pub handle_id: HandleId,
 }
 
-/// `fs/readBlock`: reads from an open file. There is no cursor.
+/// `fs/readBlock`: reads from an open file. Handles have no cursor.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReadBlock {
-    /// The open file.
+    /// Id of the file handle.
     pub handle_id: HandleId,
-    /// Where the block begins.
+    /// Offset of the block.
     pub offset: u64,
-    /// Bytes wanted, 1 to 1 MiB.
+    /// Number of bytes, 1 to 1 MiB.
     pub len: u64,
 }
 
@@ -406,26 +407,26 @@ impl Method for ReadBlock {
     type Result = Block;
 }
 
-/// A part of a file.
+/// Block of a file.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Block {
-    /// The bytes; absent when they travel raw.
+    /// Content. Absent if it is sent as raw bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<Base64>,
-    /// The file had fewer bytes than were wanted.
+    /// The file ended before the requested number of bytes.
     pub eof: bool,
 }
 
-/// `fs/writeBlock`: writes into an open file. Holes are allowed.
+/// `fs/writeBlock`: writes to an open file. Holes are allowed.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WriteBlock {
-    /// The open file.
+    /// Id of the file handle.
     pub handle_id: HandleId,
-    /// Where the block begins.
+    /// Offset of the block.
     pub offset: u64,
-    /// The bytes, 1 to 1 MiB; absent when they travel raw.
+    /// Content, 1 byte to 1 MiB. Absent if it is sent as raw bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<Base64>,
 }
@@ -435,11 +436,11 @@ impl Method for WriteBlock {
     type Result = Empty;
 }
 
-/// `fs/close`: closes an open file. An unknown one is closed already.
+/// `fs/close`: closes a file handle. Unknown handles are ignored.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CloseFile {
-    /// The open file.
+    /// Id of the file handle.
     pub handle_id: HandleId,
 }
 

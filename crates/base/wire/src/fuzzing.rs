@@ -1,7 +1,8 @@
-//! Entry points of the fuzz targets. `wire_message`: anything that a peer could send.
+//! Entry points of the fuzz targets `wire_message` and `path_resolve`.
 //!
-//! Invariant checked: what is accepted is JSON for any other reader, too, and says the same after
-//! it was encoded again. Not here: the target itself and its corpus (`fuzz/`).
+//! Invariants checked: an accepted message is JSON for any other reader and is equal after
+//! re-encoding; canonical text is canonical; native paths round-trip; lexical operations agree with
+//! each other. The targets and their corpora are in `fuzz/`.
 
 use std::{ffi::OsStr, fmt, os::unix::ffi::OsStrExt};
 
@@ -10,9 +11,8 @@ use serde_json::{Value, value::RawValue};
 
 use crate::{
     command::{ExecCommand, TerminateCommand, WriteCommand},
-    config::ReadEnvironmentConfig,
     discovery::{DiscoverCapabilities, DiscoverRoots},
-    environment::{ReadEnvironmentInfo, ReadEnvironmentStatus},
+    environment::{ReadEnvironmentConfig, ReadEnvironmentInfo, ReadEnvironmentStatus},
     fs,
     http::{CancelHttpRequest, HttpRequest},
     initialize::InitializeParams,
@@ -26,10 +26,10 @@ use crate::{
     },
 };
 
-/// Decodes one message of a peer in every way there is.
+/// Decodes one message of a peer in every possible way.
 ///
 /// # Panics
-/// When an invariant does not hold.
+/// Panics when an invariant is violated.
 pub fn wire_message(message: &[u8]) {
     let frame = Bytes::copy_from_slice(message);
     match split_binary(&frame) {
@@ -38,7 +38,7 @@ pub fn wire_message(message: &[u8]) {
             let mut again = Vec::new();
             encode_binary_head(&header, &mut again);
             again.extend_from_slice(&data);
-            assert_eq!(again, message, "a binary message is its head and its data");
+            assert_eq!(again, message, "re-encoded binary message differs");
             check_text(&header, Some(&data));
         }
         Some(Err(_)) => {}
@@ -48,10 +48,10 @@ pub fn wire_message(message: &[u8]) {
 fn check_text(text: &[u8], data: Option<&Bytes>) {
     let message = match Message::decode_with(text, data.cloned()) {
         Ok(message) => message,
-        Err(error) => return assert!(!error.to_string().is_empty(), "a refusal has a reason"),
+        Err(error) => return assert!(!error.to_string().is_empty(), "error has no message"),
     };
     let Ok(Value::Object(members)) = serde_json::from_slice(text) else {
-        panic!("a message is an object for any reader");
+        panic!("message is not a JSON object");
     };
     match &message {
         Message::Request(request) => {
@@ -90,7 +90,7 @@ fn check_id(id: &RequestId, member: &Value) {
     );
 }
 
-/// What is encoded again is as long as it says, and decodes to the same message.
+/// Checks that a re-encoded message has the announced length and decodes to the same message.
 fn check_round_trip(message: &Message<'_>, again: &Outgoing) {
     let mut text = Vec::new();
     again.encode_text(&mut text);
@@ -105,7 +105,8 @@ fn check_round_trip(message: &Message<'_>, again: &Outgoing) {
     );
 }
 
-/// What must survive. Absent params are null; trace and data are not encoded again.
+/// Returns the parts that re-encoding preserves. Absent params are null; trace and data are
+/// dropped.
 fn comparable<'a>(message: &'a Message<'_>) -> (Option<&'a RequestId>, &'a str, String) {
     let raw = |raw: Option<&RawValue>| raw.map_or("null", RawValue::get).to_owned();
     match message {
@@ -116,7 +117,7 @@ fn comparable<'a>(message: &'a Message<'_>) -> (Option<&'a RequestId>, &'a str, 
     }
 }
 
-/// Decodes the params as those of every method: a peer may send any to any.
+/// Decodes the params as those of every method, because a peer may send any to any.
 fn check_params(request: &Request<'_>) {
     for &method in MethodName::ALL {
         let params = request.params;
@@ -170,13 +171,13 @@ fn check_params(request: &Request<'_>) {
 fn check<T: Method + PartialEq + fmt::Debug>(params: Option<&RawValue>) {
     match decode_params::<T>(params) {
         Ok(value) => check_value(&value),
-        Err(error) => assert!(!error.0.is_empty(), "a refusal has a reason"),
+        Err(error) => assert!(!error.0.is_empty(), "error has no message"),
     }
 }
 
 fn check_start(params: Option<&RawValue>) {
     if let Ok(value) = decode_params::<StartProcess>(params) {
-        // MessageMembers of any shape may hold fractions, which are not exact.
+        // Members of arbitrary shape may contain fractions, which are not exact.
         check_value(&StartProcess {
             sandbox: None,
             managed_network: None,
@@ -188,15 +189,15 @@ fn check_start(params: Option<&RawValue>) {
 
 fn check_value<T: Method + PartialEq + fmt::Debug>(value: &T) {
     let Ok(again) = serde_json::value::to_raw_value(value) else {
-        panic!("{value:?} is not JSON");
+        panic!("failed to encode {value:?}");
     };
     assert_eq!(decode_params::<T>(Some(&again)).as_ref(), Ok(value));
 }
 
-/// Parses text as a path URI, and joins the text after its first line to it.
+/// Parses the first line as a path URI and joins the rest of the input to it.
 ///
 /// # Panics
-/// When an invariant does not hold.
+/// Panics when an invariant is violated.
 pub fn path_resolve(input: &[u8]) {
     let mut parts = input.splitn(2, |byte| *byte == b'\n');
     let (uri, name) = (
@@ -208,18 +209,18 @@ pub fn path_resolve(input: &[u8]) {
     };
     match PathUri::parse(text) {
         Ok(uri) => check_uri(&uri, name),
-        Err(error) => assert!(!error.to_string().is_empty(), "a refusal has a reason"),
+        Err(error) => assert!(!error.to_string().is_empty(), "error has no message"),
     }
 }
 
 fn check_uri(uri: &PathUri, name: &[u8]) {
     let again = PathUri::parse(uri.as_str());
     assert_eq!(again.as_ref().map(PathUri::as_str), Ok(uri.as_str()));
-    // With an ambiguous segment containment fails closed.
+    // Containment fails closed for ambiguous segments.
     let parent = uri.parent().unwrap_or_else(|| uri.clone());
     assert!(
         parent.contains(uri) || has_separator(uri),
-        "{uri} is below {parent}"
+        "{parent} does not contain {uri}"
     );
     if let Ok(text) = std::str::from_utf8(name)
         && let Ok(joined) = uri.join(text)
@@ -230,7 +231,7 @@ fn check_uri(uri: &PathUri, name: &[u8]) {
     if let Ok(native) = uri.to_native() {
         assert!(native.is_absolute());
         let Ok(back) = PathUri::from_native(&native) else {
-            panic!("{native:?} is absolute");
+            panic!("{native:?} has no URI");
         };
         assert_eq!(back.to_native().as_ref(), Ok(&native));
         let one_name =
@@ -245,7 +246,7 @@ fn check_uri(uri: &PathUri, name: &[u8]) {
     }
 }
 
-/// Tells whether a segment may decode to several names.
+/// Returns whether a segment may decode to several names.
 fn has_separator(uri: &PathUri) -> bool {
     let text = uri.as_str().to_ascii_lowercase();
     text.contains("%2f") || text.contains("%5c")
@@ -265,7 +266,7 @@ mod tests {
             .unwrap()
             .map(Result::unwrap)
             .collect();
-        assert!(files.len() > 20, "the corpus is there");
+        assert!(files.len() > 20, "corpus is missing");
         for file in files {
             println!("{}", file.path().display());
             wire_message(&std::fs::read(file.path()).unwrap());
@@ -280,7 +281,7 @@ mod tests {
             .unwrap()
             .map(Result::unwrap)
             .collect();
-        assert!(files.len() > 20, "the corpus is there");
+        assert!(files.len() > 20, "corpus is missing");
         for file in files {
             println!("{}", file.path().display());
             path_resolve(&std::fs::read(file.path()).unwrap());
@@ -289,7 +290,7 @@ mod tests {
 
     #[test]
     fn random_text_upholds_the_invariants() {
-        // Pieces that matter to the parser, put together by a counter: the target without a fuzzer.
+        // Fragments that matter to the parser, combined by a counter in place of a fuzzer.
         const PIECES: &[&str] = &[
             "file:",
             "/",

@@ -1,4 +1,4 @@
-//! `http/request`: a request that the server makes from where it is.
+//! `http/request`: HTTP requests made by the server.
 
 use std::fmt;
 
@@ -14,33 +14,33 @@ use crate::{
     process::Empty,
 };
 
-/// `http/request`: makes an HTTP request. An error status is a success of this method.
+/// `http/request`: makes an HTTP request. An HTTP error status is a successful response.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequest {
-    /// The method, as it is sent.
+    /// HTTP method.
     pub method: String,
     /// An `http` or `https` URL.
     pub url: String,
-    /// Headers in their order; a name may repeat.
+    /// Headers in order. Names may repeat.
     #[serde(default)]
     pub headers: Vec<HttpHeader>,
-    /// The body; absent when there is none, or when it travels raw.
+    /// Body. Absent if it is empty or sent as raw bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<Base64>,
-    /// How long the whole request may take. Absent: as long as it takes.
+    /// Timeout of the whole request. Absent: unlimited.
     #[serde(
         default,
         deserialize_with = "timeout",
         skip_serializing_if = "Option::is_none"
     )]
     pub timeout_ms: Option<u64>,
-    /// What becomes of redirections.
+    /// Handling of redirects.
     #[serde(default)]
     pub redirect_policy: RedirectPolicy,
-    /// The client's name for the request, unique among its active streams.
+    /// Request id chosen by the client, unique among its active streams.
     pub request_id: HttpRequestId,
-    /// Whether the body follows in `http/request/bodyDelta`.
+    /// Streams the body in `http/request/bodyDelta` notifications.
     #[serde(default)]
     pub stream_response: bool,
 }
@@ -50,7 +50,7 @@ impl Method for HttpRequest {
     type Result = HttpResponse;
 }
 
-/// Decodes a time limit. A number that is not one is refused in the stock server's words.
+/// Decodes a timeout. Errors have the stock server's text.
 fn timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     deserializer.deserialize_option(TimeoutVisitor)
 }
@@ -93,11 +93,11 @@ impl<'de> Visitor<'de> for TimeoutVisitor {
 
 const INVALID_NUMBER: &str = "invalid number";
 
-/// `http/request/cancel`: ends a streamed body. Nothing of it follows the answer, not even its end.
+/// `http/request/cancel`: ends a streamed body. No notification of it follows the response.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CancelHttpRequest {
-    /// The request. One that has no active stream is none that could be ended, which is fine.
+    /// Request id. Requests without an active stream are ignored.
     pub request_id: HttpRequestId,
 }
 
@@ -106,15 +106,15 @@ impl Method for CancelHttpRequest {
     type Result = Empty;
 }
 
-/// A header of a request. Its value may be a secret and is not shown.
+/// Request header. `Debug` hides the value because it may be a secret.
 #[derive(Clone, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpHeader {
-    /// Its name.
+    /// Header name.
     pub name: String,
-    /// Its value, or what comes before the variable's.
+    /// Header value, or the prefix of the variable's value.
     pub value: String,
-    /// A variable of the server's environment, whose value is appended.
+    /// Environment variable of the server. Its value is appended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_env_var: Option<String>,
 }
@@ -128,55 +128,55 @@ impl fmt::Debug for HttpHeader {
     }
 }
 
-/// What becomes of redirections.
+/// Handling of redirects.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RedirectPolicy {
-    /// They are followed.
+    /// Follows redirects.
     #[default]
     Follow,
-    /// They are the response.
+    /// Returns the redirect as the response.
     Stop,
 }
 
-/// The answer to `http/request`.
+/// Response to `http/request`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpResponse {
-    /// The status.
+    /// HTTP status.
     pub status: u16,
-    /// Headers in their order, names in lower case. Values that are not text are left out.
+    /// Headers in order, with lower-case names. Values that are not text are omitted.
     #[serde(default)]
     pub headers: Vec<HttpResponseHeader>,
-    /// The body; empty when it is streamed, absent when it travels raw.
+    /// Body. Empty if it is streamed, absent if it is sent as raw bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<Base64>,
 }
 
-/// A header of a response.
+/// Response header.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HttpResponseHeader {
-    /// Its name, in lower case.
+    /// Lower-case name.
     pub name: String,
-    /// Its value.
+    /// Header value.
     pub value: String,
 }
 
-/// `http/request/bodyDelta`: a part of a streamed body, or its end.
+/// `http/request/bodyDelta`: part of a streamed body, or its end.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpBodyDelta {
-    /// The request.
+    /// Request id.
     pub request_id: HttpRequestId,
-    /// Counts from 1, without holes.
+    /// Sequence number, starting at 1 without gaps.
     pub seq: u64,
-    /// The bytes; absent when they travel raw.
+    /// Content. Absent if it is sent as raw bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delta_base64: Option<Base64>,
-    /// Nothing follows.
+    /// This is the last notification.
     #[serde(default)]
     pub done: bool,
-    /// Why the body is not whole.
+    /// Why the body is incomplete.
     #[serde(default)]
     pub error: Option<String>,
 }

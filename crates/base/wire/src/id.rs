@@ -1,4 +1,4 @@
-//! Names and numbers that peers exchange: ids, sequence numbers. Each is a type of its own.
+//! Ids and sequence numbers, each as a separate type.
 
 use std::{fmt, sync::Arc};
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::limits;
 
-/// A process, as the client named it in `process/start`. Not an OS pid.
+/// Process id that the client chose in `process/start`. Not an OS pid.
 #[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct ProcessId(Arc<str>);
 
 impl ProcessId {
-    /// Takes a name of at most [`limits::MAX_PROCESS_ID_BYTES`]; the empty name is one too.
+    /// Creates an id of at most [`limits::MAX_PROCESS_ID_BYTES`]. The empty id is valid.
     pub fn new(name: &str) -> Result<Self, IdTooLong> {
         check_length(name, "processId", limits::MAX_PROCESS_ID_BYTES).map(|()| Self(name.into()))
     }
 
-    /// Returns the name.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -41,12 +41,12 @@ impl<'de> Deserialize<'de> for ProcessId {
     }
 }
 
-/// The client's name for one write, which makes repeating it harmless. Never empty.
+/// Id that the client chose for one write, which makes retries idempotent. Never empty.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct WriteId(Box<str>);
 
 impl WriteId {
-    /// Takes a name of 1 to [`limits::MAX_WRITE_ID_BYTES`] bytes.
+    /// Creates an id of 1 to [`limits::MAX_WRITE_ID_BYTES`] bytes.
     pub fn new(name: &str) -> Result<Self, IdError> {
         if name.is_empty() {
             return Err(IdError::Empty("writeId"));
@@ -63,18 +63,18 @@ impl<'de> Deserialize<'de> for WriteId {
     }
 }
 
-/// An open file, as the client named it in `fs/open`. Any text decodes: a name that is too long is
-/// refused where it would be taken into use, and unknown everywhere else.
+/// File handle id that the client chose in `fs/open`. Any text decodes: `fs/open` refuses an id
+/// that is too long, and other methods treat it as unknown.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct HandleId(Box<str>);
 
 impl HandleId {
-    /// Takes a name.
+    /// Creates an id.
     pub fn new(name: &str) -> Self {
         Self(name.into())
     }
 
-    /// Returns the name.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -86,17 +86,17 @@ impl fmt::Display for HandleId {
     }
 }
 
-/// A watch, as the client named it in `fs/watch`.
+/// Watch id that the client chose in `fs/watch`.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct WatchId(Arc<str>);
 
 impl WatchId {
-    /// Takes a name of at most [`limits::MAX_WATCH_ID_BYTES`].
+    /// Creates an id of at most [`limits::MAX_WATCH_ID_BYTES`].
     pub fn new(name: &str) -> Result<Self, IdTooLong> {
         check_length(name, "watchId", limits::MAX_WATCH_ID_BYTES).map(|()| Self(name.into()))
     }
 
-    /// Returns the name.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -115,18 +115,18 @@ impl<'de> Deserialize<'de> for WatchId {
     }
 }
 
-/// An HTTP request, as the client named it in `http/request`.
+/// Request id that the client chose in `http/request`.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct HttpRequestId(Arc<str>);
 
 impl HttpRequestId {
-    /// Takes a name of at most [`limits::MAX_HTTP_REQUEST_ID_BYTES`].
+    /// Creates an id of at most [`limits::MAX_HTTP_REQUEST_ID_BYTES`].
     pub fn new(name: &str) -> Result<Self, IdTooLong> {
         check_length(name, "requestId", limits::MAX_HTTP_REQUEST_ID_BYTES)
             .map(|()| Self(name.into()))
     }
 
-    /// Returns the name.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -145,30 +145,30 @@ impl<'de> Deserialize<'de> for HttpRequestId {
     }
 }
 
-/// A session, as the server named it. Knowing it is what entitles a client to resume it.
+/// Session id that the server chose. A client that knows it may resume the session.
 #[derive(Clone, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct SessionId(Arc<str>);
 
 impl fmt::Debug for SessionId {
-    /// Shows enough to tell sessions apart in a log, and not enough to resume one.
+    /// Shows enough to distinguish sessions in a log, but not enough to resume one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SessionId({}…)", self.shown())
     }
 }
 
 impl SessionId {
-    /// Wraps the text of a session id.
+    /// Creates an id.
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// Returns the beginning of the text: enough to tell sessions apart in a log or a span, and not enough
-    /// to resume one.
+    /// Returns the first characters: enough to distinguish sessions in logs and spans, but not
+    /// enough to resume one.
     pub fn shown(&self) -> &str {
         self.0.get(..8).unwrap_or_default()
     }
 
-    /// Returns the text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -180,28 +180,28 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// The number of one event of a process. Counted from 1, without holes; 0 is before the first.
+/// Sequence number of an event of a process. Starts at 1 without gaps; 0 is before the first.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
 pub struct OutputSeq(pub u64);
 
 impl OutputSeq {
-    /// Returns the number after this one.
+    /// Returns the following sequence number.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 }
 
-/// Why a text is not an id.
+/// Why an id is invalid.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdError {
-    /// Caller: this id must name something.
+    /// Caller: this id must not be empty.
     #[error("{0} must not be empty")]
     Empty(&'static str),
-    /// Caller: the id is repeated and remembered, so its length is check_length.
+    /// Caller: the id is repeated and stored, so its length is limited.
     #[error(transparent)]
     TooLong(#[from] IdTooLong),
 }
@@ -210,9 +210,9 @@ pub enum IdError {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{name} must not exceed {limit} bytes")]
 pub struct IdTooLong {
-    /// The member that holds the id.
+    /// Member that contains the id.
     pub name: &'static str,
-    /// The most bytes it may have.
+    /// Maximum length in bytes.
     pub limit: usize,
 }
 

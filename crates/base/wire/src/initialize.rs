@@ -1,4 +1,4 @@
-//! The handshake: `initialize`, and what may be granted in it.
+//! Handshake: `initialize` and the extensions it grants.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,16 +8,16 @@ use crate::{
     method::{Method, MethodName},
 };
 
-/// `initialize`: the first request of a connection; opens a session or resumes one.
+/// `initialize`: the first request of a connection. Opens a session or resumes one.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InitializeParams {
-    /// Who connects, for logs.
+    /// Client name for logs.
     pub client_name: String,
-    /// A detached session to take up again.
+    /// Detached session to resume.
     #[serde(default)]
     pub resume_session_id: Option<SessionId>,
-    /// Extensions the client would use. Unknown ones are not granted.
+    /// Extensions that the client supports. Unknown ones are not granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extensions: Option<Vec<String>>,
 }
@@ -27,48 +27,49 @@ impl Method for InitializeParams {
     type Result = InitializeResponse;
 }
 
-/// The answer to `initialize`. MessageMembers after the first are missing from older peers.
+/// Response to `initialize`. Older peers send only the first member.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InitializeResponse {
-    /// The session that now belongs to the connection.
+    /// Session of the connection.
     pub session_id: SessionId,
-    /// Where commands will run.
+    /// Host that commands run on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment_info: Option<EnvironmentInfo>,
-    /// Extensions granted.
+    /// Granted extensions.
     #[serde(default)]
     pub extensions: Vec<Extension>,
-    /// The server's software.
+    /// Server software.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerName>,
-    /// How long the server keeps a session without a connection, in milliseconds. Clients try to
+    /// How long the server retains a session without a connection, in milliseconds. Clients try to
     /// resume for that long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_ttl_ms: Option<u64>,
 }
 
-/// An extension that changes what frames look like, or adds notifications.
+/// Extension of the protocol: changes the frame format or adds notifications.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum Extension {
-    /// Data members may travel raw.
+    /// Data members may be sent as raw bytes.
     BinaryData,
-    /// `process/started` and `process/failed` are sent.
+    /// The server sends `process/started` and `process/failed`.
     Lifecycle,
-    /// The client tells what it has taken of each process; nothing else is dropped.
+    /// The client acknowledges the events of each process, and the server retains unacknowledged
+    /// ones.
     Acknowledge,
-    /// One that a newer peer knows.
+    /// Unknown value from a newer peer.
     #[serde(other)]
     Unknown,
 }
 
 impl Extension {
-    /// Every extension of this build.
+    /// All extensions of this build.
     pub const ALL: &[Self] = &[Self::BinaryData, Self::Lifecycle, Self::Acknowledge];
 
-    /// Finds an extension by its name on the wire.
+    /// Parses the wire name.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "binaryData" => Some(Self::BinaryData),
@@ -79,11 +80,11 @@ impl Extension {
     }
 }
 
-/// The software at the other end.
+/// Name and version of the server software.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct ServerName {
-    /// The program.
+    /// Program name.
     pub name: String,
-    /// Its version.
+    /// Version.
     pub version: String,
 }

@@ -1,11 +1,10 @@
-//! What travels: protocol types, the method table, error codes, limits and path URIs.
+//! Wire protocol: protocol types, method table, error codes, limits and path URIs.
 //!
-//! Everything above speaks in these types; text becomes an id, a path or a number here and is not
-//! checked again deeper down. Not here: sockets, ordering, sessions, anything that runs.
+//! All other crates use these types. Text becomes an id, a path or a number here and is not
+//! validated again elsewhere. Sockets, request ordering and sessions are in the crates above.
 
 pub mod bytes;
 pub mod command;
-pub mod config;
 pub mod discovery;
 pub mod environment;
 pub mod error;
@@ -23,3 +22,5 @@ pub mod outgoing;
 pub mod path_uri;
 pub mod process;
 pub mod sandbox;
+
+pub use self::environment as config; // MOVED

@@ -1,7 +1,7 @@
-//! The envelope: JSON-RPC without the `jsonrpc` member, and its structural limits.
+//! Message envelope: JSON-RPC without the `jsonrpc` member, with structural limits.
 //!
 //! Invariant: a [`Message`] comes only from text that is one JSON object, has no duplicate key at
-//! any depth, and stays below the limits on values and nesting. Not here: what a method means.
+//! any depth, and respects the limits on values and nesting. Methods are in [`crate::method`].
 
 mod structure;
 #[cfg(test)]
@@ -16,62 +16,62 @@ use serde_json::value::RawValue;
 pub use self::structure::{StructureError, check_structure};
 use crate::error::RpcError;
 
-/// One message of a peer, borrowed from the frame it came in.
+/// Message of a peer, borrowed from its frame.
 #[derive(Debug)]
 pub enum Message<'a> {
-    /// Asks for an answer.
+    /// Request, which expects a response.
     Request(Request<'a>),
-    /// Tells, and expects none.
+    /// Notification, which expects no response.
     Notification(Notification<'a>),
-    /// The result of a request of ours.
+    /// Result of a request of this side.
     Response(Response<'a>),
-    /// The failure of a request of ours.
+    /// Failure of a request of this side.
     Error(ErrorResponse),
 }
 
-/// A request: has `method` and `id`.
+/// Request: has `method` and `id`.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Echoed verbatim in the answer.
+    /// Repeated verbatim in the response.
     pub id: RequestId,
-    /// The method's name.
+    /// Method name.
     pub method: Cow<'a, str>,
-    /// The parameters, not yet decoded.
+    /// Parameters, not yet decoded.
     pub params: Option<&'a RawValue>,
     /// Trace context, if the peer sent one.
     pub trace: Option<Trace>,
-    /// The data member, if it travelled raw.
+    /// The data member, if it was sent as raw bytes.
     pub data: Option<Bytes>,
 }
 
-/// A notification: has `method`, no `id`.
+/// Notification: has `method` and no `id`.
 #[derive(Debug)]
 pub struct Notification<'a> {
-    /// The method's name.
+    /// Method name.
     pub method: Cow<'a, str>,
-    /// The parameters, not yet decoded.
+    /// Parameters, not yet decoded.
     pub params: Option<&'a RawValue>,
-    /// The data member, if it travelled raw.
+    /// The data member, if it was sent as raw bytes.
     pub data: Option<Bytes>,
 }
 
-/// An answer with a result.
+/// Response with a result.
 #[derive(Debug)]
 pub struct Response<'a> {
-    /// The request that is answered.
+    /// Id of the request.
     pub id: RequestId,
-    /// The result, not yet decoded.
+    /// Result, not yet decoded.
     pub result: &'a RawValue,
-    /// The data member, if it travelled raw.
+    /// The data member, if it was sent as raw bytes.
     pub data: Option<Bytes>,
 }
 
-/// An answer with an error.
+/// Response with an error.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ErrorResponse {
-    /// The request that failed.
+    /// Id of the request.
     pub id: RequestId,
-    /// Why.
+    /// Error object.
     pub error: RpcError,
 }
 
@@ -81,9 +81,9 @@ impl<'a> Message<'a> {
         Self::decode_with(text, None)
     }
 
-    /// Decodes one JSON text whose data member travelled raw beside it.
+    /// Decodes one JSON text with a data member that was sent separately as raw bytes.
     pub fn decode_with(text: &'a [u8], data: Option<Bytes>) -> Result<Self, MessageError> {
-        // Once for the whole text: what reads it later need not look at every byte of it again.
+        // Validate the whole text once, so that later readers need not.
         let text = std::str::from_utf8(text).map_err(|error| MessageError::NotUtf8 {
             at: error.valid_up_to(),
         })?;
@@ -120,18 +120,18 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Names one request of one direction of a connection. Need not be unique.
+/// Request id, chosen by the sender. Need not be unique.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(untagged)]
 pub enum RequestId {
-    /// A number in the range of an i64.
+    /// Number in the range of an i64.
     Number(i64),
-    /// Any text.
+    /// Arbitrary text.
     Text(Box<str>),
 }
 
 impl RequestId {
-    /// The id of errors that answer no request in particular.
+    /// Id of errors that do not belong to a request.
     pub const NONE: Self = Self::Number(-1);
 
     fn from_raw(raw: &RawValue) -> Result<Self, MessageError> {
@@ -194,29 +194,29 @@ pub fn encode_string(text: &str, out: &mut Vec<u8>) {
 pub fn encode_json<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
     let length = out.len();
     if serde_json::to_writer(&mut *out, value).is_err() {
-        // Only a map with keys that are not strings can fail; the wire has none.
+        // Only maps with non-string keys can fail, and the wire has none.
         out.truncate(length);
         out.extend_from_slice(b"null");
     }
 }
 
-/// Peer: the text is not a message. The connection stays usable.
+/// Peer: the text is not a valid message. The connection stays usable.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// The text breaks a structural rule.
+    /// The text violates a structural rule.
     #[error(transparent)]
     Structure(#[from] StructureError),
-    /// The text is not UTF-8 from this byte on.
-    #[error("message is not UTF-8 from byte {at} on")]
+    /// The text is not UTF-8.
+    #[error("invalid UTF-8 at byte {at}")]
     NotUtf8 {
-        /// The first byte that is not.
+        /// Offset of the first invalid byte.
         at: usize,
     },
     /// A member has the wrong type.
     #[error("{0}")]
     Json(String),
-    /// A member that makes the message what it is does not exist.
+    /// A required member is missing.
     #[error("missing {0}")]
     Missing(&'static str),
     /// The id is neither text nor an integer.
@@ -237,7 +237,7 @@ impl MessageError {
     }
 }
 
-/// Top-level members. Each is kept raw, so that `null` differs from absent.
+/// Top-level members. Each is kept as raw JSON, so that `null` differs from absent.
 #[derive(Deserialize)]
 struct MessageMembers<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
@@ -273,8 +273,8 @@ fn decode_text<'a>(raw: &'a RawValue, member: &'static str) -> Result<Cow<'a, st
         .map_err(MessageError::json)
 }
 
-/// Decodes the parameters of a method. Absent is `null`; `{}` that does not decode is tried as
-/// `null`, so that methods without parameters accept all three.
+/// Decodes the parameters of a method. Absent means `null`. If `{}` does not decode, `null` is
+/// tried, so that methods without parameters accept all three.
 pub fn decode_params<T: DeserializeOwned>(params: Option<&RawValue>) -> Result<T, ParamsError> {
     let text = params.map_or("null", RawValue::get);
     if let Ok(value) = serde_json::from_str(text) {
@@ -288,13 +288,13 @@ pub fn decode_params<T: DeserializeOwned>(params: Option<&RawValue>) -> Result<T
     Err(describe_params_error::<T>(text))
 }
 
-/// Caller: the parameters do not decode. Says which member, and what was expected.
+/// Caller: the parameters do not decode. Names the member and the expected type.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub struct ParamsError(pub String);
 
-/// MessageMembers whose errors read as those of the stock server, which does not name them: its clients
-/// compare the text.
+/// Members whose error text must equal that of the stock server, which does not name them. Its
+/// clients compare the text.
 const UNNAMED_BY_STOCK: [&str; 1] = ["timeoutMs"];
 
 fn is_empty_object(text: &str) -> bool {
@@ -303,7 +303,7 @@ fn is_empty_object(text: &str) -> bool {
         .is_some_and(|inside| inside.bytes().all(|byte| byte.is_ascii_whitespace()))
 }
 
-/// Decodes once more, keeping track of the path: only failures pay for it.
+/// Decodes again while tracking the path, so that only failures pay for it.
 fn describe_params_error<T: DeserializeOwned>(text: &str) -> ParamsError {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
@@ -311,7 +311,7 @@ fn describe_params_error<T: DeserializeOwned>(text: &str) -> ParamsError {
         Err(error) => {
             let path = error.path().to_string();
             let reason = error.inner().to_string();
-            // Positions inside the params mean nothing to a caller who wrote a whole message.
+            // Positions within the params are useless to a caller who wrote a whole message.
             let reason = reason
                 .rsplit_once(" at line ")
                 .map_or(&*reason, |(text, _)| text);
@@ -327,12 +327,14 @@ fn describe_params_error<T: DeserializeOwned>(text: &str) -> ParamsError {
     }
 }
 
-/// First byte of such a message. No JSON text begins with it.
+/// First byte of a binary message: tag, header length, JSON header, raw data. No JSON text starts
+/// with it.
 pub const BINARY_TAG: u8 = 0x01;
-/// Tag and header length.
+/// Length of tag and header length.
 const PREFIX_BYTES: usize = 4;
 
-/// Splits a binary message into its JSON header and its raw data; `None` if it is no such message.
+/// Splits a binary message into its JSON header and its raw data. Returns `None` for other
+/// messages.
 pub fn split_binary(frame: &Bytes) -> Option<Result<(Bytes, Bytes), BinaryError>> {
     if frame.first() != Some(&BINARY_TAG) {
         return None;
@@ -348,7 +350,7 @@ pub fn split_binary(frame: &Bytes) -> Option<Result<(Bytes, Bytes), BinaryError>
     Some(Ok((frame.slice(PREFIX_BYTES..PREFIX_BYTES + header), data)))
 }
 
-/// Appends everything of a binary message but its raw data. `header` is shorter than 16 MiB.
+/// Appends a binary message without its raw data. `header` must be shorter than 16 MiB.
 pub fn encode_binary_head(header: &[u8], out: &mut Vec<u8>) {
     let length = u32::try_from(header.len())
         .unwrap_or(u32::MAX)
@@ -358,7 +360,7 @@ pub fn encode_binary_head(header: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(header);
 }
 
-/// Peer: the header's length exceeds the message.
+/// Peer: the message is shorter than its header length.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("binary message is shorter than its header says")]
+#[error("binary message is shorter than its header length")]
 pub struct BinaryError;

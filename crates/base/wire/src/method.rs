@@ -1,58 +1,58 @@
-//! The method table: the one list that router, client and PROTOCOL.md derive from.
+//! Method table: the list from which router, client and PROTOCOL.md are derived.
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// A request type is its method: its parameters are its fields.
+/// Method of the protocol. Its type is the type of its parameters.
 pub trait Method: DeserializeOwned + Serialize {
-    /// The name on the wire.
+    /// Wire name.
     const NAME: MethodName;
-    /// What a success answers.
+    /// Type of a successful result.
     type Result: DeserializeOwned + Serialize;
 }
 
-/// How a request is ordered among the others of its connection.
+/// Ordering of a request relative to others of its connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ordering {
-    /// Sees every earlier change; runs beside other reads.
+    /// Sees every earlier change. Runs concurrently with other reads.
     Reads,
-    /// Starts when all earlier requests are done.
+    /// Starts after all earlier requests have completed.
     Changes,
-    /// Starts a process: a change that does not disturb other starts.
+    /// Starts a process. Runs concurrently with other starts.
     Starts,
-    /// Changes files: a change that runs after earlier ones of its kind, in one line with them.
+    /// Changes files. Runs in order after earlier requests of its kind.
     Files,
-    /// Never queues.
+    /// Never queued.
     Control,
 }
 
 macro_rules! methods {
     ($($variant:ident = $name:literal, $family:literal, $ordering:ident;)+) => {
-        /// A request that a client may send.
+        /// Method that a client may call.
         #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
         pub enum MethodName {
             $(#[doc = concat!("`", $name, "`")] $variant,)+
         }
 
         impl MethodName {
-            /// Every method, in the order of the documentation.
+            /// All methods in the order of the documentation.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            /// Finds a method by its name on the wire.
+            /// Parses the wire name.
             pub fn parse(name: &str) -> Option<Self> {
                 match name { $($name => Some(Self::$variant),)+ _ => None }
             }
 
-            /// Returns the name on the wire.
+            /// Returns the wire name.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// Returns the family that gate errors name.
+            /// Returns the method family that gate errors name.
             pub const fn family(self) -> &'static str {
                 match self { $(Self::$variant => $family,)+ }
             }
 
-            /// Returns how the method is ordered among others.
+            /// Returns the ordering of the method.
             pub const fn ordering(self) -> Ordering {
                 match self { $(Self::$variant => Ordering::$ordering,)+ }
             }
@@ -106,7 +106,7 @@ methods! {
 }
 
 impl MethodName {
-    /// Tells whether the request has a data member, which may travel raw.
+    /// Returns whether the request has a data member, which may be sent as raw bytes.
     pub const fn takes_data(self) -> bool {
         matches!(
             self,
@@ -115,41 +115,41 @@ impl MethodName {
     }
 }
 
-/// What the server asks a client: whether a process may reach a host.
+/// Request from server to client: may a process connect to a host?
 pub const NETWORK_POLICY_REQUEST: &str = "network/policyRequest";
 
-/// What a client tells once: that it has read the answer to `initialize`.
+/// Notification from client to server: the response to `initialize` was received.
 pub const INITIALIZED: &str = "initialized";
 
-/// What a client tells of a process's events that it has taken (grant `acknowledge`).
+/// Notification from client to server: events of a process were received (extension `acknowledge`).
 pub const PROCESS_ACKNOWLEDGE: &str = "process/acknowledge";
 
-/// What the server tells.
+/// Notifications from server to client.
 pub mod notification {
     /// Output of a process.
     pub const PROCESS_OUTPUT: &str = "process/output";
     /// A process was reaped.
     pub const PROCESS_EXITED: &str = "process/exited";
-    /// The output of a process ended; nothing follows.
+    /// The output of a process ended. This is its last notification.
     pub const PROCESS_CLOSED: &str = "process/closed";
-    /// A process was started (grant `lifecycle`).
+    /// A process was started (extension `lifecycle`).
     pub const PROCESS_STARTED: &str = "process/started";
-    /// A process was not started (grant `lifecycle`).
+    /// A process failed to start (extension `lifecycle`).
     pub const PROCESS_FAILED: &str = "process/failed";
-    /// Watched files have changed.
+    /// Watched files changed.
     pub const FS_CHANGED: &str = "fs/changed";
-    /// A missing path has appeared, or so it seems.
+    /// A missing path may have appeared.
     pub const FS_MISSING_CHANGED: &str = "fs/missingChanged";
-    /// A part of a streamed body of `http/request`.
+    /// Part of a streamed body of `http/request`.
     pub const HTTP_BODY_DELTA: &str = "http/request/bodyDelta";
-    /// What was decided about a connection of a process.
+    /// Policy decision about a connection of a process.
     pub const NETWORK_POLICY_DECISION: &str = "network/policyDecision";
-    /// Output, in the first dialect.
+    /// Output, for `command/exec`.
     pub const COMMAND_OUTPUT: &str = "command/exec/outputDelta";
-    /// Exit, in the first dialect.
+    /// Exit, for `command/exec`.
     pub const COMMAND_EXITED: &str = "command/exec/exited";
 
-    /// Every notification, in the order of the documentation.
+    /// All notifications in the order of the documentation.
     pub const ALL: &[&str] = &[
         PROCESS_OUTPUT,
         PROCESS_EXITED,

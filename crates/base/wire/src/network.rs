@@ -1,4 +1,4 @@
-//! The managed network of a process: what its proxy allows, who is asked, what is told.
+//! Managed network of a process: proxy settings, policy requests and policy decisions.
 
 use std::collections::BTreeMap;
 
@@ -7,49 +7,50 @@ use serde_json::Value;
 
 use crate::id::ProcessId;
 
-/// `managedNetwork` of `process/start`: what a sandbox without network may reach all the same.
+/// `managedNetwork` of `process/start`: exceptions of a sandbox without network.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ManagedNetwork {
-    /// Ports of the host's loopback that stay reachable, because a proxy of the client's is there.
+    /// Loopback ports of the host that stay reachable because the client runs a proxy there.
     #[serde(default)]
     pub loopback_ports: Vec<u16>,
-    /// The process may listen on its own loopback.
+    /// Allows the process to listen on its own loopback.
     #[serde(default)]
     pub allow_local_binding: bool,
-    /// Unix sockets that may be connected to.
+    /// Unix sockets that the process may connect to.
     #[serde(default)]
     pub allow_unix_sockets: Vec<String>,
-    /// Every unix socket may be connected to.
+    /// Allows connections to every unix socket.
     #[serde(default)]
     pub dangerously_allow_all_unix_sockets: bool,
 }
 
-/// `networkProxy` of `process/start`: a proxy of the process's own, run by the server.
+/// `networkProxy` of `process/start`: a proxy that the server runs for this process.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkProxy {
-    /// What it does.
+    /// Proxy settings.
     pub proxy: ProxySettings,
-    /// Whom to name in audit records.
+    /// Identity for audit records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit_metadata: Option<Value>,
-    /// The client's name for this environment.
+    /// Environment id chosen by the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment_id: Option<String>,
-    /// The client's name for this run.
+    /// Run id chosen by the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution_id: Option<String>,
-    /// Asks the client about hosts that nothing decides, and waits this long. Not zero.
+    /// Timeout of policy requests to the client about undecided hosts. Absent: no requests. Not
+    /// zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_decision_timeout_ms: Option<u64>,
 }
 
 impl NetworkProxy {
-    /// Makes a proxy that reaches servers on the loopback of the host, and nothing else.
+    /// Creates a proxy that reaches only servers on the loopback of the host.
     ///
-    /// `allowLocalBinding` stays off: it would exempt loopback from the proxy, and a sandbox has a
-    /// loopback of its own.
+    /// `allowLocalBinding` stays off: it would exempt loopback from the proxy, and a sandbox has
+    /// its own loopback.
     pub fn for_loopback() -> Self {
         let names = ["localhost", "127.0.0.1", "::1"];
         let domains = names.map(|name| (name.to_owned(), DomainRule::Allow));
@@ -76,43 +77,43 @@ impl NetworkProxy {
     }
 }
 
-/// What a proxy does.
+/// Settings of a proxy.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProxySettings {
-    /// There is one. `false` is refused.
+    /// Enables the proxy. `false` is refused.
     pub enabled: bool,
-    /// It speaks SOCKS5, too.
+    /// Enables SOCKS5.
     pub enable_socks5: bool,
-    /// Datagrams over SOCKS5.
+    /// Enables UDP over SOCKS5.
     pub enable_socks5_udp: bool,
-    /// It may go through the proxy that the server's own environment names.
+    /// Allows an upstream proxy from the server's environment.
     pub allow_upstream_proxy: bool,
-    /// Matters on macOS.
+    /// Applies to macOS only.
     pub dangerously_allow_all_unix_sockets: bool,
-    /// Destinations on this machine and in private networks are allowed.
+    /// Allows destinations on this machine and in private networks.
     pub allow_local_binding: bool,
-    /// Which requests it takes.
+    /// Permitted requests.
     pub mode: ProxyMode,
-    /// Patterns of hosts.
+    /// Host patterns.
     #[serde(default)]
     pub domains: Option<BTreeMap<String, DomainRule>>,
-    /// Matters on macOS.
+    /// Applies to macOS only.
     #[serde(default)]
     pub unix_sockets: Option<BTreeMap<String, SocketRule>>,
-    /// Hosts that are asked about although they are allowed.
+    /// Hosts that require a policy request although they are allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub review_domains: Option<Vec<String>>,
-    /// Hides credentials from the process. `true` is refused: this server does not mask any.
+    /// Masks credentials. `true` is refused, because this server does not support masking.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub credential_masking: bool,
-    /// Where credentials come from. Refused unless empty, like masking itself.
+    /// Credential providers. Refused unless empty, like masking.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub credential_providers: BTreeMap<String, Value>,
 }
 
 impl ProxySettings {
-    /// Returns the member that asks for masked credentials, if one does.
+    /// Returns the member that requests credential masking, if any.
     pub fn masking_member(&self) -> Option<&'static str> {
         if self.credential_masking {
             Some("credentialMasking")
@@ -124,126 +125,126 @@ impl ProxySettings {
     }
 }
 
-/// Which requests a proxy takes.
+/// Requests that a proxy permits.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProxyMode {
-    /// GET, HEAD and OPTIONS in plain HTTP.
+    /// GET, HEAD and OPTIONS over plain HTTP.
     Limited,
-    /// All.
+    /// All requests.
     Full,
 }
 
-/// What becomes of hosts that match a pattern.
+/// Rule for hosts that match a pattern.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DomainRule {
-    /// They are reached.
+    /// Allows the hosts.
     Allow,
-    /// They are not, whatever else matches.
+    /// Denies the hosts, regardless of other matches.
     Deny,
-    /// The pattern says nothing.
+    /// Ignores the pattern.
     None,
 }
 
-/// What becomes of a unix socket.
+/// Rule for a unix socket.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SocketRule {
-    /// It may be connected to.
+    /// Allows connections.
     Allow,
-    /// It may not.
+    /// Denies connections.
     Deny,
-    /// The rule says nothing.
+    /// Ignores the rule.
     None,
 }
 
-/// Params of `network/policyRequest`, which the server asks the client.
+/// `network/policyRequest`: the server asks the client for a policy decision.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyRequest {
-    /// Whose connection it is.
+    /// Process that connects.
     pub process_id: ProcessId,
-    /// What it wants to reach.
+    /// Destination of the connection.
     pub request: Destination,
 }
 
-/// What a process wants to reach.
+/// Destination of a connection.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Destination {
-    /// How.
+    /// Protocol.
     pub protocol: NetworkProtocol,
-    /// The host, as the process named it.
+    /// Host as named by the process.
     pub host: String,
-    /// The port.
+    /// Port.
     pub port: u16,
 }
 
-/// How a process reaches out.
+/// Protocol of a connection.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkProtocol {
-    /// A request in plain HTTP.
+    /// Plain HTTP request.
     Http,
-    /// CONNECT.
+    /// HTTP CONNECT.
     HttpsConnect,
-    /// A stream over SOCKS5.
+    /// TCP over SOCKS5.
     Socks5Tcp,
-    /// Datagrams over SOCKS5.
+    /// UDP over SOCKS5.
     Socks5Udp,
 }
 
 /// Result of `network/policyRequest`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct PolicyAnswer {
-    /// What the client decided.
+    /// Decision of the client.
     pub decision: Decision,
 }
 
-/// What somebody decided about a destination.
+/// Decision about a destination.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Decision {
-    /// Reach it.
+    /// Allows the connection.
     Allow,
-    /// Do not.
+    /// Denies the connection.
     Deny {
         /// At most 1024 bytes, without control characters.
         reason: String,
     },
-    /// Do not now: somebody has to be asked.
+    /// Denies the connection until a user has been asked.
     Ask {
         /// At most 1024 bytes, without control characters.
         reason: String,
     },
 }
 
-/// Params of the notification `network/policyDecision`: what was decided, for the record.
+/// `network/policyDecision`: audit record of a decision.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyDecision {
-    /// Whose connection it was.
+    /// Process that connected.
     pub process_id: ProcessId,
-    /// When: RFC 3339, in milliseconds, UTC.
+    /// Time of the decision: RFC 3339 with milliseconds, UTC.
     pub timestamp: String,
-    /// What the decision is about: `domain`.
+    /// Scope of the decision: `domain`.
     pub scope: String,
     /// `allow`, `deny` or `ask`.
     pub decision: String,
-    /// Who decided: `baseline_policy`, `mode_guard` or `decider`.
+    /// Source of the decision: `baseline_policy`, `mode_guard` or `decider`.
     pub source: String,
-    /// Why.
+    /// Reason for the decision.
     pub reason: String,
-    /// How the process reached out.
+    /// Protocol of the connection.
     pub protocol: String,
-    /// The host, as the process named it.
+    /// Host as named by the process.
     pub host: String,
-    /// The port.
+    /// Port.
     pub port: u16,
-    /// The HTTP method.
+    /// HTTP method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// The process's end of the connection.
+    /// Address of the process's end of the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
     /// The decision overrode the static policy.

@@ -1,4 +1,4 @@
-//! Messages on their way out: text that is ready, or text around bytes that are not encoded yet.
+//! Outgoing messages: encoded text, or text around bytes that are encoded when they are sent.
 
 use ::bytes::Bytes;
 use serde::Serialize;
@@ -12,31 +12,31 @@ use crate::{
     process::OutputStream,
 };
 
-/// A message to be sent. What carries bytes is encoded when the socket takes it, so that queued
-/// output costs no more than the bytes that the log holds anyway.
+/// Message to send. Data is encoded only when the socket is ready, so that queued output shares its
+/// bytes with the output log.
 #[derive(Clone, Debug)]
 pub enum Outgoing {
     /// JSON text.
     Text(Vec<u8>),
-    /// JSON text with a data member in it.
+    /// JSON text with a data member.
     Data(DataMessage),
 }
 
-/// A message with one data member.
+/// Message with one data member.
 #[derive(Clone, Debug)]
 pub struct DataMessage {
-    /// The message up to where the value of the data member begins, without its name.
+    /// Text before the data member.
     head: Vec<u8>,
-    /// The data member's name.
+    /// Name of the data member.
     member: &'static str,
-    /// The data.
+    /// Value of the data member.
     data: Bytes,
-    /// What closes the message.
+    /// Text that closes the message.
     tail: &'static str,
 }
 
 impl Outgoing {
-    /// Answers a request with a result.
+    /// Creates a response with a result.
     pub fn result<T: Serialize>(id: &RequestId, result: &T) -> Self {
         let mut text = Vec::with_capacity(128);
         text.extend_from_slice(br#"{"id":"#);
@@ -47,14 +47,14 @@ impl Outgoing {
         Self::Text(text)
     }
 
-    /// Answers a request with an error.
+    /// Creates a response with an error.
     pub fn error(id: &RequestId, error: &RpcError) -> Self {
         let mut encoded = Vec::new();
         id.encode_append(&mut encoded);
         encode_error(&encoded, error)
     }
 
-    /// Asks the peer for something.
+    /// Creates a request.
     pub fn request<T: Serialize>(id: &RequestId, method: &str, params: &T) -> Self {
         let mut text = Vec::with_capacity(256);
         text.extend_from_slice(br#"{"id":"#);
@@ -64,7 +64,7 @@ impl Outgoing {
         Self::Text(text)
     }
 
-    /// Asks the peer for something, with a data member. The params are an object without it.
+    /// Creates a request with a data member. `params` is an object without it.
     pub fn request_with_data<T: Serialize>(
         id: &RequestId,
         method: &str,
@@ -75,7 +75,7 @@ impl Outgoing {
         Self::request(id, method, params).with_data(member, data)
     }
 
-    /// Answers a request with a result that has a data member. The rest of it is an object.
+    /// Creates a response with a data member. `result` is an object without it.
     pub fn result_with_data<T: Serialize>(
         id: &RequestId,
         result: &T,
@@ -85,7 +85,7 @@ impl Outgoing {
         Self::result(id, result).with_data(member, data)
     }
 
-    /// Tells the peer something.
+    /// Creates a notification.
     pub fn notification<T: Serialize>(method: &str, params: &T) -> Self {
         let mut text = Vec::with_capacity(192);
         text.push(b'{');
@@ -93,7 +93,7 @@ impl Outgoing {
         Self::Text(text)
     }
 
-    /// Tells the peer something, with a data member. The params are an object without it.
+    /// Creates a notification with a data member. `params` is an object without it.
     pub fn notification_with_data<T: Serialize>(
         method: &str,
         params: &T,
@@ -103,7 +103,7 @@ impl Outgoing {
         Self::notification(method, params).with_data(member, data)
     }
 
-    /// Puts a trace context into a request. One without any member changes nothing.
+    /// Adds a trace context to a request. An empty one changes nothing.
     pub fn with_trace(mut self, trace: &Trace) -> Self {
         if trace.traceparent.is_none() && trace.tracestate.is_none() {
             return self;
@@ -115,12 +115,12 @@ impl Outgoing {
         let mut member = br#""trace":"#.to_vec();
         encode_json(trace, &mut member);
         member.push(b',');
-        // Before the others: data is behind them.
+        // Insert before the other members, because data comes last.
         text.splice(1..1, member);
         self
     }
 
-    /// Puts a data member behind the last one of the object that a text ends with.
+    /// Appends a data member to the last object of the text.
     fn with_data(self, member: &'static str, data: Bytes) -> Self {
         let Self::Text(mut head) = self else {
             return self;
@@ -134,7 +134,7 @@ impl Outgoing {
         })
     }
 
-    /// `process/output`.
+    /// Creates a `process/output` notification.
     pub fn output(
         process_id: &ProcessId,
         seq: OutputSeq,
@@ -153,7 +153,8 @@ impl Outgoing {
         })
     }
 
-    /// `command/exec/outputDelta`: no number, and a terminal counts as standard output.
+    /// Creates a `command/exec/outputDelta` notification, which has no sequence number and reports
+    /// terminal output as stdout.
     pub fn command_output(process_id: &ProcessId, stream: OutputStream, data: Bytes) -> Self {
         let mut head = output_head(notification::COMMAND_OUTPUT, process_id);
         encode_stream_member(
@@ -172,7 +173,7 @@ impl Outgoing {
         })
     }
 
-    /// Returns how many bytes [`encode_text`](Self::encode_text) appends.
+    /// Returns the number of bytes that [`encode_text`](Self::encode_text) appends.
     pub fn text_len(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -183,20 +184,21 @@ impl Outgoing {
         }
     }
 
-    /// Returns the error that is sent instead of an answer that cannot be; nothing if this is no answer.
+    /// Returns the error to send instead of a response that cannot be sent, or `None` if this is
+    /// not a response.
     pub fn refused(&self, error: &RpcError) -> Option<Self> {
         let text = match self {
             Self::Text(text) => text,
             Self::Data(message) => &message.head,
         };
-        // An id that is text has its quotes escaped, so the first such member is the answer's own.
+        // Quotes in a text id are escaped, so the first match is the response's own member.
         let rest = text.strip_prefix(br#"{"id":"#)?;
         let mark = br#","result":"#;
         let length = rest.windows(mark.len()).position(|part| part == mark)?;
         Some(encode_error(&rest[..length], error))
     }
 
-    /// Appends the message as one JSON text.
+    /// Appends the message as JSON text.
     pub fn encode_text(&self, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => out.extend_from_slice(text),
@@ -214,13 +216,13 @@ impl Outgoing {
 }
 
 impl DataMessage {
-    /// Returns how many bytes of data it carries.
+    /// Returns the number of data bytes.
     pub fn data_len(&self) -> usize {
         self.data.len()
     }
 
-    /// Takes the message apart: what comes before the base64 form of the data in its text, the data,
-    /// and what comes after.
+    /// Splits the message as text into the part before the base64 form of the data, the data, and
+    /// the part after it.
     pub fn into_text_parts(self) -> (Vec<u8>, Bytes, Vec<u8>) {
         let mut prefix = self.head;
         prefix.push(b'"');
@@ -230,20 +232,19 @@ impl DataMessage {
         (prefix, self.data, suffix)
     }
 
-    /// Takes the message apart: what comes before the raw data, the data, and what comes after,
-    /// which is nothing.
+    /// Splits the message as binary into the part before the raw data, the data, and an empty part.
     pub fn into_binary_parts(self) -> (Vec<u8>, Bytes, Vec<u8>) {
         let mut prefix = Vec::with_capacity(self.binary_head_len());
         let data = self.encode_binary(&mut prefix);
         (prefix, data, Vec::new())
     }
 
-    /// Returns about how many bytes come before the raw data.
+    /// Returns the approximate number of bytes before the raw data.
     pub fn binary_head_len(&self) -> usize {
         self.head.len() + self.tail.len() + 4
     }
 
-    /// Appends everything but the raw data; returns the data, which follows it.
+    /// Appends everything except the raw data, which follows, and returns the raw data.
     pub fn encode_binary(&self, out: &mut Vec<u8>) -> Bytes {
         let mut header = Vec::with_capacity(self.head.len() + self.tail.len());
         header.extend_from_slice(&self.head);
@@ -256,7 +257,7 @@ impl DataMessage {
     }
 }
 
-/// An error for an id that is encoded already.
+/// Encodes an error for an encoded id.
 fn encode_error(id: &[u8], error: &RpcError) -> Outgoing {
     let mut text = Vec::with_capacity(128);
     text.extend_from_slice(br#"{"error":"#);
@@ -267,7 +268,7 @@ fn encode_error(id: &[u8], error: &RpcError) -> Outgoing {
     Outgoing::Text(text)
 }
 
-/// Opens the last two objects again, for a data member that comes last.
+/// Reopens the last two objects to append a data member.
 fn reopen_objects(text: &mut Vec<u8>) {
     text.truncate(text.len() - 2);
     if text.last() != Some(&b'{') {
@@ -367,7 +368,7 @@ mod tests {
             Bytes::from_static(b"\xff"),
         );
         let Outgoing::Data(message) = message else {
-            panic!("output carries data")
+            panic!("expected a data message")
         };
         let mut out = Vec::new();
         let data = message.encode_binary(&mut out);
@@ -417,7 +418,7 @@ mod tests {
             );
             let text = text(&message);
             let Ok(Message::Request(request)) = Message::decode(text.as_bytes()) else {
-                panic!("a request decodes")
+                panic!("expected a request")
             };
             assert_eq!(
                 (request.id, request.trace),

@@ -1,13 +1,13 @@
-//! Path URIs: the only way paths appear on the wire.
+//! Path URIs: the form of all paths on the wire.
 //!
-//! A [`PathUri`] holds the canonical text of a `file:` URI. It names a path of its own
-//! [`Convention`], which need not be the convention of this host: only [`PathUri::to_native`]
-//! decides that. Paths a `file:` URI would misspell travel as *opaque* URIs, which carry the
-//! native bytes and have no lexical structure.
+//! A [`PathUri`] contains the canonical text of a `file:` URI. Its [`Convention`] need not be the
+//! convention of this host; only [`PathUri::to_native`] checks that. Paths that a `file:` URI
+//! cannot represent become *opaque* URIs, which contain the native bytes and have no lexical
+//! structure.
 //!
-//! Invariant: the text is canonical, so parsing it again yields the same text; and it decodes to
-//! a NUL byte only if it is opaque.
-//! Not here: anything that looks at a file system (symlinks, existence, `~`).
+//! Invariant: the text is canonical, so parsing it again yields the same text, and it decodes to a
+//! NUL byte only if it is opaque. Nothing here accesses a file system (symbolic links, existence,
+//! `~`).
 
 mod lexical;
 mod native;
@@ -33,29 +33,29 @@ pub use self::{
     native::{FromNativeError, NativePathError},
 };
 
-/// What every canonical text starts with; a host or the path follows.
+/// Start of every canonical text, followed by a host or the path.
 const SCHEME: &str = "file://";
 
-/// A canonical `file:` URI that names an absolute path, of this host or of another.
+/// Canonical `file:` URI of an absolute path, on this host or on another.
 ///
-/// Cloning is cheap. Equality follows the convention: Windows paths compare decoded and without
-/// regard to ASCII case, all others byte for byte.
+/// Cloning is cheap. Equality follows the convention: Windows paths are compared decoded and
+/// ignoring ASCII case, all others byte by byte.
 #[derive(Clone, Debug)]
 pub struct PathUri(Arc<str>);
 
 impl PathUri {
-    /// Wraps text the caller knows to be canonical.
+    /// Wraps canonical text.
     fn from_canonical(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
 
-    /// Returns the canonical text, as it appears on the wire.
+    /// Returns the canonical text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Returns the host, empty if there is none, and the encoded path.
+    /// Returns the host, which may be empty, and the encoded path.
     fn host_and_path(&self) -> (&str, &str) {
         let rest = self.0.strip_prefix(SCHEME).unwrap_or_default();
         rest.split_at(rest.find('/').unwrap_or(rest.len()))
@@ -88,7 +88,7 @@ impl<'de> Deserialize<'de> for PathUri {
     }
 }
 
-/// Parses borrowed text in place, so that a path costs one allocation.
+/// Parses borrowed text, so that a path costs one allocation.
 struct PathUriVisitor;
 
 impl de::Visitor<'_> for PathUriVisitor {
@@ -107,26 +107,26 @@ impl de::Visitor<'_> for PathUriVisitor {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathUriError {
-    /// The text is no URL at all; a native path ends here.
-    // The cause is part of the text: peers know this message by it.
+    /// The text is not a URL, for example a native path.
+    // The message contains the cause because peers compare it.
     #[error("invalid URI: {0}")]
     Invalid(url::ParseError),
     /// The scheme is not `file`.
     #[error("unsupported path URI scheme `{0}`")]
     UnsupportedScheme(String),
-    /// A user name or password stands before the host.
+    /// The URI has a user name or password.
     #[error("credentials are not allowed in a path URI")]
     Credentials,
-    /// A port follows the host.
+    /// The URI has a port.
     #[error("a port is not allowed in a path URI")]
     Port,
-    /// A `?` that is not percent-encoded.
+    /// The URI has a query.
     #[error("query parameters are not allowed in a path URI")]
     Query,
-    /// A `#` that is not percent-encoded.
+    /// The URI has a fragment.
     #[error("fragments are not allowed in a path URI")]
     Fragment,
-    /// The path holds a NUL byte, and the URI is not a canonical opaque one.
+    /// The path contains a NUL byte, and the URI is not a canonical opaque one.
     #[error("path URI decodes to a NUL byte")]
     Nul,
     /// The text changes each time it is parsed.
@@ -135,14 +135,14 @@ pub enum PathUriError {
 }
 
 impl PathUri {
-    /// Parses text by the WHATWG URL rules and makes it canonical.
+    /// Parses text by the WHATWG URL rules into canonical form.
     ///
     /// # Errors
-    /// Fails if the text is no `file:` URI, or carries more than a host and a path.
+    /// Fails if the text is not a `file:` URI, or has more than a host and a path.
     pub fn parse(text: &str) -> Result<Self, PathUriError> {
         let mut canonical = canonical_text(text)?;
-        // One run of the URL parser may leave what the next would change, such as a `.` after a
-        // tab or a host before a drive. Canonical text settles at once, so peers pay for one run.
+        // One run of the URL parser may leave text that the next run would change, such as a `.`
+        // after a tab or a host before a drive. Canonical text is stable after one run.
         if canonical == text {
             return Ok(Self::from_canonical(canonical));
         }
@@ -157,7 +157,7 @@ impl PathUri {
     }
 }
 
-/// Runs the URL parser once, and applies our own rules to what it made of the text.
+/// Runs the URL parser once and applies the additional rules of path URIs.
 fn canonical_text(text: &str) -> Result<String, PathUriError> {
     let url = Url::parse(text).map_err(|error| authority_error(text, error))?;
     if url.scheme() != "file" {
@@ -170,16 +170,16 @@ fn canonical_text(text: &str) -> Result<String, PathUriError> {
         return Err(PathUriError::Fragment);
     }
     let text = with_upper_case_drive(String::from(url));
-    // `%` is no hexadecimal digit, so this finds exactly the escapes that decode to NUL.
+    // `%` is not a hexadecimal digit, so this finds exactly the escapes that decode to NUL.
     if text.contains("%00") && opaque_payload(&text).is_none() {
         return Err(PathUriError::Nul);
     }
     Ok(text)
 }
 
-/// Names the part of the authority a `file:` URL may not have.
+/// Returns the error for the part of the authority that a `file:` URL may not have.
 ///
-/// The URL parser takes all of it for the host, and would report a bad domain name.
+/// The URL parser treats the whole authority as the host and would report an invalid domain name.
 fn authority_error(text: &str, error: url::ParseError) -> PathUriError {
     let Some((scheme, rest)) = text.trim_start().split_once(':') else {
         return PathUriError::Invalid(error);
@@ -201,7 +201,8 @@ fn authority_error(text: &str, error: url::ParseError) -> PathUriError {
     }
 }
 
-/// Spells the drive of serialized URL text in upper case; the URL parser keeps either.
+/// Converts the drive letter of serialized URL text to upper case. The URL parser keeps either
+/// case.
 fn with_upper_case_drive(mut text: String) -> String {
     let Some(path) = text.strip_prefix(SCHEME) else {
         return text;
@@ -209,7 +210,7 @@ fn with_upper_case_drive(mut text: String) -> String {
     let below_root = path.trim_start_matches('/');
     let letter = text.len() - below_root.len();
     let (first, _) = below_root.split_once('/').unwrap_or((below_root, ""));
-    // No host reads as a drive, so this is the first segment.
+    // A host never looks like a drive, so this is the first segment.
     if is_drive(first.as_bytes())
         && let Some(letter) = text.get_mut(letter..=letter)
     {
@@ -218,23 +219,22 @@ fn with_upper_case_drive(mut text: String) -> String {
     text
 }
 
-/// How often text is parsed again before it counts as unstable. No text is known to need more
-/// than two.
+/// Maximum repeated parses before text counts as unstable. No text is known to need more than two.
 const MAX_REPARSES: usize = 4;
 
-/// The family of path rules a URI belongs to.
+/// Path convention of a URI.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Convention {
     /// `file:///home/x` is `/home/x`.
     Posix,
     /// `file:///C:/x` is `C:\x`.
     WindowsDrive,
-    /// `file://server/share/x` is `\\server\share\x`. Opaque device paths (`\\?\…`) count here.
+    /// `file://server/share/x` is `\\server\share\x`. Includes opaque device paths (`\\?\…`).
     WindowsUnc,
 }
 
 impl Convention {
-    /// Tells whether the path follows Windows rules, on a drive or on a share.
+    /// Returns whether the path follows Windows rules, on a drive or on a share.
     #[must_use]
     pub fn is_windows(self) -> bool {
         match self {
@@ -243,14 +243,14 @@ impl Convention {
         }
     }
 
-    /// Tells whether `byte` separates names in native text.
+    /// Returns whether `byte` separates names in native text.
     fn is_separator(self, byte: u8) -> bool {
         byte == b'/' || (byte == b'\\' && self.is_windows())
     }
 }
 
 impl PathUri {
-    /// Returns the convention, or `None` for an opaque URI whose payload is no absolute path.
+    /// Returns the convention, or `None` for an opaque URI whose payload is not an absolute path.
     #[must_use]
     pub fn convention(&self) -> Option<Convention> {
         if self.is_opaque() {
@@ -272,13 +272,13 @@ impl PathUri {
     }
 }
 
-/// Tells whether a decoded name reads as a drive, such as `C:`.
+/// Returns whether a decoded name looks like a drive, such as `C:`.
 fn is_drive(name: &[u8]) -> bool {
     matches!(name, [letter, b':'] if letter.is_ascii_alphabetic())
 }
 
-/// Tells whether some URL parser takes an encoded first segment for a drive: `C:`, or its old
-/// spelling `C|`.
+/// Returns whether a URL parser may treat an encoded first segment as a drive: `C:` or the old form
+/// `C|`.
 fn is_url_drive(segment: &str) -> bool {
     matches!(segment.as_bytes(), [letter, b':' | b'|'] if letter.is_ascii_alphabetic())
 }
@@ -331,12 +331,11 @@ impl PathUri {
     }
 }
 
-/// What two equal URIs share.
+/// Value by which URIs are compared. Equality, order and hash all use it, so they agree.
 #[derive(Eq, Hash, Ord, PartialEq, PartialOrd)]
 enum ComparisonKey<'a> {
     Exact(&'a str),
-    /// The host, which the URL parser has put in lower case, and the ascii_folded names. Names stay
-    /// apart: `a%2Fb` is not `a/b`.
+    /// Lower-case host and case-folded names. Names stay separate: `a%2Fb` differs from `a/b`.
     Windows(&'a str, Vec<Cow<'a, [u8]>>),
     OpaqueWindows(Vec<u16>),
 }
@@ -348,7 +347,7 @@ fn ascii_folded(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     name
 }
 
-/// Folds UTF-16LE by code unit: bytes alone would also change other scripts.
+/// Folds ASCII case by UTF-16 code unit, because folding bytes would change other scripts.
 fn ascii_folded_utf16(path: &[u8]) -> Vec<u16> {
     let units = path
         .as_chunks::<2>()
@@ -363,10 +362,10 @@ fn ascii_folded_utf16(path: &[u8]) -> Vec<u16> {
         .collect()
 }
 
-/// Bytes of a name that are escaped, besides all that are not ASCII.
+/// ASCII bytes of a name that are percent-encoded, in addition to all non-ASCII bytes.
 ///
-/// This is what the URL parser escapes in a path, so that both ways to make a URI give one
-/// spelling; and in addition what it would read as syntax: `%`, `?`, `#` and `\`.
+/// These are the bytes that the URL parser encodes in a path, so that both ways to create a URI
+/// agree, and those that it would treat as syntax: `%`, `?`, `#` and `\`.
 const ESCAPED_BYTES: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -381,24 +380,24 @@ const ESCAPED_BYTES: &AsciiSet = &CONTROLS
     .add(b'{')
     .add(b'}');
 
-/// Spells one name of a native path as a URI segment.
+/// Percent-encodes one name of a native path as a URI segment.
 fn encode_segment(name: &[u8]) -> Cow<'_, str> {
     percent_encode(name, ESCAPED_BYTES).into()
 }
 
-/// Returns the bytes a URI segment stands for.
+/// Decodes a URI segment.
 fn decode_segment(segment: &str) -> Cow<'_, [u8]> {
     percent_decode_str(segment).into()
 }
 
-/// Spells a segment that would read as a drive (`C:`, `C|`) so that it does not.
+/// Encodes a segment that looks like a drive (`C:`, `C|`) so that it does not.
 ///
 /// URL parsers rewrite such a segment at the start of a path, and drop the host before it.
 fn escape_drive(segment: &str) -> String {
     segment.replace(':', "%3A").replace('|', "%7C")
 }
 
-/// Iterates over the segments of an encoded path that name something.
+/// Returns the non-empty segments of an encoded path.
 fn split_segments(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|segment| !segment.is_empty())
 }

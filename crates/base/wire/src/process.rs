@@ -1,4 +1,4 @@
-//! `process/*`: starting, feeding, reading and ending processes.
+//! `process/*`: start, input, output, signals and termination of processes.
 
 mod output;
 
@@ -44,40 +44,40 @@ method!(AttachProcess, ProcessAttach, Attached);
 method!(ReleaseProcess, ProcessRelease, Empty);
 method!(ListProcesses, ProcessList, ProcessList);
 
-/// The empty object.
+/// Empty object.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Deserialize, Serialize)]
 pub struct Empty {}
 
-/// `process/start`: starts a process. The answer comes once it runs, or could not be started.
+/// `process/start`: starts a process. The response is sent once it runs or has failed to start.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StartProcess {
-    /// The client's name for it, unique in the session.
+    /// Process id chosen by the client, unique in the session.
     pub process_id: ProcessId,
     /// Exported to the child as `CODEX_THREAD_ID` and `CODEX_TOOL_CALL_ID`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
-    /// Program and arguments; not empty.
+    /// Program and arguments. Not empty.
     pub argv: Vec<String>,
     /// Working directory.
     pub cwd: PathUri,
-    /// How the server's own environment enters. Absent: not at all.
+    /// How the child inherits the server's environment. Absent: not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env_policy: Option<EnvPolicy>,
-    /// The environment, or what is laid over the policy's.
+    /// Environment variables, applied on top of those from the policy.
     pub env: BTreeMap<String, String>,
-    /// Replays a login shell's state instead of sourcing its profiles.
+    /// Restores a snapshot of a login shell instead of sourcing its profiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shell_snapshot: Option<ShellSnapshot>,
-    /// Runs on a pseudo-terminal.
+    /// Runs the process on a pseudo-terminal.
     pub tty: bool,
-    /// Keeps stdin writable for a process that is not on a terminal.
+    /// Keeps stdin writable for a process without a terminal.
     #[serde(default)]
     pub pipe_stdin: bool,
-    /// What the program sees as `argv[0]`.
+    /// Overrides `argv[0]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arg0: Option<String>,
-    /// What the process may use. Absent: everything that the server may.
+    /// Sandbox policy. Absent: no sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
     /// Requires a sandbox with managed network.
@@ -86,79 +86,79 @@ pub struct StartProcess {
     /// Settings of the managed network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_network: Option<ManagedNetwork>,
-    /// A proxy of the process's own.
+    /// Proxy that the server runs for this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_proxy: Option<NetworkProxy>,
-    /// Initial size of the terminal; 24 × 80 if absent.
+    /// Initial terminal size. Absent: 24 × 80.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<TerminalSize>,
-    /// Whether the caller's policy has already resolved this request.
+    /// Whether the caller has already resolved its policy for this request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<ExecMode>,
-    /// What the process may use.
+    /// Resource limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// Belongs to the server instead of the session.
+    /// Detaches the process: it belongs to the server instead of the session.
     #[serde(default)]
     pub detached: bool,
 }
 
-/// Who asked for the process, in the client's terms.
+/// Origin of the process in terms of the client.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Metadata {
-    /// A UUID.
+    /// UUID of the thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_id: Option<String>,
-    /// Any text.
+    /// Id of the tool call. Any text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
 }
 
-/// How the server's environment enters the child's.
+/// How the child inherits the server's environment.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvPolicy {
-    /// Which names to begin with.
+    /// Variables to start with.
     pub inherit: EnvInherit,
-    /// Keeps names that look like secrets.
+    /// Keeps variables with names that look like secrets.
     pub ignore_default_excludes: bool,
     /// Patterns of names to drop.
     pub exclude: Vec<String>,
-    /// Pairs to set after dropping.
+    /// Variables to set after dropping.
     pub set: BTreeMap<String, String>,
     /// If not empty, patterns of the only names to keep.
     pub include_only: Vec<String>,
 }
 
-/// Which names of the server's environment a policy begins with.
+/// Variables of the server's environment that a policy starts with.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EnvInherit {
-    /// Every name.
+    /// All variables.
     All,
-    /// No name.
+    /// No variables.
     None,
     /// A short list: `PATH`, `HOME`, …
     Core,
 }
 
-/// Asks for the state of a login shell.
+/// Requests the snapshot of a login shell.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShellSnapshot {
-    /// What the state is kept for; 1 to 256 bytes.
+    /// Scope in which the snapshot is reused, 1 to 256 bytes.
     pub scope_id: String,
-    /// The shell.
+    /// Shell program.
     pub shell: Shell,
 }
 
-/// Rows and columns of a terminal.
+/// Size of a terminal.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct TerminalSize {
-    /// Lines.
+    /// Number of rows.
     pub rows: u16,
-    /// Columns.
+    /// Number of columns.
     pub cols: u16,
 }
 
@@ -168,59 +168,59 @@ impl Default for TerminalSize {
     }
 }
 
-/// Whether the caller resolved approval and sandbox before it asked.
+/// Whether the caller resolved approval and sandbox before the request.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ExecMode {
-    /// A raw command of a trusted caller.
+    /// Raw command of a trusted caller.
     Direct,
-    /// A request that the caller's policy has resolved.
+    /// Request that the caller's policy has resolved.
     Prepared,
 }
 
-/// What a process may use. Absent members are unlimited.
+/// Resource limits of a process. Absent members are unlimited.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {
-    /// Milliseconds from start to a kill.
+    /// Wall-clock limit in milliseconds, after which the process is killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall_ms: Option<u64>,
-    /// Milliseconds without output or input to a kill.
+    /// Limit of time without input or output in milliseconds, after which the process is killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_ms: Option<u64>,
-    /// Milliseconds of processor time, rounded up to a second.
+    /// CPU time in milliseconds, rounded up to a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ms: Option<u64>,
-    /// Bytes of memory.
+    /// Memory in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Processes of the account.
+    /// Number of processes of the account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<u64>,
-    /// Open descriptors of each process.
+    /// Open descriptors per process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_files: Option<u64>,
-    /// Bytes of one file that it writes.
+    /// Bytes per written file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_bytes: Option<u64>,
 }
 
-/// The answer to `process/start`.
+/// Response to `process/start`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Started {
-    /// As in the request.
+    /// Process id of the request.
     pub process_id: ProcessId,
-    /// What encloses the process. Absent from older peers.
+    /// Sandbox mechanism. Absent from older peers.
     #[serde(default)]
     pub sandbox_type: Option<SandboxType>,
 }
 
-/// What encloses a process.
+/// Sandbox mechanism of a process.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SandboxType {
-    /// Nothing.
+    /// No sandbox.
     None,
     /// Linux kernel features.
     LinuxSeccomp,
@@ -228,7 +228,7 @@ pub enum SandboxType {
     MacosSeatbelt,
     /// A restricted token on Windows.
     WindowsRestrictedToken,
-    /// One that a newer peer knows.
+    /// Unknown value from a newer peer.
     #[serde(other)]
     Unknown,
 }
@@ -237,40 +237,40 @@ pub enum SandboxType {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WriteProcess {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
-    /// The bytes. Absent only when they travel raw beside the message.
+    /// Input bytes. Absent if they are sent as raw bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<Base64>,
-    /// Makes repeating the write harmless.
+    /// Makes retries of the write idempotent.
     pub write_id: WriteId,
 }
 
-/// `process/closeStdin`: ends the child's input after all earlier writes.
+/// `process/closeStdin`: closes the child's stdin after all earlier writes.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CloseStdin {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
-    /// Makes repeating it harmless on a terminal, where end-of-file is a character.
+    /// Makes retries idempotent on a terminal, where end-of-file is a character.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_id: Option<WriteId>,
 }
 
-/// The answer to `process/write` and `process/closeStdin`.
+/// Response to `process/write` and `process/closeStdin`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct WriteResult {
-    /// What became of it.
+    /// Status of the write.
     pub status: WriteStatus,
 }
 
-/// What became of a write.
+/// Status of a write.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WriteStatus {
     /// Queued for the child, or accepted earlier under the same id.
     Accepted,
-    /// No such process.
+    /// Unknown process.
     UnknownProcess,
     /// The process was started without a writable stdin, or it was closed.
     StdinClosed,
@@ -278,29 +278,29 @@ pub enum WriteStatus {
     Starting,
 }
 
-/// `process/resize`: tells a terminal's process its new size.
+/// `process/resize`: sets the terminal size.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ResizeProcess {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
-    /// Lines.
+    /// Number of rows.
     pub rows: u16,
-    /// Columns.
+    /// Number of columns.
     pub cols: u16,
 }
 
-/// `process/signal`: signals the process group.
+/// `process/signal`: sends a signal to the process group.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SignalProcess {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
-    /// The signal.
+    /// Signal to send.
     pub signal: ProcessSignal,
 }
 
-/// A signal that a client may send.
+/// Signal that a client may send.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProcessSignal {
@@ -324,76 +324,76 @@ pub enum ProcessSignal {
     User2,
 }
 
-/// `process/terminate`: ends the process and its whole tree.
+/// `process/terminate`: terminates the process and its whole tree.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TerminateProcess {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
-    /// At once, or after a warning. Absent: at once.
+    /// Termination mode. Absent: force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<TerminateMode>,
 }
 
-/// How a process is ended.
+/// Termination mode.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum TerminateMode {
-    /// SIGKILL, now.
+    /// SIGKILL immediately.
     #[default]
     Force,
-    /// SIGTERM, and SIGKILL when the time is up.
+    /// SIGTERM, then SIGKILL after the timeout.
     #[serde(rename_all = "camelCase")]
     Graceful {
-        /// Milliseconds between the two.
+        /// Timeout in milliseconds.
         timeout_ms: u64,
     },
 }
 
-/// The answer to `process/terminate`.
+/// Response to `process/terminate`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Terminated {
-    /// Whether there was something to end.
+    /// The process was running.
     pub running: bool,
 }
 
-/// `process/wait`: waits for the end of a process.
+/// `process/wait`: waits for a process to end.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitProcess {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
-    /// For what.
+    /// Event to wait for.
     #[serde(default)]
     pub until: WaitUntil,
-    /// How long at most. Absent: as long as it takes.
+    /// Timeout in milliseconds. Absent: unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
 }
 
-/// What a wait waits for.
+/// Event that a wait waits for.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WaitUntil {
     /// The child was reaped.
     Exited,
-    /// Its output ended, too.
+    /// The output ended as well.
     #[default]
     Closed,
 }
 
-/// The answer to `process/wait`.
+/// Response to `process/wait`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitResult {
     /// The child was reaped.
     pub exited: bool,
-    /// Its code, if so.
+    /// Exit code, if reaped.
     pub exit_code: Option<i32>,
-    /// The signal that killed it, if one did.
+    /// Signal that killed the process, if any.
     pub signal: Option<String>,
     /// The output ended.
     pub closed: bool,
-    /// The time was up first.
+    /// The timeout expired first.
     pub timed_out: bool,
 }

@@ -1,7 +1,7 @@
-//! The `sandbox` object: which files and which network a request may use.
+//! The `sandbox` object: the files and the network that a request may use.
 //!
 //! Member names inside `permissions` are snake_case, as the stock client writes them.
-//! Not here: what a policy comes to on a host.
+//! `exec-sandbox` turns a policy into a plan for a host.
 
 use std::num::NonZeroUsize;
 
@@ -10,91 +10,91 @@ use serde_json::Value;
 
 use crate::path_uri::PathUri;
 
-/// A policy, and what its relative parts relate to.
+/// Sandbox policy with the directories that its relative parts refer to.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sandbox {
-    /// The policy.
+    /// Policy.
     pub permissions: Permissions,
-    /// What relative globs and project roots relate to.
+    /// Base of relative globs and project roots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<PathUri>,
-    /// What `project_roots` stands for.
+    /// Directories that `project_roots` refers to.
     #[serde(default)]
     pub workspace_roots: Vec<PathUri>,
     /// Overrides the two members above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_context: Option<PolicyContext>,
-    /// The account's home.
+    /// Home directory of the account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_home_dir: Option<PathUri>,
     /// Directories for temporary files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temporary_directories: Option<Vec<PathUri>>,
-    /// Required everywhere; matters on Windows.
+    /// Required on every platform, applies to Windows.
     pub windows_sandbox_level: WindowsSandboxLevel,
-    /// Matters on Windows.
+    /// Applies to Windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub windows_sandbox_proxy_settings_mode: Option<ProxySettingsMode>,
-    /// Asks for enforcement by Landlock alone.
+    /// Requests enforcement by Landlock alone.
     #[serde(default)]
     pub use_legacy_landlock: bool,
-    /// How the policy came about. Never loosens it.
+    /// How the policy was approved. Never loosens it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_override: Option<SandboxOverride>,
 }
 
-/// What relative parts of a policy relate to.
+/// Directories that the relative parts of a policy refer to.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyContext {
-    /// What relative globs relate to.
+    /// Base of relative globs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<PathUri>,
-    /// What `project_roots` stands for.
+    /// Directories that `project_roots` refers to.
     #[serde(default)]
     pub workspace_roots: Vec<PathUri>,
 }
 
-/// Who enforces what.
+/// Permissions and their enforcement.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Permissions {
-    /// The server enforces this.
+    /// Enforced by the server.
     Managed {
-        /// Files.
+        /// File permissions.
         file_system: FileSystemPolicy,
-        /// Network.
+        /// Network permissions.
         network: NetworkAccess,
     },
-    /// Nobody enforces anything.
+    /// Not enforced.
     Disabled,
-    /// Something around the server enforces it.
+    /// Enforced outside the server.
     External {
-        /// Network.
+        /// Network permissions.
         network: NetworkAccess,
     },
 }
 
-/// Which files may be used.
+/// File permissions.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FileSystemPolicy {
-    /// Only these, in these ways.
+    /// Restricted to these entries.
     Restricted {
-        /// The most specific one that names a path, or something above it, counts.
+        /// Entries. The most specific entry for a path or one of its ancestors applies.
         #[serde(deserialize_with = "named_entries")]
         entries: Vec<Entry>,
-        /// How deep globs look.
+        /// Maximum depth of glob expansion.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         glob_scan_max_depth: Option<NonZeroUsize>,
     },
-    /// All.
+    /// Unrestricted.
     Unrestricted,
 }
 
-/// Decodes entries one by one, so that a wrong one is named: inside a tagged object the decoder no
-/// longer knows where it is.
+/// Decodes entries one by one, so that errors name the entry: inside a tagged object the decoder
+/// has lost the path.
 fn named_entries<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Entry>, D::Error> {
     let values = Vec::<Value>::deserialize(from)?;
     let entry = |(index, value)| {
@@ -104,132 +104,132 @@ fn named_entries<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Entry>, D::Er
     values.into_iter().enumerate().map(entry).collect()
 }
 
-/// What may be done with one path and everything below it.
+/// Access to one path and everything below it.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Entry {
-    /// The path.
+    /// Path of the entry.
     pub path: EntryPath,
-    /// What may be done.
+    /// Permitted access.
     pub access: Access,
-    /// What it means that the path does not exist.
+    /// Meaning of the entry if the path does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_path_behavior: Option<MissingPathBehavior>,
 }
 
-/// How an entry names its path.
+/// Path of a sandbox entry.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EntryPath {
-    /// By itself.
+    /// Literal path.
     Path {
-        /// The path.
+        /// Path.
         path: PathUri,
     },
-    /// By a pattern.
+    /// Glob pattern.
     GlobPattern {
-        /// The pattern.
+        /// Pattern.
         pattern: String,
     },
-    /// By what it is for.
+    /// Special path.
     Special {
-        /// What it is for.
+        /// Special path.
         value: SpecialPath,
     },
 }
 
-/// A path that differs from host to host.
+/// Path that differs between hosts.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SpecialPath {
-    /// The root of the file system.
+    /// Root of the file system.
     Root,
-    /// What nearly every program reads.
+    /// Minimal set that nearly every program reads.
     Minimal,
-    /// Each workspace root.
+    /// Every workspace root.
     #[serde(alias = "current_working_directory")]
     ProjectRoots {
-        /// Below the root.
+        /// Path below each root.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         subpath: Option<String>,
     },
-    /// The command's directory for temporary files.
+    /// Temporary directory of the command.
     Tmpdir,
-    /// The host's directory for temporary files.
+    /// Temporary directory of the host.
     SlashTmp,
-    /// Something that the client does not know either.
+    /// Special path that the client does not know either.
     Unknown {
-        /// Its name.
+        /// Name of the special path.
         path: String,
-        /// Below it.
+        /// Path below it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         subpath: Option<String>,
     },
 }
 
-/// What may be done with a path.
+/// Access to a path.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
-    /// Read it.
+    /// Read access.
     Read,
-    /// Read and write it.
+    /// Read and write access.
     Write,
-    /// Nothing.
+    /// No access.
     #[serde(alias = "none")]
     Deny,
 }
 
-/// What it means that a path does not exist.
+/// Meaning of an entry for a missing path.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MissingPathBehavior {
-    /// The entry says nothing then.
+    /// The entry is ignored.
     Skip,
 }
 
-/// Which network may be used.
+/// Network permissions.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkAccess {
-    /// None but what the policy manages.
+    /// No network except the managed one.
     Restricted,
-    /// All.
+    /// Unrestricted.
     Enabled,
 }
 
-/// How Windows encloses a process.
+/// Sandbox level on Windows.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WindowsSandboxLevel {
-    /// Not at all.
+    /// No sandbox.
     Disabled,
-    /// By a restricted token.
+    /// Restricted token.
     RestrictedToken,
-    /// By an elevated helper.
+    /// Elevated helper.
     Elevated,
-    /// By an MXC container.
+    /// MXC container.
     Mxc,
 }
 
-/// What becomes of proxy settings on Windows.
+/// Handling of proxy settings on Windows.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProxySettingsMode {
-    /// They are made to fit.
+    /// Adapts them.
     Reconcile,
-    /// They stay.
+    /// Keeps them.
     Preserve,
 }
 
-/// How a policy came about.
+/// How a policy was approved.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SandboxOverride {
-    /// As the profile says.
+    /// Configured in the profile.
     NoOverride,
-    /// Somebody approved more.
+    /// A user approved additional permissions.
     EscalatedSandboxWithRestrictions,
-    /// Somebody approved a first attempt without it.
+    /// A user approved a first attempt without the sandbox.
     BypassSandboxFirstAttempt,
 }
 

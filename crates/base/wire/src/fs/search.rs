@@ -1,4 +1,4 @@
-//! Text and names, looked for in a tree. Ignore files are respected.
+//! `fs/search` and `fs/find`: search in a tree by content or by name. Ignore files are respected.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,30 +9,30 @@ use crate::{
     sandbox::Sandbox,
 };
 
-/// `fs/search`: finds the lines that match.
+/// `fs/search`: finds matching lines.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Search {
-    /// A directory, or one file.
+    /// Directory or file to search.
     pub path: PathUri,
-    /// What to look for.
+    /// Pattern to search for.
     pub pattern: String,
-    /// The pattern is a regular expression. Absent: it is plain text.
+    /// The pattern is a regular expression. Absent: literal text.
     #[serde(default)]
     pub regex: bool,
-    /// Letters match only their own case.
+    /// Matches case-sensitively.
     #[serde(default = "default_true")]
     pub case_sensitive: bool,
-    /// Looks only at files whose path below the root matches.
+    /// Glob that the path of a file below the root must match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glob: Option<String>,
-    /// Matching lines wanted.
+    /// Maximum number of matching lines.
     #[serde(default = "default_matches")]
     pub max_matches: usize,
-    /// Lines to show before and after each.
+    /// Number of context lines before and after each match.
     #[serde(default)]
     pub context_lines: usize,
-    /// The policy under which files are read.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -50,48 +50,48 @@ fn default_matches() -> usize {
     limits::DEFAULT_SEARCH_MATCHES
 }
 
-/// What was found.
+/// Result of a search.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SearchResult {
-    /// One for each matching line, by path and line.
+    /// Matching lines, ordered by path and line.
     pub matches: Vec<SearchMatch>,
-    /// A limit was reached: there may be more.
+    /// A limit was reached, so the result is incomplete.
     pub truncated: bool,
 }
 
-/// A line that matches.
+/// Matching line.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SearchMatch {
-    /// The file.
+    /// Path of the file.
     pub path: PathUri,
-    /// Counted from 1.
+    /// Line number, starting at 1.
     pub line: u64,
-    /// Byte in the line where the first match begins, counted from 1.
+    /// Byte offset of the first match in the line, starting at 1.
     pub column: u64,
-    /// The line, without its end; bytes that are not UTF-8 are replaced by U+FFFD.
+    /// Line without its terminator. Bytes that are not UTF-8 are replaced by U+FFFD.
     pub text: String,
-    /// Lines before it.
+    /// Context lines before the match.
     pub before: Vec<String>,
-    /// Lines after it.
+    /// Context lines after the match.
     pub after: Vec<String>,
 }
 
-/// `fs/find`: finds files and directories by their names.
+/// `fs/find`: finds files and directories by name.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Find {
-    /// Where to look.
+    /// Directory to search.
     pub path: PathUri,
-    /// Matches the path below the root. Either this or `query`.
+    /// Glob that the path below the root must match. Excludes `query`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glob: Option<String>,
-    /// Letters that the path below the root contains in this order; best matches first.
+    /// Characters that the path below the root must contain in this order. Best matches come first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub query: Option<String>,
-    /// Paths wanted.
+    /// Maximum number of paths.
     #[serde(default = "default_results")]
     pub max_results: usize,
-    /// The policy under which directories are read.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -105,11 +105,11 @@ fn default_results() -> usize {
     limits::DEFAULT_FIND_RESULTS
 }
 
-/// Paths that were found.
+/// Result of a find.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct FoundPaths {
-    /// By name for a glob, by quality for a query.
+    /// Paths, sorted by name for a glob and by match quality for a query.
     pub paths: Vec<PathUri>,
-    /// A limit was reached: there are more.
+    /// A limit was reached, so the result is incomplete.
     pub truncated: bool,
 }

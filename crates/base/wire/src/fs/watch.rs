@@ -1,4 +1,4 @@
-//! Changes of files, told as they happen.
+//! `fs/watch*`: watches of files and directories.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,18 +11,18 @@ use crate::{
     sandbox::Sandbox,
 };
 
-/// `fs/watchMissing`: tells once when one of several missing paths appears.
+/// `fs/watchMissing`: notifies once when one of several missing paths appears.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WatchMissing {
-    /// Larger than every earlier one of the connection.
+    /// Id of the watch, larger than every earlier one on the connection.
     pub watch_id: u64,
-    /// Paths that do not exist.
+    /// Missing paths.
     pub missing: Vec<PathUri>,
-    /// A path that does, and whose end is told as well.
+    /// Existing path. Its removal is reported as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub present: Option<PathUri>,
-    /// The policy under which they are looked at.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -32,33 +32,33 @@ impl Method for WatchMissing {
     type Result = Watching;
 }
 
-/// Whether `fs/missingChanged` will be told.
+/// Response to `fs/watchMissing`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Watching {
-    /// It will.
+    /// `fs/missingChanged` will be sent.
     pub watching: bool,
 }
 
-/// `fs/missingChanged`: something has changed, and the watch is over.
+/// `fs/missingChanged`: a path changed. The watch has ended.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MissingChanged {
-    /// The watch.
+    /// Id of the watch.
     pub watch_id: u64,
 }
 
-/// `fs/watch`: tells the changes of a file or directory until `fs/unwatch`.
+/// `fs/watch`: reports changes of a file or directory until `fs/unwatch`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Watch {
-    /// The client's name for the watch, unique on the connection.
+    /// Watch id chosen by the client, unique on the connection.
     pub watch_id: WatchId,
-    /// A file or directory that exists.
+    /// Existing file or directory.
     pub path: PathUri,
-    /// Watches everything below a directory, not only its own entries.
+    /// Watches the whole tree below a directory instead of its direct entries.
     #[serde(default = "default_true")]
     pub recursive: bool,
-    /// The policy under which it is watched.
+    /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<Sandbox>>,
 }
@@ -72,18 +72,18 @@ fn default_true() -> bool {
     true
 }
 
-/// A watch that has begun: every later change is told.
+/// Response to `fs/watch`. Every later change is reported.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Watched {
-    /// The watched path, without links; changes are told by paths below it.
+    /// Watched path without symbolic links. Reported paths lie below it.
     pub path: PathUri,
 }
 
-/// `fs/unwatch`: ends a watch. An unknown one has ended already.
+/// `fs/unwatch`: ends a watch. Unknown watches are ignored.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unwatch {
-    /// The watch.
+    /// Id of the watch.
     pub watch_id: WatchId,
 }
 
@@ -92,43 +92,43 @@ impl Method for Unwatch {
     type Result = Empty;
 }
 
-/// `fs/changed`: what has changed since the last one.
+/// `fs/changed`: changes since the previous notification.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Changed {
-    /// The watch.
+    /// Id of the watch.
     pub watch_id: WatchId,
-    /// The changes, each path once.
+    /// Changes, each path once.
     pub changes: Vec<Change>,
-    /// Changes were lost: look at everything again.
+    /// Changes were lost, so the client must scan the tree again.
     pub overflow: bool,
-    /// What was watched is gone: the watch is over, and its name is free.
+    /// The watched path was removed. The watch has ended and its id is free.
     #[serde(default, skip_serializing_if = "is_false")]
     pub ended: bool,
 }
 
-/// One path that has changed.
+/// Change of one path.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Change {
-    /// The path.
+    /// Changed path.
     pub path: PathUri,
-    /// What has become of it.
+    /// Kind of change.
     pub kind: ChangeKind,
 }
 
-/// What has become of a path.
+/// Kind of change.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ChangeKind {
-    /// It exists now.
+    /// The path was created.
     Created,
-    /// Its content or its attributes are others.
+    /// Content or attributes changed.
     Modified,
-    /// It is gone.
+    /// The path was removed.
     Removed,
-    /// It was moved here, or away from here, within what is watched.
+    /// The path was renamed within the watched tree.
     Renamed,
-    /// Something that a newer peer knows.
+    /// Unknown value from a newer peer.
     #[serde(other)]
     Unknown,
 }

@@ -1,4 +1,4 @@
-//! Structural rules that hold for the whole text, whatever it means.
+//! Structural checks of a JSON text, independent of its meaning.
 
 use std::{borrow::Cow, collections::HashSet, fmt};
 
@@ -9,7 +9,7 @@ use crate::limits;
 /// Checks that `text` is one JSON object without duplicate keys and within the limits.
 pub fn check_structure(text: &str) -> Result<(), StructureError> {
     if !text.trim_ascii_start().starts_with('{') {
-        // A text that is not JSON at all is told apart from JSON that is not an object.
+        // Distinguish text that is not JSON from JSON that is not an object.
         return match serde_json::from_str::<de::IgnoredAny>(text) {
             Ok(_) => Err(StructureError::NotAnObject),
             Err(error) => Err(StructureError::Json(error.to_string())),
@@ -25,22 +25,22 @@ pub fn check_structure(text: &str) -> Result<(), StructureError> {
     .map_err(|error| StructureError::Json(error.to_string()))
 }
 
-/// Peer: the text breaks a structural rule.
+/// Peer: the text violates a structural rule.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StructureError {
-    /// Not JSON, or beyond a limit; the text says which.
+    /// Invalid JSON, or a limit was exceeded.
     #[error("{0}")]
     Json(String),
-    /// JSON, but no message.
+    /// Valid JSON, but not an object.
     #[error("expected a JSON-RPC object")]
     NotAnObject,
 }
 
-/// Objects up to this many keys are searched linearly: nearly all are, and need no table.
+/// Objects with up to this many keys, nearly all, are searched linearly and need no hash table.
 const LINEAR_KEYS: usize = 16;
 
-/// Visits every value once, counting. `serde_json` itself bounds the nesting at 128.
+/// Visits and counts every value. `serde_json` limits the nesting to 128.
 struct StructureVisitor<'a> {
     remaining: &'a mut usize,
 }
@@ -117,7 +117,7 @@ impl<'de> Visitor<'de> for StructureVisitor<'_> {
     }
 }
 
-/// A key, borrowed from the text unless it has escapes.
+/// Object key, borrowed from the text unless it contains escapes.
 struct KeySeed;
 
 impl<'de> DeserializeSeed<'de> for KeySeed {
@@ -147,7 +147,7 @@ impl<'de> Visitor<'de> for KeySeed {
     }
 }
 
-/// The keys of one object so far.
+/// Keys of one object seen so far.
 #[derive(Default)]
 struct KeySet<'de> {
     few: Vec<Cow<'de, str>>,
@@ -155,7 +155,7 @@ struct KeySet<'de> {
 }
 
 impl<'de> KeySet<'de> {
-    /// Takes a key; returns it when it was there already.
+    /// Inserts a key. Returns it if it is a duplicate.
     fn insert(&mut self, key: Cow<'de, str>) -> Option<Cow<'de, str>> {
         if self.many.is_empty() {
             if self.few.contains(&key) {

@@ -31,7 +31,7 @@ fn ids_are_strings_or_integers() {
     for id in ["0", "-5", "9223372036854775807", r#""""#, r#""aé""#] {
         let text = format!(r#"{{"id":{id},"method":"m"}}"#);
         let Ok(Message::Request(request)) = Message::decode(text.as_bytes()) else {
-            panic!("{text} is a request");
+            panic!("expected a request: {text}");
         };
         let mut out = Vec::new();
         request.id.encode_append(&mut out);
@@ -161,7 +161,7 @@ proptest! {
     fn strings_round_trip_through_the_envelope(id in any::<String>(), method in any::<String>()) {
         let text = serde_json::json!({"id": id, "method": method}).to_string();
         let Ok(Message::Request(request)) = Message::decode(text.as_bytes()) else {
-            panic!("{text} is a request");
+            panic!("expected a request: {text}");
         };
         prop_assert_eq!(request.id, RequestId::Text(id.into()));
         prop_assert_eq!(request.method, method);

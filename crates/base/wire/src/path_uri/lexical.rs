@@ -1,7 +1,7 @@
-//! What can be said about a path from its text alone: parent, name, containment, joining.
+//! Lexical operations on path URIs: parent, file name, containment and join.
 //!
-//! A segment with an encoded separator is several names in one, and may hide a `..`. Whatever
-//! would have to look inside such a segment refuses instead.
+//! A segment with an encoded separator stands for several names and may hide a `..`. Operations
+//! that would have to look inside such a segment fail.
 
 use std::borrow::Cow;
 
@@ -15,9 +15,9 @@ use super::{
 };
 
 impl PathUri {
-    /// Returns the directory that holds this path.
+    /// Returns the parent directory.
     ///
-    /// There is none for `/`, a drive root, a UNC share, an opaque URI, and a last segment that
+    /// Returns `None` for `/`, a drive root, a UNC share, an opaque URI, and a last segment that
     /// contains an encoded separator.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
@@ -26,9 +26,9 @@ impl PathUri {
         (!parts.has_separator(&last)).then(|| parts.into_uri())
     }
 
-    /// Returns the last name of this path, decoded; it need not be UTF-8.
+    /// Returns the decoded last name of the path, which need not be UTF-8.
     ///
-    /// There is none wherever there is no [`parent`](Self::parent).
+    /// Returns `None` where [`parent`](Self::parent) does.
     #[must_use]
     pub fn file_name(&self) -> Option<Vec<u8>> {
         let mut parts = PathParts::of(self)?;
@@ -36,10 +36,10 @@ impl PathUri {
         (!parts.has_separator(&last)).then(|| decode_segment(&last).into_owned())
     }
 
-    /// Tells whether `other` is this path or lies below it, comparing whole names.
+    /// Returns whether `other` is this path or lies below it, comparing whole names.
     ///
-    /// The answer is *no* whenever it cannot be told from the text: across conventions, for two
-    /// different opaque URIs, and if a segment of either contains an encoded separator.
+    /// Returns `false` whenever the text does not decide it: across conventions, for two different
+    /// opaque URIs, and if a segment of either contains an encoded separator.
     #[must_use]
     pub fn contains(&self, other: &Self) -> bool {
         let (Some(base), Some(other_parts)) = (PathParts::of(self), PathParts::of(other)) else {
@@ -54,18 +54,18 @@ impl PathUri {
     }
 }
 
-/// A URI taken apart. Empty segments are left out: native paths do not have them.
+/// Components of a URI. Empty segments are omitted, as in native paths.
 pub(super) struct PathParts<'a> {
     pub(super) convention: Convention,
     pub(super) host: Cow<'a, str>,
-    /// The drive or the share, as an encoded segment. Lexical operations never remove it.
+    /// Drive or share as an encoded segment. Lexical operations never remove it.
     pub(super) anchor: Option<Cow<'a, str>>,
-    /// The encoded segments below the anchor.
+    /// Encoded segments below the anchor.
     pub(super) names: Vec<Cow<'a, str>>,
 }
 
 impl<'a> PathParts<'a> {
-    /// Takes a URI apart, unless it is opaque.
+    /// Splits a URI unless it is opaque.
     pub(super) fn of(uri: &'a PathUri) -> Option<Self> {
         if uri.is_opaque() {
             return None;
@@ -86,7 +86,7 @@ impl<'a> PathParts<'a> {
         })
     }
 
-    /// Makes the parts of a POSIX path.
+    /// Creates the components of a POSIX path.
     pub(super) fn posix(names: Vec<Cow<'a, str>>) -> Self {
         Self {
             convention: Convention::Posix,
@@ -96,7 +96,7 @@ impl<'a> PathParts<'a> {
         }
     }
 
-    /// Puts the parts together. A POSIX path that would read as a drive becomes opaque.
+    /// Builds the URI. A POSIX path that looks like a drive becomes opaque.
     pub(super) fn into_uri(mut self) -> PathUri {
         let starts_with_drive = |names: &[Cow<'_, str>]| {
             names
@@ -119,21 +119,21 @@ impl<'a> PathParts<'a> {
             text.push('/');
             text.push_str(segment);
         }
-        // `C:` alone would be the current directory of that drive.
+        // `C:` alone is the current directory of that drive.
         if is_drive_root || (self.anchor.is_none() && self.names.is_empty()) {
             text.push('/');
         }
         PathUri::from_canonical(text)
     }
 
-    /// Tells whether an encoded segment is more than one name.
+    /// Returns whether an encoded segment stands for several names.
     pub(super) fn has_separator(&self, segment: &str) -> bool {
         decode_segment(segment)
             .iter()
             .any(|&byte| self.convention.is_separator(byte))
     }
 
-    /// Returns all names from the root, ready to compare; none if one of them is ambiguous.
+    /// Returns all names from the root in comparable form, or `None` if one is ambiguous.
     fn comparable(&self) -> Option<Vec<Vec<u8>>> {
         let segments = self.anchor.iter().chain(&self.names);
         segments
@@ -152,16 +152,16 @@ impl<'a> PathParts<'a> {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// The base is opaque, and so has no lexical structure.
+    /// The base is opaque and has no lexical structure.
     #[error("opaque path URI `{0}` cannot be joined")]
     Opaque(PathUri),
     /// The text contains a NUL byte.
     #[error("text to join contains a NUL byte")]
     Nul,
-    /// The text is relative to the current directory of a drive, which a URI does not know.
+    /// The text is relative to the current directory of a drive, which is unknown.
     #[error("text to join is relative to drive `{0}:`")]
     DriveRelative(char),
-    /// A `..` meets a segment of this base that is several names in one.
+    /// A `..` follows a segment that contains an encoded separator.
     #[error("`..` cannot be resolved in path URI `{0}`: a segment contains an encoded separator")]
     EncodedSeparator(PathUri),
 }
@@ -169,11 +169,11 @@ pub enum JoinError {
 impl PathUri {
     /// Joins native text to this path.
     ///
-    /// Absolute text replaces the path; empty names and `.` are ignored; `..` never leaves the
-    /// root, drive or share. `%`, `?` and `#` stand for themselves.
+    /// Absolute text replaces the path. Empty names and `.` are ignored. `..` never leaves the
+    /// root, drive or share. `%`, `?` and `#` are literal.
     ///
     /// # Errors
-    /// Fails if this URI is opaque, or if the text does not name one certain path.
+    /// Fails if this URI is opaque, or if the text is ambiguous.
     pub fn join(&self, text: &str) -> Result<Self, JoinError> {
         let Some(base) = PathParts::of(self) else {
             return Err(JoinError::Opaque(self.clone()));
@@ -197,11 +197,11 @@ impl PathUri {
     }
 }
 
-/// Where text leads.
+/// Target of a join.
 enum JoinTarget<'a> {
-    /// From these parts, down the names of this text.
+    /// Names of this text below these components.
     Below(PathParts<'a>, &'a str),
-    /// To a Windows path that has no ordinary URI.
+    /// Windows path without an ordinary URI.
     Opaque(Cow<'a, str>),
 }
 
@@ -239,8 +239,8 @@ fn windows_target<'a>(mut base: PathParts<'a>, text: &'a str) -> Result<JoinTarg
     Ok(JoinTarget::Below(drive, names))
 }
 
-/// Reads `network`, which is `text` without its two leading separators, as `host\share\names`.
-/// Without a host it is no network path.
+/// Parses `network`, which is `text` without its two leading separators, as `host\share\names`.
+/// Returns `None` without a host.
 fn network_target<'a>(text: &'a str, network: &'a str) -> Option<JoinTarget<'a>> {
     let (host, rest) = split_name(network);
     if host.is_empty() {
@@ -266,16 +266,17 @@ fn network_target<'a>(text: &'a str, network: &'a str) -> Option<JoinTarget<'a>>
     Some(JoinTarget::Below(parts, names))
 }
 
-/// Returns the host as a URI spells it, if the URL parser would leave it alone.
+/// Returns the host in its URI form, if the URL parser would not change it.
 ///
-/// It drops `localhost` and rewrites hosts such as `127.1`; `.` and `?` are device namespaces.
+/// The parser drops `localhost` and rewrites hosts such as `127.1`; `.` and `?` are device
+/// namespaces.
 fn uri_host(host: &str) -> Option<String> {
     let canonical = Host::parse(host).ok()?.to_string();
     let is_faithful = canonical.eq_ignore_ascii_case(host);
     (is_faithful && !matches!(canonical.as_str(), "localhost" | "." | "?")).then_some(canonical)
 }
 
-/// Goes down from `parts`, name by name. `None` if a `..` meets an ambiguous segment.
+/// Appends the names one by one. Returns `None` if a `..` follows an ambiguous segment.
 fn push_names<'a>(mut parts: PathParts<'a>, names: &'a str) -> Option<PathParts<'a>> {
     let convention = parts.convention;
     let is_separator = |c: char| u8::try_from(c).is_ok_and(|byte| convention.is_separator(byte));

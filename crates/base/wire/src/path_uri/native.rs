@@ -1,8 +1,8 @@
-//! Between URIs and the paths of this host, which is a POSIX one.
+//! Conversion between URIs and native paths of this POSIX host, and opaque URIs.
 //!
-//! Opaque URIs: native paths carried whole, because an ordinary URI would misspell them.
-//! The text is `file:///%00/bad/path/<B>`, with `B` the native path in unpadded URL-safe base64:
-//! raw bytes for POSIX, UTF-16LE for Windows.
+//! An opaque URI contains a native path that an ordinary URI cannot represent. Its text is
+//! `file:///%00/bad/path/<B>`, where `B` is the native path in unpadded URL-safe base64: raw bytes
+//! for POSIX, UTF-16LE for Windows.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -14,21 +14,21 @@ use base64_simd::URL_SAFE_NO_PAD;
 
 use super::{Convention, PathUri, decode_segment, encode_segment, is_drive, lexical::PathParts};
 
-/// The URI of the root.
+/// URI of the root directory.
 const ROOT: &str = "file:///";
 
-/// Why a URI names no path of this host. In every case the caller must name another.
+/// Why a URI is not a path of this host. In every case the caller must send another.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NativePathError {
-    /// The path belongs to a host of the other family.
+    /// The path has the Windows convention.
     #[error("path URI `{0}` is not valid on this host: it has the Windows convention")]
     ForeignConvention(PathUri),
-    /// The URI is opaque, and its payload is an absolute path nowhere.
+    /// The payload of the opaque URI is not an absolute path.
     #[error("opaque path URI `{0}` does not hold an absolute path")]
     Unusable(PathUri),
-    /// The URI is opaque, but its path has an ordinary spelling. Refused, so that checks on the
-    /// ordinary spelling cannot be bypassed.
+    /// The URI is opaque, but its path has an ordinary URI. Refused, so that checks of ordinary
+    /// URIs cannot be bypassed.
     #[error("opaque path URI `{0}` holds a path that has an ordinary URI")]
     NeedlesslyOpaque(PathUri),
 }
@@ -37,15 +37,15 @@ pub enum NativePathError {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FromNativeError {
-    /// Caller: a URI has no base a relative path could start from.
+    /// Caller: the path is relative.
     #[error("path `{}` is not absolute", .0.display())]
     NotAbsolute(PathBuf),
 }
 
 impl PathUri {
-    /// Makes the URI of an absolute native path, after normalizing it lexically.
+    /// Returns the URI of an absolute native path after lexical normalization.
     ///
-    /// Symlinks are not looked at: `..` takes back the name before it.
+    /// Symbolic links are not resolved: `..` removes the name before it.
     ///
     /// # Errors
     /// Fails if the path is not absolute.
@@ -61,21 +61,20 @@ impl PathUri {
         Ok(PathParts::posix(names.into_iter().map(encode_segment).collect()).into_uri())
     }
 
-    /// Makes the URI of an entry of this directory by its native name, which is one name.
+    /// Returns the URI of a directory entry by its native name.
     ///
-    /// Returns `None` if this URI is opaque, or has the convention of another host.
+    /// Returns `None` if this URI is opaque or has the convention of another host.
     pub fn child(&self, name: &OsStr) -> Option<Self> {
         let below_root = self.as_str().strip_prefix(ROOT).unwrap_or_default();
         let (first, _) = below_root.split_once('/').unwrap_or((below_root, ""));
-        // Most first names are like this, and so neither a drive nor the mark of an opaque URI. A
-        // walk asks for very many children.
+        // Fast path for walks: most first names are neither a drive nor the mark of an opaque URI.
         let is_plain = !first.is_empty() && !first.contains([':', '%']);
         if !is_plain && (self.is_opaque() || self.convention() != Some(Convention::Posix)) {
             return None;
         }
         let parent = self.as_str().trim_end_matches('/');
         if parent.len() < ROOT.len() {
-            // Only here can a name look like a drive.
+            // Only below the root can a name look like a drive.
             return Self::from_native(&Path::new("/").join(name)).ok();
         }
         let name = encode_segment(name.as_bytes());
@@ -86,11 +85,11 @@ impl PathUri {
         Some(Self::from_canonical(text))
     }
 
-    /// Returns the path on this host, lexically normalized. It need not be UTF-8.
+    /// Returns the lexically normalized path on this host. It need not be UTF-8.
     ///
     /// # Errors
-    /// Fails for Windows paths, and for opaque URIs that do not carry exactly the kind of path
-    /// they exist for.
+    /// Fails for Windows paths, and for opaque URIs whose path is not absolute or has an ordinary
+    /// URI.
     pub fn to_native(&self) -> Result<PathBuf, NativePathError> {
         match self.convention() {
             Some(Convention::Posix) => {}
@@ -107,14 +106,14 @@ impl PathUri {
                 }
                 bytes
             }
-            // Decoding comes first: an encoded slash separates names like a plain one.
+            // Decode first: an encoded slash separates names like a plain one.
             None => join_names(&normalized_names(&decode_segment(self.host_and_path().1))),
         };
         Ok(PathBuf::from(OsString::from_vec(bytes)))
     }
 }
 
-/// Splits an absolute POSIX path into names, without `.`, `..` and empty ones.
+/// Splits an absolute POSIX path into names, without `.`, `..` and empty names.
 fn normalized_names(path: &[u8]) -> Vec<&[u8]> {
     let mut names = Vec::new();
     for name in path.split(|&byte| byte == b'/') {
@@ -136,18 +135,18 @@ fn join_names(names: &[&[u8]]) -> Vec<u8> {
     path
 }
 
-/// What every opaque URI starts with, and no other URI does.
+/// Start of every opaque URI, and of no other URI.
 const OPAQUE_PREFIX: &str = "file:///%00/bad/path/";
 
 impl PathUri {
-    /// Tells whether this URI carries a native path whole, and so has no lexical structure.
+    /// Returns whether this URI is opaque: it contains a native path and has no lexical structure.
     #[must_use]
     pub fn is_opaque(&self) -> bool {
         self.as_str().starts_with(OPAQUE_PREFIX)
     }
 }
 
-/// Makes the opaque URI of a native path, which must not be empty.
+/// Returns the opaque URI of a native path, which must not be empty.
 pub(super) fn opaque_from_payload(path: &[u8]) -> PathUri {
     PathUri::from_canonical(format!(
         "{OPAQUE_PREFIX}{}",
@@ -155,23 +154,23 @@ pub(super) fn opaque_from_payload(path: &[u8]) -> PathUri {
     ))
 }
 
-/// Makes the opaque URI of a Windows path, which must not be empty.
+/// Returns the opaque URI of a Windows path, which must not be empty.
 pub(super) fn opaque_from_windows(text: &str) -> PathUri {
     let payload: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
     opaque_from_payload(&payload)
 }
 
-/// Returns the native path of canonical opaque text, or `None` if the text is anything else.
+/// Returns the native path of canonical opaque text, or `None` for other text.
 pub(super) fn opaque_payload(text: &str) -> Option<Vec<u8>> {
     let encoded = text
         .strip_prefix(OPAQUE_PREFIX)
         .filter(|encoded| !encoded.is_empty())?;
     let bytes = URL_SAFE_NO_PAD.decode_to_vec(encoded).ok()?;
-    // A path has one spelling: no padding, and no stray bits in the last character.
+    // A path has one encoding: no padding, and no stray bits in the last character.
     (URL_SAFE_NO_PAD.encode_to_string(&bytes) == encoded).then_some(bytes)
 }
 
-/// Returns the convention of a payload, or `None` if it is no absolute path of any.
+/// Returns the convention of a payload, or `None` if it is not an absolute path.
 pub(super) fn opaque_convention(payload: &[u8]) -> Option<Convention> {
     match payload {
         [b'/', ..] => Some(Convention::Posix),
@@ -185,7 +184,7 @@ pub(super) fn opaque_convention(payload: &[u8]) -> Option<Convention> {
     }
 }
 
-/// Tells whether a normalized POSIX path needs an opaque URI.
+/// Returns whether a normalized POSIX path needs an opaque URI.
 pub(super) fn needs_opaque(path: &[u8]) -> bool {
     let first = path
         .split(|&byte| byte == b'/')

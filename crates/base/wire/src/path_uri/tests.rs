@@ -1,4 +1,4 @@
-//! Tables of observed behaviour, one file per job, and properties over arbitrary input.
+//! Tables of observed behaviour, and properties over arbitrary input.
 
 mod lexical;
 mod native;
@@ -99,7 +99,7 @@ fn repeated_parsing_reaches_a_canonical_form() {
 
 #[test]
 fn letter_and_bar_is_an_ordinary_name() {
-    // Browsers would read a drive; peers built on the same URL parser mean the name.
+    // Browsers treat this as a drive; peers built on the same URL parser treat it as a name.
     assert_canonical(&[
         ("file:///c|/a", "file:///c|/a"),
         ("file:////c|/a", "file:///c|/a"),
@@ -192,7 +192,7 @@ fn convention_is_derived_from_the_uri() {
         ("file:///C%3a/x", Some(WindowsDrive)),
         ("file://server/share/x", Some(WindowsUnc)),
         ("file:///%00/bad/path/L0M6L2QvZg", Some(Posix)),
-        // UTF-16LE of `C:\`, of `\\?\`, and of `C:\` with half a unit more.
+        // UTF-16LE of `C:\`, of `\\?\`, and of `C:\` followed by half a code unit.
         ("file:///%00/bad/path/QwA6AFwA", Some(WindowsDrive)),
         ("file:///%00/bad/path/XABcAD8AXAA", Some(WindowsUnc)),
         ("file:///%00/bad/path/QwA6AFwAYQ", None),
@@ -267,7 +267,7 @@ fn other_differences_are_significant() {
             "file:///%00/bad/path/L0M6L2QvZg",
             "file:///%00/bad/path/L0M6L2QvRg",
         ),
-        // UTF-16LE of `\\?\` and U+4141 or U+6161: no ASCII letters.
+        // UTF-16LE of `\\?\` and U+4141 or U+6161, which are not ASCII letters.
         (
             "file:///%00/bad/path/XABcAD8AXABBQQ",
             "file:///%00/bad/path/XABcAD8AXABhYQ",

@@ -1,4 +1,4 @@
-//! Reading what a process wrote: pages, snapshots, lists, and what a server tells without being asked.
+//! Output and events of processes: pages, snapshots, lists and notifications.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub enum OutputStream {
 }
 
 impl OutputStream {
-    /// Returns the name on the wire.
+    /// Returns the wire name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -39,71 +39,71 @@ impl OutputStream {
 pub struct ReadProcess {
     /// The process, as the client named it in `process/start`. Not an OS pid.
     pub process_id: ProcessId,
-    /// Last number the client holds. Absent: start at the oldest chunk retained.
+    /// Last sequence number the client has seen. Absent: start at the oldest retained chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_seq: Option<OutputSeq>,
-    /// Budget for the answer; one whole chunk is always given.
+    /// Maximum bytes. At least one whole chunk is returned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_bytes: Option<usize>,
-    /// How long to wait for something new.
+    /// How long to wait for new output, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
 }
 
-/// The answer to `process/read`.
+/// Response to `process/read`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputPage {
-    /// Retained output after the cursor, ascending.
+    /// Retained output after the cursor, in ascending order.
     pub chunks: Vec<PageChunk>,
-    /// Where to go on: `afterSeq` is this less one.
+    /// Where to continue: the next `afterSeq` is this minus one.
     pub next_seq: OutputSeq,
     /// The child was reaped.
     pub exited: bool,
-    /// Its code, if so.
+    /// Exit code, if reaped.
     pub exit_code: Option<i32>,
     /// The output ended.
     pub closed: bool,
-    /// Always null from a server; clients put their own failures here.
+    /// Always null from a server. Clients report their own failures here.
     #[serde(default)]
     pub failure: Option<String>,
-    /// The sandbox seems to have refused something.
+    /// The sandbox probably denied an operation.
     #[serde(default)]
     pub sandbox_denied: bool,
-    /// The number of `process/exited`, once the child was reaped.
+    /// Sequence number of `process/exited`, once the child was reaped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_seq: Option<OutputSeq>,
-    /// The POSIX name of the signal that killed it.
+    /// POSIX name of the signal that killed the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,
-    /// Why it ended, once it did.
+    /// Reason for the exit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<ExitCause>,
-    /// What it used, once it ended.
+    /// Resource usage, once reaped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
 }
 
-/// One chunk of retained output.
+/// Chunk of retained output.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct PageChunk {
-    /// Its number.
+    /// Sequence number.
     pub seq: OutputSeq,
-    /// Where it came from.
+    /// Stream that produced it.
     pub stream: OutputStream,
-    /// What was written.
+    /// Output bytes.
     pub chunk: Base64,
 }
 
-/// `process/snapshot`: the head and the tail of what a process wrote.
+/// `process/snapshot`: returns head and tail of the output.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotProcess {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
 }
 
-/// The answer to `process/snapshot`.
+/// Response to `process/snapshot`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessSnapshot {
@@ -113,63 +113,63 @@ pub struct ProcessSnapshot {
     pub stderr: Base64,
     /// Head and tail of the terminal.
     pub terminal: Base64,
-    /// Something was dropped between head and tail.
+    /// Output was omitted between head and tail.
     pub truncated: bool,
-    /// How much, all streams together.
+    /// Omitted bytes of all streams.
     pub omitted_bytes: u64,
-    /// The code, if the child was reaped.
+    /// Exit code, if reaped.
     pub exit_code: Option<i32>,
-    /// The child was not reaped yet.
+    /// The child has not been reaped.
     pub running: bool,
 }
 
-/// `process/attach`: follows a detached process from this connection. One of another session is taken
-/// over: from then on it is detached.
+/// `process/attach`: follows a detached process from this connection. A process of another session
+/// is taken over and becomes detached.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AttachProcess {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
-    /// Replay begins after this number. Absent: at the oldest chunk retained.
+    /// Replay starts after this sequence number. Absent: at the oldest retained chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_seq: Option<OutputSeq>,
-    /// When the process started, as `process/list` has it: if the id names another one by now, the
-    /// call is refused.
+    /// Start time from `process/list`. The call is refused if the id now belongs to another
+    /// process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at_ms: Option<u64>,
 }
 
-/// The answer to `process/attach`.
+/// Response to `process/attach`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attached {
-    /// The next number not yet given out.
+    /// Next sequence number to assign.
     pub next_seq: OutputSeq,
-    /// The child was not reaped yet.
+    /// The child has not been reaped.
     pub running: bool,
 }
 
-/// `process/release`: stops following, and on request forgets a finished process.
+/// `process/release`: stops following, and optionally removes a finished process.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseProcess {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
-    /// Forgets a finished process and what it wrote; its id is free again.
+    /// Removes a finished process and its output, which frees its id.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forget: bool,
 }
 
-/// `process/list`: the session's processes and the detached ones.
+/// `process/list`: lists the session's processes and the detached ones.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct ListProcesses {
-    /// Lists processes of other sessions, too, if the client may attach to them.
+    /// Includes processes of other sessions that the client may attach to.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
 }
 
 impl<'de> Deserialize<'de> for ListProcesses {
-    /// Takes `null`, which is also an absent `params`, for an empty object.
+    /// Accepts `null`, and so absent `params`, as an empty object.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let params: Option<BTreeMap<String, serde_json::Value>> =
             Option::deserialize(deserializer)?;
@@ -181,74 +181,74 @@ impl<'de> Deserialize<'de> for ListProcesses {
     }
 }
 
-/// The answer to `process/list`.
+/// Response to `process/list`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct ProcessList {
     /// Ordered by id.
     pub processes: Vec<ProcessSummary>,
 }
 
-/// One process of a list.
+/// Entry of a process list.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessSummary {
-    /// The client's name for it.
+    /// Id chosen by the client.
     pub process_id: ProcessId,
-    /// What was started.
+    /// Program and arguments.
     pub argv: Vec<String>,
-    /// Where.
+    /// Working directory.
     pub cwd: PathUri,
-    /// On a terminal.
+    /// Runs on a terminal.
     pub tty: bool,
-    /// The child was not reaped yet.
+    /// The child has not been reaped.
     pub running: bool,
-    /// Its code, if it was.
+    /// Exit code, if reaped.
     pub exit_code: Option<i32>,
-    /// Milliseconds since the Unix epoch.
+    /// Start time in milliseconds since the Unix epoch.
     pub started_at_ms: u64,
-    /// The operating system's number for the child.
+    /// OS pid of the child.
     pub os_pid: Option<u32>,
-    /// Belongs to the server.
+    /// The process is detached.
     pub detached: bool,
-    /// What it used, once it was reaped.
+    /// Resource usage, once reaped.
     pub usage: Option<Usage>,
-    /// Whom it belongs to. Absent from older servers, as what follows.
+    /// Owner. Absent from older servers, like the following members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<ProcessOwner>,
-    /// What became of it.
+    /// State.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<ProcessState>,
-    /// Bytes of its output that can be read.
+    /// Retained output bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<u64>,
 }
 
-/// Whom a process belongs to.
+/// Owner of a process.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum ProcessOwner {
-    /// A session: it ends with that.
+    /// A session. The process ends with it.
     Session,
-    /// The server: it is detached.
+    /// The server: the process is detached.
     Server,
-    /// One that a newer peer knows.
+    /// Unknown value from a newer peer.
     #[serde(other)]
     Unknown,
 }
 
-/// What became of a process.
+/// State of a process.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum ProcessState {
-    /// The child was not reaped yet.
+    /// The child has not been reaped.
     Running,
-    /// It was.
+    /// The child was reaped.
     Exited,
-    /// How it ended is not known.
+    /// The exit status is unknown.
     Lost,
-    /// One that a newer peer knows.
+    /// Unknown value from a newer peer.
     #[serde(other)]
     Unknown,
 }
@@ -257,105 +257,105 @@ pub enum ProcessState {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Exited {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
-    /// Its number among the events of the process.
+    /// Sequence number of the event.
     pub seq: OutputSeq,
-    /// The status, or 128 + n after signal n. Never invented.
+    /// Exit status, or 128 + n if signal n killed the process. Never invented.
     pub exit_code: i32,
-    /// The sandbox seems to have refused something.
+    /// The sandbox probably denied an operation.
     #[serde(default)]
     pub sandbox_denied: Option<bool>,
-    /// The POSIX name of the signal that killed it.
+    /// POSIX name of the signal that killed the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,
-    /// Why it ended.
+    /// Reason for the exit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<ExitCause>,
-    /// What it used.
+    /// Resource usage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
 }
 
-/// Why a process ended.
+/// Reason why a process ended.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum ExitCause {
-    /// It exited by itself.
+    /// The process exited by itself.
     Exit,
-    /// A signal of unknown origin.
+    /// A signal of unknown origin killed it.
     Signal,
-    /// A client or the end of its session.
+    /// A client or the end of its session terminated it.
     Terminated,
-    /// `wallMs` was up.
+    /// The `wallMs` limit was exceeded.
     WallLimit,
-    /// `idleMs` was up.
+    /// The `idleMs` limit was exceeded.
     IdleLimit,
-    /// Its tree held more than `memoryBytes`.
+    /// Its process tree exceeded `memoryBytes`.
     MemoryLimit,
-    /// Its tree had more than `processes`, and the kernel did not keep that limit.
+    /// Its process tree exceeded `processes` where the kernel did not enforce the limit.
     ProcessLimit,
-    /// Its supervisor is gone, and the status with it.
+    /// Its supervisor died, so the exit status is lost.
     Lost,
-    /// One that a newer peer knows.
+    /// Unknown value from a newer peer.
     #[serde(other)]
     Unknown,
 }
 
-/// What a process used.
+/// Resource usage of a process.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
-    /// Milliseconds from start to end.
+    /// Wall-clock time in milliseconds.
     pub wall_ms: u64,
-    /// Milliseconds in user mode.
+    /// CPU time in user mode, in milliseconds.
     pub user_ms: u64,
-    /// Milliseconds in the kernel.
+    /// CPU time in the kernel, in milliseconds.
     pub system_ms: u64,
-    /// Most memory resident at once.
+    /// Maximum resident memory in bytes.
     pub max_rss_bytes: u64,
 }
 
-/// `process/closed`: the output ended; nothing follows. Sent exactly once.
+/// `process/closed`: all output ended. This is the last event, sent exactly once.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessClosed {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
-    /// The highest number of the process. Absent from the oldest peers.
+    /// Highest sequence number of the process. Absent from the oldest peers.
     #[serde(default)]
     pub seq: OutputSeq,
 }
 
-/// `process/started`: the process runs (grant `lifecycle`).
+/// `process/started`: the process runs (extension `lifecycle`).
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessStarted {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
-    /// The operating system's number for the child.
+    /// OS pid of the child.
     pub os_pid: Option<u32>,
-    /// Milliseconds since the Unix epoch.
+    /// Start time in milliseconds since the Unix epoch.
     pub started_at_ms: u64,
 }
 
-/// `process/failed`: the process did not start (grant `lifecycle`).
+/// `process/failed`: the process failed to start (extension `lifecycle`).
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessFailed {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
-    /// Why.
+    /// Human-readable reason.
     pub message: String,
 }
 
-/// `process/acknowledge`: the client has taken the events of a process up to this one.
+/// `process/acknowledge`: the client has received the events of a process up to this one.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Acknowledged {
-    /// The process.
+    /// Process id.
     pub process_id: ProcessId,
-    /// The last event taken.
+    /// Last received sequence number.
     pub seq: OutputSeq,
 }

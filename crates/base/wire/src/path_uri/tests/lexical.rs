@@ -99,7 +99,7 @@ fn assert_joins(table: &[(&str, &str, &str)]) {
     for (base, text, expected) in table {
         let joined = uri(base).join(text).unwrap();
         assert_eq!(joined.as_str(), *expected, "{base} with {text:?}");
-        assert_eq!(uri(expected).as_str(), *expected, "the result is canonical");
+        assert_eq!(uri(expected).as_str(), *expected, "result is not canonical");
     }
 }
 

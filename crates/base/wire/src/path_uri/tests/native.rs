@@ -54,7 +54,7 @@ fn native_paths_are_spelled_canonically() {
     ];
     for (bytes, text) in table {
         assert_eq!(PathUri::from_native(path(bytes)).unwrap().as_str(), text);
-        assert_eq!(uri(text).as_str(), text, "the spelling is canonical");
+        assert_eq!(uri(text).as_str(), text, "text is not canonical");
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
     hash,
 };
 
-/// Text that gets past the URL parser often, and into its corners.
+/// Generates text that often passes the URL parser and reaches its corner cases.
 fn uri_like() -> impl Strategy<Value = String> {
     let pieces = vec![
         "/",
@@ -50,13 +50,13 @@ fn uri_like() -> impl Strategy<Value = String> {
     (head, vec(select(pieces), 0..10)).prop_map(|(head, tail)| head.to_owned() + &tail.concat())
 }
 
-/// Absolute byte paths, rich in what needs care.
+/// Generates absolute byte paths with many special characters.
 fn byte_path() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![any::<u8>(), select(b"/.:C|%\\\0".to_vec())];
     vec(byte, 0..24).prop_map(|tail| [b"/", &tail[..]].concat())
 }
 
-/// What lexical normalization means, said another way: scan from the end and count `..`.
+/// Reference implementation of lexical normalization: scans from the end and counts `..`.
 fn normalized(path: &[u8]) -> Vec<u8> {
     let (mut names, mut skip) = (Vec::new(), 0_usize);
     for name in path.split(|&byte| byte == b'/').rev() {
@@ -140,7 +140,7 @@ proptest! {
         let base = PathBuf::from(OsString::from_vec(base));
         let uri = PathUri::from_native(&base).unwrap();
         if let Ok(joined) = uri.join(&text) {
-            // The base is normalized first: joining is lexical.
+            // Normalize the base first, because joining is lexical.
             let native = uri.to_native().unwrap().join(&text);
             prop_assert_eq!(joined, PathUri::from_native(&native).unwrap());
         }
@@ -148,7 +148,7 @@ proptest! {
 
     #[test]
     fn order_and_hash_agree_with_equality(text in uri_like(), other in uri_like()) {
-        // The second is often equal to the first, namely on Windows.
+        // The second URI is often equal to the first, in particular on Windows.
         for other in [text.to_ascii_uppercase(), other] {
             if let (Ok(left), Ok(right)) = (PathUri::parse(&text), PathUri::parse(&other)) {
                 prop_assert_eq!(left == right, left.cmp(&right).is_eq());
