@@ -166,7 +166,7 @@ pub struct Answer<'a, T> {
 }
 
 impl<T> Calls<T> {
-    /// Creates an empty table with room for `max_pending` calls.
+    /// Creates an empty table for at most `max_pending` calls.
     pub fn new(max_pending: usize) -> Self {
         Self {
             max_pending,

@@ -27,7 +27,7 @@ impl<'a> Route<'a> {
                 (2, BYTES) => stream_id = rest.bytes()?,
                 (field @ 5..=10, BYTES) => {
                     // The last body wins, as in every decoder of the schema.
-                    kind = Kind::of_field(field);
+                    kind = Kind::from_field(field);
                     rest.bytes()?;
                 }
                 (11 | 12, BYTES) => rest.bytes().map(drop)?,
@@ -72,7 +72,7 @@ pub enum Kind {
 
 impl Kind {
     /// Returns the kind of the body field with this number in the schema.
-    fn of_field(field: u64) -> Option<Self> {
+    fn from_field(field: u64) -> Option<Self> {
         match field {
             5 => Some(Self::Data),
             6 => Some(Self::Ack),

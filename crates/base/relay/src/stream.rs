@@ -156,7 +156,7 @@ impl Stream {
                 return Some(frame);
             }
             if let Some(slice) = self.send_queue.next(RecordPacking::WholeMessages)
-                && reliable.window.has_room(slice.len() + TAG_BYTES)
+                && reliable.window.has_capacity(slice.len() + TAG_BYTES)
             {
                 return self.seal(&slice, now);
             }

@@ -42,7 +42,7 @@ pub struct EnvironmentInfo {
     /// Directories that a client should prepend to `PATH`.
     #[serde(default)]
     pub prepend_path_dirs: Vec<PathUri>,
-    /// `[TMPDIR]` if it is set, otherwise absent.
+    /// Contains `TMPDIR` if it is set, otherwise empty. Absent from older servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temporary_directories: Option<Vec<PathUri>>,
     /// Directory that the server uses for temporary files.

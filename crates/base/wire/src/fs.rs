@@ -1,7 +1,7 @@
 //! `fs/*`: files, directories, file handles, watches and searches.
 //!
-//! Every path is a [`PathUri`](crate::path_uri::PathUri). Absent members have the stock server's
-//! defaults. The operations are implemented in `exec-fs`.
+//! Every path is a [`PathUri`]. Absent members have the stock server's defaults. The operations are
+//! implemented in `exec-fs`.
 
 mod search;
 mod watch;

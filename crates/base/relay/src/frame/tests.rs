@@ -103,9 +103,9 @@ proptest! {
             segment_count: data.segment_count,
         };
         let mut bytes = header.start(data.payload.len());
-        let room = bytes.capacity();
+        let capacity = bytes.capacity();
         bytes.extend_from_slice(&data.payload);
-        prop_assert_eq!(bytes.capacity(), room, "one allocation");
+        prop_assert_eq!(bytes.capacity(), capacity, "one allocation");
         prop_assert_eq!(bytes, frame.encode());
     }
 

@@ -117,7 +117,10 @@ impl ReliableState {
     ) -> Result<(), StreamError> {
         while let Some(data) = next {
             let len = data.payload.len();
-            if !self.withheld_acks.has_room(len, receiver.receive_queue()) {
+            if !self
+                .withheld_acks
+                .has_capacity(len, receiver.receive_queue())
+            {
                 receiver.reinsert(data);
                 break;
             }
@@ -281,7 +284,7 @@ impl WithheldAcks {
 
     /// Returns whether another record may be delivered. Always true for a sender that respects its
     /// window, unless its messages are tiny.
-    fn has_room(&self, len: usize, receive_queue: &ReceiveQueue) -> bool {
+    fn has_capacity(&self, len: usize, receive_queue: &ReceiveQueue) -> bool {
         receive_queue.len() < RECEIVE_QUEUE_MESSAGES
             && self.withheld.len() < WINDOW_RECORDS
             && (self.withheld_bytes + len <= WINDOW_BYTES || self.withheld.is_empty())

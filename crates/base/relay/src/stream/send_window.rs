@@ -164,7 +164,7 @@ impl SendWindow {
     }
 
     /// Returns whether a record of `len` bytes may be sent.
-    pub(super) fn has_room(&self, len: usize) -> bool {
+    pub(super) fn has_capacity(&self, len: usize) -> bool {
         self.sent.len() < WINDOW_RECORDS && self.bytes + len <= WINDOW_BYTES
     }
 

@@ -23,11 +23,11 @@ fn next(log: &mut FollowedLog, id: FollowerId) -> Option<u64> {
     }
 }
 
-const HELD: Follow = Follow {
+const PAUSING: Follow = Follow {
     from: From::Now,
     pace: Pace::Held,
 };
-const FREE: Follow = Follow {
+const SKIPPING: Follow = Follow {
     from: From::After(OutputSeq(0)),
     pace: Pace::Free,
 };
@@ -35,21 +35,21 @@ const FREE: Follow = Follow {
 #[test]
 fn pausing_follower_loses_nothing_and_skipping_follower_misses_events() {
     let mut log = log();
-    let (held, free) = (log.follow(HELD), log.follow(FREE));
+    let (pausing, skipping) = (log.follow(PAUSING), log.follow(SKIPPING));
     for _ in 0..3 {
         write(&mut log, "abcd");
     }
     assert_eq!(
-        [next(&mut log, held), next(&mut log, held)],
+        [next(&mut log, pausing), next(&mut log, pausing)],
         [Some(1), Some(2)]
     );
     assert_eq!(
-        next(&mut log, free),
+        next(&mut log, skipping),
         Some(3),
         "the earlier chunks were evicted once consumed"
     );
     assert_eq!(
-        [next(&mut log, held), next(&mut log, held)],
+        [next(&mut log, pausing), next(&mut log, pausing)],
         [Some(3), None]
     );
 }
@@ -57,7 +57,7 @@ fn pausing_follower_loses_nothing_and_skipping_follower_misses_events() {
 #[test]
 fn lagging_follower_pauses_the_writer_until_it_catches_up() {
     let mut log = log();
-    let id = log.follow(HELD);
+    let id = log.follow(PAUSING);
     write(&mut log, vec![0; limits::FOLLOW_WINDOW_BYTES]);
     assert!(log.is_held());
     let followed = log.poll_event(id, &mut Context::from_waker(Waker::noop()));
@@ -127,7 +127,7 @@ fn late_hold_starts_at_the_oldest_retained_output() {
 #[test]
 fn hold_and_follower_keep_separate_cursors() {
     let mut log = log();
-    let (hold, follower) = (log.hold(OutputSeq(0)), log.follow(HELD));
+    let (hold, follower) = (log.hold(OutputSeq(0)), log.follow(PAUSING));
     write(&mut log, "abcd");
     write(&mut log, "efgh");
     assert_eq!(next(&mut log, follower), Some(1));
@@ -151,7 +151,7 @@ fn hold_and_follower_keep_separate_cursors() {
 #[test]
 fn following_ends_after_the_close_event() {
     let mut log = log();
-    let id = log.follow(HELD);
+    let id = log.follow(PAUSING);
     log.record(|log| {
         log.record_exit(Exit {
             code: 0,

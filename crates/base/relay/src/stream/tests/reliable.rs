@@ -101,9 +101,9 @@ fn ack_is_delayed_until_eight_records_25_ms_or_another_frame() {
     assert_eq!(frames(&mut b, epoch()), []);
     assert_eq!(b.poll_timeout(), Some(epoch() + ms(25)));
     b.handle_timeout(epoch() + ms(25)).unwrap();
-    let told = frames(&mut b, epoch() + ms(25));
-    assert_eq!(told.len(), 1);
-    assert_eq!((told[0].body.clone(), told[0].ack), (Body::Ack, 6));
+    let acks = frames(&mut b, epoch() + ms(25));
+    assert_eq!(acks.len(), 1);
+    assert_eq!((acks[0].body.clone(), acks[0].ack), (Body::Ack, 6));
 
     for _ in 0..8 {
         push(&mut a, b"x");
@@ -114,8 +114,8 @@ fn ack_is_delayed_until_eight_records_25_ms_or_another_frame() {
     push(&mut a, b"x");
     transfer(&mut a, &mut b, epoch());
     push(&mut b, b"y");
-    let told = frames(&mut b, epoch());
-    assert_eq!((data(&told[0]).seq, told[0].ack), (0, 15));
+    let acks = frames(&mut b, epoch());
+    assert_eq!((data(&acks[0]).seq, acks[0].ack), (0, 15));
     b.handle_timeout(epoch() + ms(30)).unwrap();
     assert_eq!(frames(&mut b, epoch() + ms(30)), [], "acknowledged once");
 }
@@ -133,14 +133,14 @@ fn gap_is_retransmitted_immediately_and_once_per_round_trip() {
     for frame in sent {
         b.handle_frame(frame, now).unwrap();
     }
-    let told = frames(&mut b, now);
-    assert_eq!((told[0].ack, told[0].ack_bits), (0, 0b1110));
-    a.handle_frame(told[0].clone(), now + ms(10)).unwrap();
+    let acks = frames(&mut b, now);
+    assert_eq!((acks[0].ack, acks[0].ack_bits), (0, 0b1110));
+    a.handle_frame(acks[0].clone(), now + ms(10)).unwrap();
     let again = frames(&mut a, now + ms(10));
     assert_eq!(again, [lost], "exactly the lost frame");
-    a.handle_frame(told[0].clone(), now + ms(11)).unwrap();
+    a.handle_frame(acks[0].clone(), now + ms(11)).unwrap();
     assert_eq!(frames(&mut a, now + ms(11)), []);
-    a.handle_frame(told[0].clone(), now + ms(40)).unwrap();
+    a.handle_frame(acks[0].clone(), now + ms(40)).unwrap();
     assert_eq!(frames(&mut a, now + ms(40)), again);
     b.handle_frame(again[0].clone(), now).unwrap();
     assert_eq!(messages(&mut b), [[0], [1], [2], [3], [4]].map(Vec::from));
@@ -294,8 +294,8 @@ fn records_outside_the_window_are_dropped_and_acknowledged_immediately() {
     let mut far = frame(seal(&mut sealer, &with_prefix(b"x")));
     far.ack = NOTHING_RECEIVED;
     stream.handle_frame(far, epoch()).unwrap();
-    let told = frames(&mut stream, epoch());
-    assert_eq!((told[0].ack, told[0].ack_bits), (NOTHING_RECEIVED, 0));
+    let acks = frames(&mut stream, epoch());
+    assert_eq!((acks[0].ack, acks[0].ack_bits), (NOTHING_RECEIVED, 0));
 }
 
 #[test]
