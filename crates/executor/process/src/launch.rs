@@ -1,4 +1,4 @@
-//! Starting a child and handing it to its owner.
+//! Launches a command: opens its stdio, has the spawner start it, and starts its process task.
 
 use std::{
     ffi::{CString, OsString},
@@ -25,33 +25,34 @@ use crate::{
     stdio::StdioEnds,
 };
 
-/// A command with nothing left to decide.
+/// Describes a command completely, so that launching it involves no further decision.
 #[derive(Debug)]
 pub struct Launch {
-    /// The caller's name for the process.
+    /// Id that the caller chose for the process.
     pub id: ProcessId,
-    /// The program, looked up in `PATH` of `env` if it has no slash.
+    /// Program to run. Looked up in the `PATH` of `env` if it contains no slash.
     pub program: OsString,
-    /// Arguments, the name of the program included.
+    /// Arguments, including the program's name.
     pub argv: Vec<OsString>,
-    /// The whole environment.
+    /// Complete environment of the command.
     pub env: Vec<(OsString, OsString)>,
     /// Working directory.
     pub cwd: PathBuf,
-    /// What the standard descriptors are.
+    /// Kind of the standard descriptors.
     pub io: LaunchIo,
-    /// What the process may use.
+    /// Resource limits.
     pub limits: Limits,
-    /// Descriptors beside the standard ones.
+    /// Descriptors that the command inherits in addition to the standard ones.
     pub extra: Vec<Extra>,
-    /// A policy holds for it, whatever enforces that: its end may be one of the policy's making.
+    /// Whether a sandbox policy applies, enforced by any mechanism. A failed exit is then scanned
+    /// for signs of a denial.
     pub sandboxed: bool,
-    /// What encloses it.
+    /// Sandbox set-up to apply between clone and exec.
     pub enclosure: Option<Enclosure>,
 }
 
 impl Launch {
-    /// Copies everything but what encloses the command: that is made for one start.
+    /// Copies everything except the sandbox set-up, which can be used for one start only.
     pub fn without_enclosure(&self) -> io::Result<Self> {
         let extra = self.extra.iter().map(|extra| {
             Ok(Extra {
@@ -74,25 +75,25 @@ impl Launch {
     }
 }
 
-/// What a child's standard descriptors are.
+/// Kind of a child's standard descriptors.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LaunchIo {
-    /// Pipes; nothing to read.
+    /// Pipes for output; stdin is `/dev/null`.
     Pipes,
-    /// Pipes; reads what is written.
+    /// Pipes for output and for stdin.
     PipesWithStdin,
-    /// One terminal.
+    /// A pseudo-terminal of this size.
     Terminal(TerminalSize),
 }
 
-/// How output is kept.
+/// Settings of the output log.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
-    /// How much.
+    /// How much output the log retains.
     pub retention: Retention,
 }
 
-/// Starts a command. Dropping the future leaves nothing running.
+/// Launches a command. If the future is dropped, the command is killed.
 pub async fn launch(
     spawner: &Spawner,
     launch: Launch,
@@ -124,7 +125,7 @@ pub async fn launch(
         limits: resource_limits(&launch.limits),
         enclosure: launch.enclosure,
     };
-    // Before the command can run, so that what it used is never more than the time that passed.
+    // Taken before the command can run, so that the reported wall time covers all of its CPU time.
     let started = Instant::now();
     let child = Arc::new(spawner.spawn(spec).await?);
     let (input, sources, terminal) = ours.register().map_err(host)?;
@@ -137,7 +138,7 @@ pub async fn launch(
         idle: launch.limits.idle_ms.map(millis),
         tree: TreeLimits {
             memory_bytes: launch.limits.memory_bytes,
-            // The kernel keeps this one, but not for root: its count is then of this tree.
+            // The kernel enforces RLIMIT_NPROC, except for root; sampling counts this tree only.
             processes: launch.limits.processes,
         },
     };
@@ -214,7 +215,7 @@ mod tests {
     use crate::spawner::Spawner;
 
     #[tokio::test]
-    async fn a_dropped_process_lets_go_of_output_that_a_stranger_keeps_open() {
+    async fn dropping_a_process_closes_output_held_open_elsewhere() {
         let spawner = Spawner::default();
         let command = Launch {
             id: ProcessId::new("p").unwrap(),
@@ -232,16 +233,19 @@ mod tests {
             .await
             .unwrap();
         let output = format!("/proc/{}/fd/1", process.status().os_pid.unwrap());
-        let stranger =
+        let outsider =
             Sender::from_file(OpenOptions::new().write(true).open(output).unwrap()).unwrap();
         process.close_stdin(None).await.unwrap();
         process.wait(WaitUntil::Exited, None).await.unwrap();
-        assert!(!process.status().closed, "the stranger holds the output");
+        assert!(
+            !process.status().closed,
+            "another process holds the output open"
+        );
         drop(process);
         let refused = async {
             loop {
-                stranger.writable().await.unwrap();
-                match stranger.try_write(b"x") {
+                outsider.writable().await.unwrap();
+                match outsider.try_write(b"x") {
                     Err(error) if error.kind() == ErrorKind::BrokenPipe => return,
                     _ => tokio::task::yield_now().await,
                 }
@@ -249,6 +253,6 @@ mod tests {
         };
         timeout(Duration::from_secs(10), refused)
             .await
-            .expect("nobody reads any more");
+            .expect("output is closed after the drop");
     }
 }

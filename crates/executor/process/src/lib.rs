@@ -1,8 +1,9 @@
-//! Processes: the task that owns each child, its pipes or terminal, its input and its output log.
+//! Runs local processes: one async task owns each child with its pipes or terminal, its stdin queue
+//! and its output log.
 //!
-//! One task owns one child: its descriptors, its supervisor, its log; others send it messages.
-//! Not here: spawner and supervisors (`exec-spawn`), the protocol's encoding, environments, sandbox
-//! policy.
+//! Invariant: only the process task touches the child's descriptors and supervisor. Callers share
+//! its state through `SharedState` and wake it. Elsewhere: spawner and supervisors (`exec-spawn`),
+//! the protocol's encoding (`exec-wire`), sandbox policy (`exec-sandbox`).
 
 mod launch;
 mod local_process;

@@ -1,4 +1,4 @@
-//! What callers hold of a local process.
+//! The handle of a local process, as callers use it.
 
 use std::{
     os::fd::OwnedFd,
@@ -28,7 +28,7 @@ use crate::{
     stdio,
 };
 
-/// A process of this machine. When the last handle is dropped, its tree is killed.
+/// A process on this machine. Dropping the last handle kills its process tree.
 #[derive(Debug)]
 pub struct LocalProcess {
     id: ProcessId,
@@ -65,14 +65,14 @@ impl LocalProcess {
         }
         let outcome = enqueue(&mut state);
         drop(state);
-        // The owner writes what the child did not take at once, and keeps the idle time.
+        // The process task writes what the pipe did not take and resets the idle timer.
         self.shared.wake_task.notify_one();
         match outcome {
             EnqueueOutcome::Accepted => ready(Ok(WriteStatus::Accepted)).boxed(),
             EnqueueOutcome::Closed => ready(Ok(WriteStatus::StdinClosed)).boxed(),
             EnqueueOutcome::Overflow => ready(Err(ProcessError::StdinFull)).boxed(),
             EnqueueOutcome::Waiting(queued) => async {
-                // Either way it is out of the line: queued, or discarded with the process.
+                // The sender reports or drops: the write was queued, or discarded with the process.
                 let _ = queued.await;
                 Ok(WriteStatus::Accepted)
             }
@@ -100,10 +100,11 @@ impl ExecProcess for LocalProcess {
 
     fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
         async move {
-            // A wait too long to be represented is as good as one without end.
+            // A wait too long to be represented never times out.
             let deadline = Instant::now().checked_add(read.wait);
             loop {
-                // Registered before looking, so that nothing recorded in between is missed.
+                // Registered before the check, so that a record made in between still wakes this
+                // task.
                 let recorded = self.shared.recorded.notified();
                 {
                     let state = self.shared.lock();
@@ -143,11 +144,11 @@ impl ExecProcess for LocalProcess {
             None => Err(ProcessError::NoTerminal(self.id.clone())),
             Some(_) if size.rows == 0 || size.cols == 0 => Err(ProcessError::EmptySize),
             Some(terminal) => {
-                // A terminal that is gone has nobody to tell.
+                // Nothing to resize once the terminal is closed.
                 if let Some(terminal) = terminal.upgrade()
                     && let Err(error) = stdio::resize(terminal.get_ref(), size)
                 {
-                    tracing::debug!(%error, "terminal was not resized");
+                    tracing::debug!(%error, "failed to resize terminal");
                 }
                 Ok(())
             }
@@ -173,7 +174,7 @@ impl ExecProcess for LocalProcess {
                 TerminateMode::Force => child.kill_tree(),
                 TerminateMode::Graceful { timeout_ms } => {
                     child.signal(libc::SIGTERM);
-                    // A stopped process acts on nothing but this.
+                    // A stopped process handles SIGTERM only after it is continued.
                     child.signal(libc::SIGCONT);
                     let deadline = Instant::now().checked_add(Duration::from_millis(timeout_ms));
                     state.kill_at = [state.kill_at, deadline].into_iter().flatten().min();

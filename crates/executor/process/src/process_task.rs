@@ -1,5 +1,8 @@
-//! The task that owns one child: reads its output, feeds its input, keeps its deadlines, and
-//! records its end.
+//! The process task: owns one child, reads its output, writes its stdin, enforces its deadlines,
+//! and records its exit.
+//!
+//! Backpressure: while a follower that must not lose output lags too far behind, the task stops
+//! reading. The pipe fills up and the child blocks.
 
 mod deadlines;
 mod denial_scan;
@@ -32,12 +35,13 @@ pub(crate) use self::{
     output_reader::{OutputKind, OutputReader},
 };
 
-/// How long a supervisor may take to kill its tree before that is done without it, and how often.
+/// How long a supervisor may take to kill its tree before the process task does it, and the
+/// interval between further attempts.
 const KILL_TIMEOUT: Duration = Duration::from_millis(100);
-/// How many such kills a supervisor survives without ending by itself.
+/// After this many forced kills the supervisor itself is killed.
 const MAX_FORCED_KILLS: u32 = 10;
 
-/// What the owner begins with.
+/// The task that owns one child process.
 #[derive(Debug)]
 pub(crate) struct ProcessTask {
     pub(crate) shared: Arc<SharedState>,
@@ -47,7 +51,7 @@ pub(crate) struct ProcessTask {
     deadlines: ProcessDeadlines,
     exited: bool,
     sandboxed: bool,
-    /// When a kill that was ordered is overdue, and how often that has been so.
+    /// When an ordered kill becomes overdue, and how many forced kills were made so far.
     kill_overdue: Option<(Instant, u32)>,
 }
 
@@ -72,12 +76,12 @@ impl ProcessTask {
         }
     }
 
-    /// Says whether a policy holds for the process.
+    /// Sets whether a sandbox policy applies to the process.
     pub(crate) fn sandboxed(self, sandboxed: bool) -> Self {
         Self { sandboxed, ..self }
     }
 
-    /// Runs until nothing of the process is left.
+    /// Runs until the process tree is gone and all output is recorded.
     pub(crate) async fn run(mut self) {
         let (mut supervised, mut was_paused) = (true, false);
         while supervised || !self.sources.is_empty() {
@@ -91,7 +95,8 @@ impl ProcessTask {
                 (state.input.blocked(), state.kill_at, state.dropped)
             };
             if dropped && !supervised && !paused {
-                // A stranger holds the output open, and nobody is left to want it.
+                // Another process still holds the pipes open, but no handle is left to read the
+                // output.
                 self.sources.clear();
                 self.close_if_done();
                 return;
@@ -155,9 +160,9 @@ impl ProcessTask {
         }
     }
 
-    /// Reads what is there before an exit is recorded, so that it normally comes first. Of a
-    /// sandboxed process everything is read that it can have left, also for a slow reader: its last
-    /// words tell whether it was refused something.
+    /// Reads available output before an exit is recorded, so that output normally precedes the
+    /// exit. For a sandboxed process this reads everything the pipe can hold, even under
+    /// backpressure: the denial scan needs the last output.
     fn drain(&mut self, paused: bool) {
         let most = match (self.sandboxed, paused) {
             (true, _) => stdio::LARGE_BYTES,
@@ -174,7 +179,7 @@ impl ProcessTask {
                 bytes += data.as_ref().map_or(0, Bytes::len);
                 self.record_output(index, data);
             }
-            // One that has ended left its place to another.
+            // A source at its end was removed; `swap_remove` put another at this index.
             if self.sources.len() == count {
                 index += 1;
             }
@@ -215,15 +220,15 @@ impl ProcessTask {
         self.shared.record(|log| log.record_exit(exit));
     }
 
-    /// Tells whether the process seems to have been refused something. Looks at the output without
-    /// holding up those who read it.
+    /// Returns whether the output suggests that the sandbox denied something. Scans a snapshot,
+    /// without holding the lock.
     fn is_denial(&self, code: i32) -> bool {
         let retained = self.shared.lock().log().page(OutputSeq(0), None).chunks;
         let chunks = retained.iter().map(|chunk| (chunk.stream, &chunk.data));
         denial_scan::is_denial(code, chunks)
     }
 
-    /// The supervisor is gone: the tree is, too, or it is out of reach.
+    /// Records that the supervisor is gone. The tree is gone with it, or can no longer be reached.
     fn mark_tree_gone(&mut self) {
         let mut state = self.shared.lock();
         state.child = None;
@@ -245,7 +250,8 @@ impl ProcessTask {
         if self.exited && self.sources.is_empty() && !self.shared.lock().log().is_closed() {
             self.shared.lock().input.discard_input();
             self.shared.record(|log| log.record_close());
-            // A policy holds for one command: what goes on in silence behind it has no business.
+            // A policy applies to one command. Descendants that closed all output are killed with
+            // it.
             if self.sandboxed {
                 self.child.kill_tree();
             }
@@ -258,13 +264,13 @@ impl ProcessTask {
                 self.kill(cause);
             }
             Some(DueAction::Sample(limits)) => self.check_usage(limits),
-            // Somebody outside the tree holds the output open; what it held was read.
+            // A process outside the tree holds the pipes open; the child's output has been read.
             Some(DueAction::Abandon) => self.sources.clear(),
             None => {}
         }
     }
 
-    /// Kills a tree that uses more than it may.
+    /// Kills the tree if it exceeds its limits.
     fn check_usage(&self, limits: TreeLimits) {
         let processes = tree_usage::tree_of(self.child.pid());
         let exceeds = |limit: Option<u64>, used: &dyn Fn(&[i32]) -> u64| {
@@ -277,14 +283,15 @@ impl ProcessTask {
         }
     }
 
-    /// Kills the tree without its supervisor, which was ordered to and has not done it: a command may
-    /// have stopped it. Under load it may just be slow; what is killed here was to be killed anyway.
+    /// Kills the tree without its supervisor, which has not carried out an order to do so. A
+    /// command may have stopped the supervisor. If it is merely slow, nothing is lost: the tree was
+    /// to be killed anyway.
     async fn force_kill(&mut self) {
         let count = self.kill_overdue.map_or(0, |(_, count)| count);
         let child = Arc::clone(&self.child);
         let forced = spawn_blocking(move || child.force_kill(count >= MAX_FORCED_KILLS)).await;
         if let Err(error) = forced {
-            tracing::debug!(%error, "tree was not killed by force");
+            tracing::debug!(%error, "failed to force-kill process tree");
         }
         self.kill_overdue = Some((Instant::now() + KILL_TIMEOUT, count.saturating_add(1)));
     }
@@ -302,7 +309,7 @@ async fn writable(fd: Option<&tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>>) {
     if let Some(fd) = fd
         && let Ok(mut ready) = fd.writable().await
     {
-        // The write that follows finds out whether there is room; if not, wait for news.
+        // The next write finds out whether the pipe has room; otherwise wait for the next event.
         ready.clear_ready();
     }
 }
@@ -371,7 +378,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sandboxed_process_that_speaks_of_a_refusal_was_denied() {
+    async fn denial_text_in_sandboxed_output_marks_exit_as_denied() {
         let spawner = Spawner::default();
         let terminal = LaunchIo::Terminal(TerminalSize::default());
         for io in [LaunchIo::Pipes, LaunchIo::PipesWithStdin, terminal] {
@@ -381,7 +388,7 @@ mod tests {
                 ("echo Permission Denied >&2", false),
                 ("echo no such thing >&2; exit 3", false),
                 ("kill -KILL $$", false),
-                // The refusal comes behind more than one read takes.
+                // The denial comes after more output than one read returns.
                 ("head -c 200000 /dev/zero; echo sandbox; exit 1", true),
             ] {
                 let enclosed = exit(&spawner, true, io, script).await;

@@ -1,5 +1,7 @@
-//! What the owner of a process and everybody else look at together: the log, the input queue, and
-//! what was asked for. The lock is held for moments and never across an await.
+//! State shared by the process task and the handles of a process: output log, stdin queue, pending
+//! termination.
+//!
+//! Invariant: the lock is held briefly and never across an await.
 
 use std::{
     pin::Pin,
@@ -18,9 +20,9 @@ use crate::{spawner::Child, stdin_queue::StdinQueue};
 #[derive(Debug)]
 pub(crate) struct SharedState {
     state: Mutex<ProcessState>,
-    /// Wakes readers and waiters: something was recorded.
+    /// Wakes readers and waiters after the log has changed.
     pub(crate) recorded: Notify,
-    /// Wakes the owner: input waits, a follower caught up, a deadline changed.
+    /// Wakes the process task: stdin was queued, a follower caught up, or a deadline changed.
     pub(crate) wake_task: Notify,
 }
 
@@ -28,13 +30,13 @@ pub(crate) struct SharedState {
 pub(crate) struct ProcessState {
     followed: FollowedLog,
     pub(crate) input: StdinQueue,
-    /// The supervisor, while anything of the tree may live.
+    /// The supervised child, while any process of the tree may be alive.
     pub(crate) child: Option<Arc<Child>>,
-    /// Why the process is being ended, once it is.
+    /// Why the process is being terminated, once that was requested.
     pub(crate) cause: Option<ExitCause>,
-    /// When a graceful end stops being graceful.
+    /// When a graceful termination becomes a kill.
     pub(crate) kill_at: Option<Instant>,
-    /// Nobody holds the process any more.
+    /// Whether the last handle was dropped.
     pub(crate) dropped: bool,
 }
 
@@ -62,24 +64,25 @@ impl SharedState {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, ProcessState> {
-        // Nothing panics while it holds the lock; if something did, the state is still whole.
+        // No code panics while holding the lock. If one did, the state would still be consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records something and wakes everybody who waits for it.
+    /// Changes the log and wakes all waiters.
     pub(crate) fn record<T>(&self, record: impl FnOnce(&mut OutputLog) -> T) -> T {
         let recorded = self.lock().followed.record(record);
         self.recorded.notify_waiters();
         recorded
     }
 
-    /// Tells whether a follower that may not lose anything lags too far behind.
+    /// Returns whether backpressure applies: a follower that must not lose output lags too far
+    /// behind.
     pub(crate) fn is_backpressured(&self) -> bool {
         self.lock().followed.is_held()
     }
 }
 
-/// A follower's stream of events.
+/// The event stream of one follower.
 #[derive(Debug)]
 pub(crate) struct FollowerEvents {
     shared: Arc<SharedState>,
@@ -112,12 +115,12 @@ impl Stream for FollowerEvents {
 impl Drop for FollowerEvents {
     fn drop(&mut self) {
         self.shared.lock().followed.unfollow(self.id);
-        // Whoever it held up may go on.
+        // The process task may have been paused for this follower.
         self.shared.wake_task.notify_one();
     }
 }
 
-/// Keeps what somebody has not acknowledged.
+/// Keeps output in the log until its holder acknowledges it.
 #[derive(Debug)]
 pub(crate) struct OutputHold {
     shared: Arc<SharedState>,
@@ -146,7 +149,7 @@ impl Hold for OutputHold {
 impl Drop for OutputHold {
     fn drop(&mut self) {
         self.shared.lock().followed.unfollow(self.id);
-        // Whoever it held up may go on.
+        // The process task may have been paused for this hold.
         self.shared.wake_task.notify_one();
     }
 }

@@ -1,6 +1,12 @@
-//! The async side of a spawner: starts it, sends it commands, and hears from supervisors.
+//! The async handle of the spawner: starts it, sends it commands, and receives reports of
+//! supervisors.
 //!
-//! `exec-spawn` has the spawner itself, the supervisors, and what they send each other.
+//! Commands without a sandbox can stop or kill the spawner. A stopped spawner is continued; one
+//! that keeps being stopped is killed and replaced. If this process is a subreaper
+//! ([`exec_spawn::spawner::adopt_orphans`]), orphans of a dead spawner become its children and are
+//! killed.
+//!
+//! Elsewhere: the spawner process itself, the supervisors and their messages (`exec-spawn`).
 
 #[cfg(test)]
 mod tests;
@@ -47,11 +53,11 @@ pub use exec_spawn::spawner::{
 };
 pub use exec_spawn::spawner::{adopt_orphans, run_if_spawner}; // MOVED
 
-/// The executable of this process, also when its file was replaced or removed.
+/// The executable of this process, even if its file was replaced or removed.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// Starts commands through a spawner process, which is started with the first of them and again
-/// should it die.
+/// Starts commands through a spawner process. The spawner is started with the first command, and
+/// again after it dies.
 #[derive(Clone, Debug)]
 pub struct Spawner {
     program: Arc<Path>,
@@ -59,14 +65,14 @@ pub struct Spawner {
 }
 
 impl Default for Spawner {
-    /// Makes this program its own spawner.
+    /// Uses this program as its own spawner.
     fn default() -> Self {
         Self::of(Path::new(THIS_PROGRAM))
     }
 }
 
 impl Spawner {
-    /// Makes `program` the spawner. It must be one that links this version of the crate.
+    /// Uses `program` as the spawner. It must link this version of the crate.
     pub fn of(program: &Path) -> Self {
         Self {
             program: program.into(),
@@ -74,7 +80,7 @@ impl Spawner {
         }
     }
 
-    /// Starts the spawner process now, so that the first command need not wait for it.
+    /// Starts the spawner process ahead of the first command.
     pub async fn warm_up(&self) -> Result<(), SpawnError> {
         let mut link = self.link.lock().await;
         if link.is_none() {
@@ -83,7 +89,7 @@ impl Spawner {
         Ok(())
     }
 
-    /// Starts a command. Dropping the future leaves nothing running.
+    /// Starts a command. If the future is dropped, the command is killed.
     pub async fn spawn(&self, mut spec: Spec) -> Result<Child, SpawnError> {
         if let Some(enclosure) = &spec.enclosure
             && enclosure.namespaces.is_none()
@@ -139,7 +145,7 @@ impl Spawner {
         }
     }
 
-    /// Sends a command to the spawner, and returns which one took it.
+    /// Sends a command to the spawner, and returns the spawner process that received it.
     async fn send(&self, spec: &Spec, control: OwnedFd) -> Result<Arc<SpawnerProcess>, SpawnError> {
         let frame = spec.encode();
         if frame.len() > MAX_FRAME_BYTES || spec.extra.len() > MAX_EXTRA {
@@ -152,7 +158,7 @@ impl Spawner {
         {
             return Ok(Arc::clone(open.process()));
         }
-        // There is none, or it died: whatever it ran is lost, and a new one takes over.
+        // No spawner is running, or it died and its commands are lost: start a new one.
         let mut fresh = self.open_link()?;
         let sent = fresh.send(&frame, spec, &control).await;
         let process = Arc::clone(fresh.process());
@@ -166,35 +172,35 @@ impl Spawner {
     }
 }
 
-/// A command that runs. When it is dropped, everything that descends from it is killed.
+/// A running command. Dropping it kills the command and all of its descendants.
 #[derive(Debug)]
 pub struct Child {
     control: AsyncFd<OwnedFd>,
     pid: u32,
     supervisor: i32,
-    /// The tree was ordered to be killed.
+    /// Whether the tree was ordered to be killed.
     kill_ordered: AtomicBool,
     process: Arc<SpawnerProcess>,
-    /// Supervisors end with their spawner, which lives as long as somebody needs it.
+    /// Keeps the spawner alive: supervisors exit with it.
     _spawner: Spawner,
 }
 
 impl Child {
-    /// Returns the operating system's number for it.
+    /// Returns the pid of the command.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Waits for the next report. `None`: the supervisor is gone, and with it the whole tree.
-    /// Cancelling loses nothing.
+    /// Waits for the next report. `None`: the supervisor is gone, and the whole tree with it.
+    /// Cancel safe.
     pub async fn report(&self) -> Option<SupervisorReport> {
         let received = self
             .control
             .async_io(Interest::READABLE, |control| {
                 let mut bytes = [0; REPORT_BYTES];
                 let received = match recv(control, &mut bytes, RecvFlags::empty()) {
-                    // The supervisor ended with orders unread: the kernel says so once, before what
-                    // the supervisor had sent.
+                    // The supervisor exited with unread orders. The kernel reports this once,
+                    // before the messages that the supervisor had sent.
                     Err(Errno::CONNRESET) => recv(control, &mut bytes, RecvFlags::empty()),
                     received => received,
                 };
@@ -208,13 +214,13 @@ impl Child {
             .and_then(|bytes| SupervisorReport::decode(&bytes))
     }
 
-    /// Signals the command's process group. After the command has ended nothing happens.
+    /// Signals the command's process group. Does nothing after the command has exited.
     pub fn signal(&self, signal: i32) {
         self.order(SupervisorOrder::Signal(signal));
     }
 
-    /// Kills the command and everything that descends from it. Its supervisor does that; see
-    /// `Child::force_kill` for one that does not.
+    /// Kills the command and all of its descendants through the supervisor. `force_kill` handles a
+    /// supervisor that does not respond.
     pub fn kill_tree(&self) {
         self.kill_ordered.store(true, Relaxed);
         self.order(SupervisorOrder::Kill);
@@ -222,13 +228,14 @@ impl Child {
         self.resume_supervisor();
     }
 
-    /// Tells whether [`Child::kill_tree`] was called.
+    /// Returns whether [`Child::kill_tree`] was called.
     pub(crate) fn is_kill_ordered(&self) -> bool {
         self.kill_ordered.load(Relaxed)
     }
 
-    /// Kills everything below the supervisor without its help, and lets it report that. If it does not
-    /// end although nothing is left below it, `last` has it killed too. Reads `/proc`: blocks for moments.
+    /// Kills all descendants of the supervisor without its help; the supervisor then reports the
+    /// exit. If `last` is set and no descendant is left, kills the supervisor, too. Reads `/proc`,
+    /// so it blocks briefly.
     pub(crate) fn force_kill(&self, last: bool) {
         if !self.is_supervised() {
             return;
@@ -242,15 +249,16 @@ impl Child {
         }
     }
 
-    /// Continues the supervisor, in case that the command stopped it.
+    /// Continues the supervisor, in case the command stopped it.
     fn resume_supervisor(&self) {
         if self.is_supervised() {
             tree::signal(self.supervisor, Signal::CONT);
         }
     }
 
-    /// Tells whether the supervisor lives, so that its number is its own. Its end of the socket is also
-    /// open in a spawner that was stopped in the middle of a start; that one has not reaped it either.
+    /// Returns whether the supervisor is alive, so that its pid is still its own. Its end of the
+    /// socket may also be open in a spawner that was stopped while starting it; such a spawner has
+    /// not reaped it either.
     fn is_supervised(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let peeked = recv(&self.control, &mut [0; REPORT_BYTES], flags);
@@ -261,22 +269,22 @@ impl Child {
     }
 
     fn order(&self, order: SupervisorOrder) {
-        // A supervisor that is gone has nothing left to signal.
+        // A supervisor that is gone has no process left to signal.
         if let Err(errno) = send(&self.control, &order.encode(), SendFlags::NOSIGNAL) {
-            tracing::debug!(%errno, ?order, "supervisor did not take an order");
+            tracing::debug!(%errno, ?order, "failed to send order to supervisor");
         }
     }
 }
 
-/// How long a spawner may take for something before it is looked at.
+/// How long to wait for a spawner before checking whether it is stopped.
 const STALL_TIMEOUT: Duration = Duration::from_millis(100);
-/// How often in a row a spawner may be found stopped, although it was continued, before it is killed.
+/// How often in a row a spawner may be found stopped, despite being continued, before it is killed.
 const MAX_STOPS: u32 = 20;
-/// How often orphans of a dead spawner are looked for.
+/// How often to look for orphans of a dead spawner.
 const ORPHAN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// How many checks supervisors get to end their trees by themselves.
+/// How many checks supervisors get to kill their own trees.
 const GRACE_CHECKS: u32 = 5;
-/// How many checks there are. What lives on is in uninterruptible sleep.
+/// Most checks. Processes that survive them are in uninterruptible sleep.
 const MAX_CHECKS: u32 = 500;
 
 /// A spawner process and the socket to it.
@@ -305,8 +313,8 @@ impl SpawnerLink {
         &self.process
     }
 
-    /// Sends a frame whole. If the future is dropped in between, the link is of no further use;
-    /// that is why frames that fit go out in one call.
+    /// Sends a whole frame. If the future is dropped half-way, the link is unusable, so frames that
+    /// fit are sent in one call.
     pub(super) async fn send(
         &mut self,
         frame: &[u8],
@@ -355,8 +363,8 @@ impl fmt::Debug for SpawnerLink {
     }
 }
 
-/// Waits for something that the spawner has to do, and continues it as often as it is stopped
-/// meanwhile. `None`: it was stopped again and again, and was killed.
+/// Waits for a result of the spawner, and continues the spawner whenever it is found stopped.
+/// `None`: it was stopped too often and has been killed.
 pub(super) async fn await_spawner<T>(
     process: &SpawnerProcess,
     work: impl Future<Output = T>,
@@ -370,7 +378,7 @@ pub(super) async fn await_spawner<T>(
         let is_stopped = process.is_stopped();
         stops = if is_stopped { stops + 1 } else { 0 };
         if stops > MAX_STOPS {
-            tracing::error!("the spawner was stopped repeatedly and is replaced");
+            tracing::error!("replacing the spawner: it was stopped repeatedly");
             process.signal(Signal::KILL);
             return None;
         }
@@ -378,12 +386,12 @@ pub(super) async fn await_spawner<T>(
     }
 }
 
-/// Waits for a spawner's death, reaps it, and kills the orphans that it left to this process.
+/// Waits until a spawner exits, reaps it, and kills the orphans it left to this process.
 async fn watch_spawner_exit(process: Arc<SpawnerProcess>, descriptor: OwnedFd) {
     let Ok(descriptor) = register(descriptor, Interest::READABLE) else {
         return;
     };
-    // A descriptor of a process is readable from its death on.
+    // A pidfd becomes readable when its process exits.
     drop(descriptor.readable().await);
     process.reap();
     if !is_subreaper() {
@@ -395,5 +403,5 @@ async fn watch_spawner_exit(process: Arc<SpawnerProcess>, descriptor: OwnedFd) {
         }
         sleep(ORPHAN_CHECK_INTERVAL).await;
     }
-    tracing::error!("processes of a killed spawner cannot be killed");
+    tracing::error!("failed to kill orphans of a dead spawner");
 }

@@ -1,4 +1,4 @@
-//! The way to a child's stdin: ordered, bounded, and safe to repeat.
+//! The stdin queue of a child: ordered, bounded, and idempotent by write id.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -13,13 +13,13 @@ use tokio::{io::unix::AsyncFd, sync::oneshot};
 
 use crate::stdio;
 
-/// Bytes that may be queued for a child; a single larger write is taken when the queue is empty.
+/// Most bytes queued for a child. A larger write is accepted if the queue is empty.
 const QUEUE_BYTES: usize = 8 << 20;
-/// Writes that may wait for a place in the queue, and their bytes.
+/// Most writes that may wait for room in the queue, and their total bytes.
 const WAITING_WRITES: usize = 1024;
 const WAITING_BYTES: usize = 64 << 20;
 
-/// What is on its way to a child.
+/// Bytes on their way to a child's stdin.
 #[derive(Debug)]
 pub(crate) struct StdinQueue {
     target: StdinTarget,
@@ -29,20 +29,20 @@ pub(crate) struct StdinQueue {
     waiting_bytes: usize,
     accepted: BTreeSet<WriteId>,
     accepted_order: VecDeque<WriteId>,
-    /// Something was put in since the owner last looked.
+    /// Whether anything was enqueued since the process task last checked.
     activity: bool,
 }
 
 #[derive(Debug)]
 enum StdinTarget {
-    /// There never was a way in, or a client closed it.
+    /// The child has no stdin, or a client closed it.
     Closed,
-    /// Our end of the pipe or terminal.
+    /// The parent's end of the pipe or terminal.
     Open {
         fd: Arc<AsyncFd<OwnedFd>>,
         terminal: bool,
     },
-    /// Nobody reads any more; what is written is discarded.
+    /// The reader closed its end; further input is discarded.
     ReaderGone,
 }
 
@@ -61,16 +61,16 @@ impl StdinItem {
     }
 }
 
-/// What became of something put in.
+/// Result of enqueuing input.
 #[derive(Debug)]
 pub(crate) enum EnqueueOutcome {
-    /// It is queued, or written already.
+    /// Queued, or already written.
     Accepted,
-    /// It is in line, and queued when this resolves.
+    /// Waiting for room; resolves once queued.
     Waiting(oneshot::Receiver<()>),
-    /// There is no way in.
+    /// Stdin is closed.
     Closed,
-    /// The line is too long.
+    /// Too much input is waiting.
     Overflow,
 }
 
@@ -103,22 +103,22 @@ impl StdinQueue {
         }
     }
 
-    /// Puts bytes in line, unless a write of this id is or was in it.
+    /// Enqueues bytes, unless a write with this id was accepted before.
     pub(crate) fn write(&mut self, id: Option<WriteId>, data: Bytes) -> EnqueueOutcome {
         self.enqueue(id, StdinItem::Data(data))
     }
 
-    /// Puts the end of input in line.
+    /// Enqueues the end of input.
     pub(crate) fn close(&mut self, id: Option<WriteId>) -> EnqueueOutcome {
         self.enqueue(id, StdinItem::Eof)
     }
 
-    /// Tells whether something was put in since the last time this was asked.
+    /// Returns whether anything was enqueued since the last call.
     pub(crate) fn take_activity(&mut self) -> bool {
         std::mem::take(&mut self.activity)
     }
 
-    /// Returns where to wait until more can be written, if anything is queued.
+    /// Returns the descriptor to wait on for writability, if input is queued.
     pub(crate) fn blocked(&self) -> Option<Arc<AsyncFd<OwnedFd>>> {
         match &self.target {
             StdinTarget::Open { fd, .. } if !self.queue.is_empty() => Some(Arc::clone(fd)),
@@ -126,7 +126,7 @@ impl StdinQueue {
         }
     }
 
-    /// Writes what the child takes now. Returns whether anything was taken.
+    /// Writes as much as the child accepts now. Returns whether anything was written or discarded.
     pub(crate) fn flush(&mut self) -> bool {
         let mut progress = false;
         while let Some(item) = self.queue.front_mut() {
@@ -172,7 +172,7 @@ impl StdinQueue {
         progress
     }
 
-    /// Nobody will read any more: lets go of the descriptor and of all that waits.
+    /// Discards all queued input and closes the descriptor, because the reader is gone.
     pub(crate) fn discard_input(&mut self) {
         if matches!(self.target, StdinTarget::Open { .. }) {
             self.target = StdinTarget::ReaderGone;
@@ -181,7 +181,7 @@ impl StdinQueue {
     }
 
     fn enqueue(&mut self, id: Option<WriteId>, item: StdinItem) -> EnqueueOutcome {
-        // First: what was accepted once is accepted again, also after the end of input.
+        // Checked first: a repeated id is accepted again, even after the end of input.
         if id.as_ref().is_some_and(|id| self.accepted.contains(id)) {
             return EnqueueOutcome::Accepted;
         }
@@ -199,7 +199,7 @@ impl StdinQueue {
             self.queued_bytes += length;
             self.queue.push_back(item);
             if was_empty {
-                // The usual case: the child reads, and nobody needs to be woken for it.
+                // Common case: the pipe has room, and the process task need not write.
                 self.flush();
             }
             return EnqueueOutcome::Accepted;
@@ -225,7 +225,7 @@ impl StdinQueue {
         self.accepted_order.push_back(id);
     }
 
-    /// Moves what waits into the queue as far as there is room.
+    /// Moves waiting writes into the queue while there is room.
     fn admit_waiting(&mut self) {
         while self.queue.len() < limits::STDIN_QUEUE_CHUNKS
             && let Some((item, queued)) = self.waiting.pop_front_if(|(item, _)| {
@@ -235,7 +235,7 @@ impl StdinQueue {
             self.waiting_bytes -= item.len();
             self.queued_bytes += item.len();
             self.queue.push_back(item);
-            // A caller that gave up needs no answer.
+            // The caller may have stopped waiting.
             let _ = queued.send(());
         }
     }

@@ -1,4 +1,5 @@
-//! A child's standard descriptors: pipes and terminals, our ends registered with the runtime.
+//! A child's standard descriptors: pipes or a terminal, with the parent's ends registered with
+//! tokio.
 
 use std::{
     io,
@@ -21,7 +22,7 @@ use crate::{
     stdin_queue::StdinQueue,
 };
 
-/// Capacity of a pipe that carries much: the child then writes while we read.
+/// Capacity of an enlarged pipe, so that a busy child keeps writing while the server reads.
 pub(crate) const LARGE_BYTES: usize = 256 << 10;
 
 /// Both ends of a child's standard descriptors.
@@ -78,7 +79,7 @@ pub(crate) type RegisteredEnds = (
 );
 
 impl ParentEnds {
-    /// Hands our ends to the runtime.
+    /// Registers the parent's ends with tokio.
     pub(crate) fn register(self) -> io::Result<RegisteredEnds> {
         match self {
             Self::Pipes {
@@ -113,28 +114,29 @@ impl ParentEnds {
     }
 }
 
-/// A pipe that the child writes: our end, its end.
+/// Creates a pipe that the child writes to. Returns the parent's end, then the child's.
 fn pipe_from_child() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     fcntl_setfl(&read, OFlags::NONBLOCK)?;
     Ok((read, write))
 }
 
-/// A pipe that the child reads: our end, its end.
+/// Creates a pipe that the child reads from. Returns the parent's end, then the child's.
 pub(crate) fn pipe_to_child() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     fcntl_setfl(&write, OFlags::NONBLOCK)?;
     Ok((write, read))
 }
 
-/// Makes a busy pipe larger. An account has a budget for that; beyond it, pipes stay as they are.
+/// Enlarges a busy pipe. The kernel limits the total per account; beyond that the pipe keeps its
+/// size.
 pub(crate) fn enlarge(pipe: &OwnedFd) {
     if let Err(errno) = fcntl_setpipe_size(pipe, LARGE_BYTES) {
-        tracing::debug!(%errno, "pipe stays small");
+        tracing::debug!(%errno, "failed to enlarge pipe");
     }
 }
 
-/// Opens the device that reads as empty.
+/// Opens `/dev/null`.
 pub(crate) fn open_null() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(
         "/dev/null",
@@ -143,7 +145,7 @@ pub(crate) fn open_null() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// A new terminal of this size: our end, the child's end.
+/// Opens a terminal of this size. Returns the parent's end, then the child's.
 pub(crate) fn open_terminal(size: TerminalSize) -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let ours = openpt(flags)?;
@@ -155,7 +157,7 @@ pub(crate) fn open_terminal(size: TerminalSize) -> io::Result<(OwnedFd, OwnedFd)
     Ok((ours, theirs))
 }
 
-/// Sets the size; the foreground process group is told.
+/// Sets the terminal size. The kernel sends SIGWINCH to the foreground process group.
 pub(crate) fn resize(terminal: impl AsFd, size: TerminalSize) -> io::Result<()> {
     let TerminalSize { rows, cols } = size;
     let size = Winsize {
@@ -167,7 +169,7 @@ pub(crate) fn resize(terminal: impl AsFd, size: TerminalSize) -> io::Result<()> 
     Ok(tcsetwinsize(terminal, size)?)
 }
 
-/// Returns the character that means end of file, as the terminal is set now.
+/// Returns the terminal's current end-of-file character.
 pub(crate) fn end_of_file(terminal: impl AsFd) -> u8 {
     const CONTROL_D: u8 = 4;
     tcgetattr(terminal).map_or(CONTROL_D, |settings| {
@@ -175,12 +177,12 @@ pub(crate) fn end_of_file(terminal: impl AsFd) -> u8 {
     })
 }
 
-/// Registers a descriptor. One that is not in non-blocking mode must be polled before it is used.
+/// Registers a descriptor with tokio. A blocking descriptor must be polled before each use.
 ///
 /// # Errors
-/// When it cannot be waited for, as a file cannot.
+/// Fails if the descriptor cannot be polled, such as a regular file.
 #[expect(unsafe_code, reason = "tokio has no safe call that takes an `OwnedFd`")]
 pub fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` returns the same descriptor for as long as it lives, and owns it.
+    // SAFETY: an `OwnedFd` owns its descriptor and returns the same number for as long as it lives.
     unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(Into::into)
 }

@@ -1,10 +1,10 @@
-//! What encloses a command: namespaces, a view of the files, a Landlock domain, a filter of system
-//! calls. Steps of the kernel's, in the order in which they are taken; nothing is decided here.
+//! The sandbox set-up of a command: namespaces, a mount view, a Landlock domain, a seccomp filter.
 //!
-//! Whatever applies an enclosure makes raw system calls only and allocates nothing: most of it runs
-//! between a clone and an exec, in the memory of the spawner.
+//! A set-up is a list of kernel operations in the order in which they are applied; it contains no
+//! decisions. `exec-sandbox` derives it from a policy.
 //!
-//! Not here: why (`exec-sandbox` makes these from a policy).
+//! Invariant: applying a set-up makes raw system calls only and allocates nothing, because most of
+//! it runs between clone and exec in the spawner's memory.
 
 mod broker;
 mod encoded_setup;
@@ -33,185 +33,185 @@ pub use self::{
     setup_step::{SetupStep, StepCode},
 };
 
-/// Everything that encloses one command. Nothing in it can be undone from inside.
+/// The sandbox set-up of one command. Nothing in it can be undone from inside.
 ///
-/// Whoever is enclosed gains no privileges by exec, has no capabilities, and inherits the standard
-/// descriptors only.
+/// A sandboxed process gains no privileges by exec, has no capabilities, and inherits only the
+/// standard descriptors.
 #[derive(Debug, Default)]
 pub struct Enclosure {
-    /// Namespaces of its own, and what is in them. Absent: the server's.
+    /// New namespaces and their contents. Absent: the server's namespaces.
     pub namespaces: Option<Namespaces>,
     /// A Landlock ruleset.
     pub landlock: Option<OwnedFd>,
-    /// A program of seccomp. Empty: none. May return `SECCOMP_RET_USER_NOTIF` only with `guards`.
+    /// A seccomp program. Empty: no filter. May return `SECCOMP_RET_USER_NOTIF` only with `guards`.
     pub filter: Vec<Instruction>,
-    /// Names that cannot be made. Needs `namespaces`, a ruleset in which nothing can be made at all,
-    /// and a filter that notifies of the calls that make something.
+    /// Names that cannot be created. Requires `namespaces`, a ruleset that forbids creating
+    /// anything, and a filter that notifies of every call that creates a file.
     pub guards: Vec<Guard>,
 }
 
-/// One instruction of a seccomp program, as the kernel reads it.
+/// One instruction of a seccomp program, in the kernel's layout.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(C)]
 pub struct Instruction {
-    /// What to do.
+    /// Operation code.
     pub code: u16,
-    /// Instructions to skip if it is true.
+    /// Number of instructions to skip if the comparison is true.
     pub if_true: u8,
-    /// Instructions to skip if it is not.
+    /// Number of instructions to skip if the comparison is false.
     pub if_false: u8,
-    /// A number.
+    /// Operand.
     pub k: u32,
 }
 
-/// Namespaces of a command's own. There is always one of mounts and one of IPC.
+/// New namespaces of a command. Mount and IPC namespaces are always new.
 #[derive(Debug)]
 pub struct Namespaces {
-    /// Of users: the account keeps its number, and is nobody outside. Needed without privileges.
+    /// New user namespace: the account keeps its id inside, and has no rights outside. Required
+    /// without privileges.
     pub user: bool,
-    /// Of processes: nothing outside can be seen or signalled.
+    /// New pid namespace: outer processes can be neither seen nor signalled.
     pub processes: bool,
-    /// Of the network: a loopback of its own, and nothing else.
+    /// New network namespace: only its own loopback interface.
     pub network: Option<NetworkNamespace>,
-    /// How its view of the files is made.
+    /// Steps that build the mount view.
     pub steps: Vec<Step>,
 }
 
-/// A network of a command's own.
+/// A new network namespace.
 #[derive(Debug, Default)]
 pub struct NetworkNamespace {
-    /// Ports of 127.0.0.1 that are listened on before the command runs.
+    /// Ports of 127.0.0.1 to listen on before the command starts.
     pub listen: Vec<u16>,
-    /// A connected unix socket on which the listening sockets are handed out: one message of one
-    /// byte, with all of them in the order of the ports. Present if there are ports.
+    /// A connected unix socket over which the listening sockets are sent: one message of one byte,
+    /// with all of them in the order of the ports. Present if there are ports.
     pub door: Option<OwnedFd>,
 }
 
-/// A number by which steps name a detached mount. Below [`MAX_SLOTS`].
+/// Number by which steps refer to a detached mount. Below [`MAX_SLOTS`].
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Slot(pub u16);
 
-/// Most detached mounts at a time: each is a descriptor.
+/// Most detached mounts at a time; each is a descriptor.
 pub const MAX_SLOTS: usize = 512;
 
-/// One step of making a view of the files.
+/// One step of building a mount view.
 ///
-/// Paths of the view are absolute and hold no symbolic link, but for what [`Pin`](Self::Pin) says:
-/// one that turned up since makes the step fail. Paths within a slot are relative.
+/// Paths in the view are absolute. They contain no symbolic link, except as [`Pin`](Self::Pin)
+/// allows; a link that has appeared since makes the step fail. Paths within a slot are relative.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Step<P = CString> {
-    /// Copies the mounts at and below `path` into a slot.
+    /// Clones the mounts at and below `path` into a slot.
     Copy {
-        /// What.
+        /// Path to clone.
         path: P,
-        /// Where to.
+        /// Target slot.
         slot: Slot,
-        /// What it means that there is nothing.
+        /// What to do if the path does not exist.
         missing: Missing,
     },
-    /// Makes everything in a slot read-only.
+    /// Makes all mounts in a slot read-only.
     ReadOnly {
-        /// Which.
+        /// The slot.
         slot: Slot,
     },
-    /// Makes the whole view, as it is now, read-only and without devices.
+    /// Makes the whole current view read-only and without devices.
     ReadOnlyView,
-    /// Makes an empty file system in memory.
+    /// Creates an empty tmpfs.
     Memory {
-        /// Where to.
+        /// Target slot.
         slot: Slot,
         /// Permissions of its root.
         mode: u32,
-        /// How much it may hold.
+        /// Size limit in bytes.
         bytes: u64,
     },
-    /// Makes a view of the processes of the command's own namespace. Without one: copies that of
-    /// the namespace outside, read-only.
+    /// Mounts a procfs of the command's pid namespace. Without one, clones the outer procfs
+    /// read-only.
     Processes {
-        /// Where to.
+        /// Target slot.
         slot: Slot,
     },
-    /// Makes a set of pseudo-terminals.
+    /// Mounts a devpts with its own pseudo-terminals.
     Terminals {
-        /// Where to.
+        /// Target slot.
         slot: Slot,
     },
-    /// Makes a directory in a slot that is a file system in memory.
+    /// Creates a directory in a slot that holds a tmpfs.
     Directory {
-        /// Which.
+        /// The slot.
         slot: Slot,
-        /// Where.
+        /// Path within the slot.
         path: P,
         /// Permissions.
         mode: u32,
     },
-    /// Makes an empty file in a slot that is a file system in memory.
+    /// Creates an empty file in a slot that holds a tmpfs.
     File {
-        /// Which.
+        /// The slot.
         slot: Slot,
-        /// Where.
+        /// Path within the slot.
         path: P,
         /// Permissions.
         mode: u32,
     },
-    /// Makes a symbolic link in a slot that is a file system in memory.
+    /// Creates a symbolic link in a slot that holds a tmpfs.
     Link {
-        /// Which.
+        /// The slot.
         slot: Slot,
-        /// Where.
+        /// Path within the slot.
         path: P,
-        /// What it points to.
+        /// Target of the link.
         target: P,
     },
-    /// Attaches a slot to the view. A slot that is empty, because what it was copied from was
-    /// missing, is passed over.
+    /// Attaches a slot to the view. Skips a slot that is empty because its source was missing.
     Attach {
-        /// Which.
+        /// The slot.
         slot: Slot,
-        /// Where.
+        /// Mount point.
         path: P,
     },
-    /// Attaches a copy of one entry of a slot to the view; the slot can be used again.
+    /// Attaches a clone of one entry of a slot to the view; the slot stays usable.
     Cover {
-        /// Which.
+        /// The slot.
         slot: Slot,
-        /// The entry.
+        /// Path of the entry within the slot.
         entry: P,
-        /// Where.
+        /// Mount point.
         path: P,
     },
-    /// Makes what is at `path` in the view, and below, read-only.
+    /// Makes `path` in the view, and everything below it, read-only.
     Protect {
-        /// Where.
+        /// Path in the view.
         path: P,
     },
-    /// Keeps what is at `path` in the view from being renamed or removed; all else can be done with it.
-    /// The last name may be that of a symbolic link, which is then kept itself.
+    /// Prevents `path` in the view from being renamed or removed; it stays usable otherwise. If its
+    /// last name is a symbolic link, the link itself is pinned.
     Pin {
-        /// Where.
+        /// Path in the view.
         path: P,
     },
-    /// Makes a slot the root of the view; what was there before is gone, but for the other slots.
+    /// Makes a slot the root of the view. The old root disappears, except for the other slots.
     Root {
-        /// Which.
+        /// The slot.
         slot: Slot,
     },
 }
 
-/// What it means that a path does not exist.
+/// What to do if a path does not exist.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Missing {
-    /// The command does not start.
+    /// Fail the start of the command.
     Fail,
-    /// The slot stays empty.
+    /// Leave the slot empty.
     Skip,
 }
 
-/// Names that cannot be made in one directory, by whatever call.
+/// Names that no call can create in one directory.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Guard {
-    /// The directory, as a path of the view.
+    /// The directory, as a path in the view.
     pub directory: CString,
-    /// The names.
+    /// The guarded names.
     pub names: Vec<CString>,
 }

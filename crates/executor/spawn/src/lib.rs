@@ -1,7 +1,8 @@
-//! Starts processes: the spawner, its supervisors, and what happens between clone and exec.
+//! Starts processes: the spawner, its supervisors, clone and exec, and the sandbox set-up in
+//! between.
 //!
-//! Everything here is blocking or runs between a clone and an exec. Nearly all `unsafe` of the
-//! workspace is here. Not here: the async task that owns each child (`exec-process`), sandbox policy
+//! All code here is blocking and free of tokio. Nearly all `unsafe` code of the workspace is in
+//! this crate. Elsewhere: the async task that owns each child (`exec-process`), sandbox policy
 //! (`exec-sandbox`).
 #![expect(
     unsafe_code,

@@ -6,31 +6,32 @@ use rustix::mm::{Advice, madvise};
 
 use crate::raw;
 
-/// Has the allocator give back every free page. By itself it keeps those below a page that is in
-/// use, so that a burst of connections would cost its peak for ever. Takes milliseconds for some
-/// hundred megabytes, and other threads may wait for that long. With another C library than glibc
-/// nothing happens.
+/// Returns all free pages of the allocator to the kernel. glibc keeps free pages below a page in
+/// use, so that a burst of connections would cost its peak forever. Takes milliseconds for some
+/// hundred megabytes, and may block other threads that long. Does nothing with another C library.
 pub fn release_free_memory() {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: no precondition; the allocator locks what it looks at.
-        let _something_was_released = unsafe { libc::malloc_trim(0) };
+        // SAFETY: no precondition; the allocator takes its own locks.
+        let _released = unsafe { libc::malloc_trim(0) };
     }
 }
 
-/// Keeps every descriptor but the standard ones from the programs that this process starts from now on, those
-/// included that whoever started this process has left open. In this process they stay as they are.
+/// Marks every descriptor except the standard ones close-on-exec, so that programs started from now
+/// on do not inherit what this process's parent left open.
 ///
-/// A kernel that does not know how (before Linux 5.11) passes on what it would have passed on.
+/// Needs Linux 5.11; on older kernels nothing changes.
 pub fn keep_descriptors_from_programs() {
     if let Err(error) = raw::close_range_on_exec(3, i32::MAX) {
-        tracing::debug!(error, "descriptors are passed on to programs");
+        tracing::debug!(
+            error,
+            "failed to set close-on-exec: programs inherit descriptors"
+        );
     }
 }
 
-/// Unmaps the pages of this program's own code. What is still needed comes back from the page cache,
-/// page by page, when it runs; reading the command line, the configuration and the relocations does
-/// not run again. Where that cannot be done nothing changes.
+/// Discards the resident pages of this program's code. Code that is still needed is mapped again
+/// from the page cache when it runs; start-up code is not. Does nothing if `/proc` cannot be read.
 pub fn give_back_startup_code() {
     let (Ok(maps), Ok(program)) = (
         fs::read_to_string("/proc/self/maps"),
@@ -40,8 +41,8 @@ pub fn give_back_startup_code() {
     };
     let program = program.to_string_lossy();
     for (start, end) in maps.lines().filter_map(|line| code(line, &program)) {
-        // SAFETY: the mapping is our own code, which is never written: its pages are those of the
-        // file, and the next access maps them again.
+        // SAFETY: the mapping is this program's code, which is never written. Its pages come from
+        // the file, and the next access maps them again.
         let advised = unsafe {
             madvise(
                 std::ptr::with_exposed_provenance_mut::<c_void>(start),
@@ -50,13 +51,13 @@ pub fn give_back_startup_code() {
             )
         };
         if let Err(error) = advised {
-            tracing::debug!(%error, "start-up code stays mapped");
+            tracing::debug!(%error, "failed to discard start-up code");
         }
     }
 }
 
-/// Returns where a line of the maps says that code of `program` is: readable, executable, private,
-/// and not writable.
+/// Returns the address range of a line of `/proc/self/maps` if it maps code of `program`: readable,
+/// executable, private, and not writable.
 fn code(line: &str, program: &str) -> Option<(usize, usize)> {
     let mut fields = line.split_ascii_whitespace();
     let (range, permissions) = (fields.next()?, fields.next()?);
@@ -74,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_own_code_is_found() {
+    fn only_code_of_this_program_is_matched() {
         let found = |line| code(line, "/bin/program");
         let line = "5581-5599 r-xp 00001000 fe:00 123    /bin/program";
         assert_eq!(found(line), Some((0x5581, 0x5599)));
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_runs_on_without_its_startup_code() {
+    fn program_runs_after_discarding_startup_code() {
         give_back_startup_code();
         assert_eq!((1..=10).sum::<u32>(), 55);
     }

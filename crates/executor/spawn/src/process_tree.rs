@@ -1,8 +1,8 @@
-//! Process trees as `/proc` shows them: who descends from a process, and killing all of that from
-//! outside, without the help of any process in it.
+//! Process trees as `/proc` shows them, and killing a tree from outside, without the help of any
+//! process in it.
 //!
-//! A supervisor kills its own tree; this is for the case that it cannot, because a command stopped or
-//! killed it. Not for use between a clone and an exec: it allocates.
+//! A supervisor kills its own tree. This module is the fallback for a supervisor that a command has
+//! stopped or killed. It allocates, so it must not run between clone and exec.
 
 use std::{fs, path::Path};
 
@@ -10,11 +10,11 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal,
 };
 
-/// How often one call looks at a tree again. Children that were forked meanwhile are found then.
+/// How often one call scans a tree. Later scans find children that were forked meanwhile.
 const KILL_ROUNDS: usize = 4;
 
-/// Kills everything that descends from `root`, but not `root` itself. Returns whether anything may
-/// still live: a signal takes a moment, and a process in uninterruptible sleep takes longer.
+/// Kills all descendants of `root`, but not `root` itself. Returns whether any may still be alive:
+/// a signal takes a moment, and a process in uninterruptible sleep takes longer.
 pub fn kill_descendants(root: i32) -> bool {
     let mut alive = true;
     for _ in 0..KILL_ROUNDS {
@@ -31,39 +31,39 @@ pub fn kill_descendants(root: i32) -> bool {
     alive
 }
 
-/// Kills a process if its parent is one of these: its number may name another by now. Orphans of a
-/// process that was just killed are adopted by the root. Returns whether it lived.
+/// Kills a process if its parent is one of `parents`; otherwise the pid may have been reused.
+/// Orphans of a process that was just killed are adopted by the root. Returns whether it was alive.
 fn kill_if_below(pid: i32, parents: [i32; 2]) -> bool {
     let Some(number) = Pid::from_raw(pid) else {
         return false;
     };
-    // The descriptor names the process that is looked at afterwards, or one that is dead.
+    // The pidfd refers to the process checked below, or to one that is dead.
     let Ok(process) = pidfd_open(number, PidfdFlags::empty()) else {
         return false;
     };
     match ProcessStat::read(pid) {
         Some(stat) if stat.is_dead() => false,
         Some(stat) if parents.contains(&stat.parent) => {
-            // It may have died meanwhile.
+            // It may have exited meanwhile.
             let _ = pidfd_send_signal(&process, Signal::KILL);
             true
         }
-        // Adopted by another process of the tree: the next round finds it there.
+        // Adopted by another process of the tree, where the next round finds it.
         Some(_) => true,
         None => false,
     }
 }
 
-/// Sends a signal to a process that the caller knows to be alive or not yet reaped.
+/// Sends a signal to a process that is alive, or has not been reaped.
 pub fn signal(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid)
         && let Err(errno) = kill_process(pid, signal)
     {
-        tracing::debug!(%errno, ?pid, ?signal, "process was not signalled");
+        tracing::debug!(%errno, ?pid, ?signal, "failed to signal process");
     }
 }
 
-/// Returns everything that descends from `root`.
+/// Returns all descendants of `root`.
 pub fn descendants(root: i32) -> Vec<i32> {
     let mut found = children(root);
     let mut next = 0;
@@ -75,7 +75,7 @@ pub fn descendants(root: i32) -> Vec<i32> {
     found
 }
 
-/// Returns the children of a process, of all its threads.
+/// Returns the children of all threads of a process.
 pub fn children(pid: i32) -> Vec<i32> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
@@ -94,7 +94,7 @@ pub fn children(pid: i32) -> Vec<i32> {
     lists.flat_map(numbers).collect()
 }
 
-/// Kernels without `CONFIG_PROC_CHILDREN` have no lists of children.
+/// Returns whether the kernel lists children, which needs `CONFIG_PROC_CHILDREN`.
 fn has_child_lists() -> bool {
     Path::new("/proc/thread-self/children").exists()
 }
@@ -110,21 +110,21 @@ fn children_by_scan(parent: i32) -> Vec<i32> {
         .collect()
 }
 
-/// What `/proc/<pid>/stat` tells of a process.
+/// Fields of `/proc/<pid>/stat`.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessStat {
     state: u8,
-    /// Number of its parent.
+    /// Pid of the parent.
     pub parent: i32,
-    /// Number of the session it is in.
+    /// Id of the session.
     pub session: i32,
 }
 
 impl ProcessStat {
-    /// Reads it. `None`: there is no such process.
+    /// Reads the fields. `None`: the process does not exist.
     pub fn read(pid: i32) -> Option<Self> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        // The name may hold anything; fields follow its last parenthesis.
+        // The command name may contain anything; the fields follow its last parenthesis.
         let end = stat.iter().rposition(|byte| *byte == b')')?;
         let mut fields = std::str::from_utf8(stat.get(end + 1..)?)
             .ok()?
@@ -139,20 +139,20 @@ impl ProcessStat {
         })
     }
 
-    /// Tells whether it has ended and was not reaped yet.
+    /// Returns whether the process has exited and was not reaped yet.
     pub fn is_dead(self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
 
-    /// Tells whether a signal has stopped it, or a tracer holds it.
+    /// Returns whether a signal or a tracer has stopped the process.
     pub fn is_stopped(self) -> bool {
         matches!(self.state, b'T' | b't')
     }
 }
 
-/// Returns the children of this process that it did not start: orphans of commands, which come here
-/// if this process is a subreaper. Every command leads a session, so its descendants are never in
-/// the session of this process.
+/// Returns the children that this process did not start: orphans of commands, which a subreaper
+/// adopts. Every command leads its own session, so its descendants are never in the session of
+/// this process.
 pub fn adopted_orphans(spawners: &[i32]) -> Vec<i32> {
     let own = getpid().as_raw_nonzero().get();
     let Some(own_stat) = ProcessStat::read(own) else {

@@ -1,7 +1,7 @@
-//! System calls without libc: no `errno`, hence no thread-local state.
+//! System calls without libc, and hence without `errno` and thread-local state.
 //!
-//! Supervisors and children share the spawner's memory, its thread-local block included, and run
-//! beside it; libc's wrappers would race for `errno`.
+//! Supervisors and children share the spawner's memory, including its thread-local storage, and run
+//! concurrently. libc's wrappers would race for `errno`.
 
 use std::{
     ffi::{CStr, c_char, c_int},
@@ -22,11 +22,11 @@ pub(crate) type Errno = i32;
 /// Makes a system call.
 ///
 /// # Safety
-/// The arguments are what the kernel expects of this call, and pointers are good for its use.
+/// The arguments are valid for this call, and pointers are valid for its accesses.
 #[cfg(target_arch = "x86_64")]
 unsafe fn raw_syscall(number: i64, args: [usize; 6]) -> i64 {
     let result: i64;
-    // SAFETY: the caller vouches for the arguments; the kernel clobbers rcx and r11 only.
+    // SAFETY: the caller guarantees the arguments; the kernel clobbers rcx and r11 only.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -43,11 +43,11 @@ unsafe fn raw_syscall(number: i64, args: [usize; 6]) -> i64 {
 /// Makes a system call.
 ///
 /// # Safety
-/// The arguments are what the kernel expects of this call, and pointers are good for its use.
+/// The arguments are valid for this call, and pointers are valid for its accesses.
 #[cfg(target_arch = "aarch64")]
 unsafe fn raw_syscall(number: i64, args: [usize; 6]) -> i64 {
     let result: i64;
-    // SAFETY: the caller vouches for the arguments; the kernel clobbers x0 only.
+    // SAFETY: the caller guarantees the arguments; the kernel clobbers x0 only.
     unsafe {
         std::arch::asm!(
             "svc 0",
@@ -61,9 +61,10 @@ unsafe fn raw_syscall(number: i64, args: [usize; 6]) -> i64 {
     result
 }
 
-/// Makes a call whose arguments are plain numbers.
+/// Makes a system call and decodes its result.
 pub(crate) fn syscall(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
-    // SAFETY: every caller in this file passes numbers only, or pointers it vouches for.
+    // SAFETY: every caller in this crate passes plain numbers, or pointers to memory it holds for
+    // the duration of the call.
     decode_result(unsafe { raw_syscall(number, args) })
 }
 
@@ -71,7 +72,7 @@ fn decode_result(result: i64) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| i32::try_from(-result).unwrap_or(i32::MAX))
 }
 
-/// Sign-extends an int for a register.
+/// Sign-extends an int to register size.
 #[expect(clippy::cast_sign_loss, reason = "registers carry the bit pattern")]
 pub(crate) fn int_arg(value: c_int) -> usize {
     value as isize as usize
@@ -103,7 +104,7 @@ pub(crate) fn prctl(option: c_int, argument: usize) -> Result<usize, Errno> {
 
 pub(crate) fn dup2(from: c_int, to: c_int) -> Result<usize, Errno> {
     if from == to {
-        // Duplicating onto itself would keep close-on-exec set.
+        // `dup3` onto itself fails, and close-on-exec would stay set.
         return syscall(
             libc::SYS_fcntl,
             [int_arg(from), int_arg(libc::F_SETFD), 0, 0, 0, 0],
@@ -112,7 +113,7 @@ pub(crate) fn dup2(from: c_int, to: c_int) -> Result<usize, Errno> {
     syscall(libc::SYS_dup3, [int_arg(from), int_arg(to), 0, 0, 0, 0])
 }
 
-/// Duplicates to a number of at least `least`, closed on exec.
+/// Duplicates a descriptor to a number of at least `least`, with close-on-exec set.
 pub(crate) fn dup_above(from: c_int, least: c_int) -> Result<c_int, Errno> {
     syscall(
         libc::SYS_fcntl,
@@ -139,7 +140,7 @@ pub(crate) fn close_range(first: c_int, last: c_int) -> Result<usize, Errno> {
     )
 }
 
-/// Has the descriptors closed when another program is executed. Since Linux 5.11.
+/// Marks a range of descriptors close-on-exec. Needs Linux 5.11.
 pub(crate) fn close_range_on_exec(first: c_int, last: c_int) -> Result<usize, Errno> {
     let on_exec = usize::try_from(libc::CLOSE_RANGE_CLOEXEC).unwrap_or(0);
     syscall(
@@ -166,7 +167,7 @@ pub(crate) fn execve(
     syscall(libc::SYS_execve, args).err().unwrap_or(0)
 }
 
-/// Replaces the signal mask by an empty one.
+/// Empties the signal mask.
 pub(crate) fn unblock_signals() -> Result<usize, Errno> {
     let none = 0_u64;
     let args = [
@@ -180,7 +181,7 @@ pub(crate) fn unblock_signals() -> Result<usize, Errno> {
     syscall(libc::SYS_rt_sigprocmask, args)
 }
 
-/// Gives a signal its default disposition: also those that libc keeps for itself.
+/// Resets a signal to its default disposition, including the signals that libc reserves.
 pub(crate) fn reset_signal(signal: c_int) -> Result<usize, Errno> {
     // Handler, flags, restorer and mask, all zero: `SIG_DFL`.
     let action = [0_u64; 4];
@@ -188,7 +189,7 @@ pub(crate) fn reset_signal(signal: c_int) -> Result<usize, Errno> {
     syscall(libc::SYS_rt_sigaction, args)
 }
 
-/// Lowers a limit, soft and hard. One that is lower already stays.
+/// Lowers a soft and hard resource limit. A limit that is already lower stays.
 pub(crate) fn lower_limit(resource: u32, value: u64) -> Result<usize, Errno> {
     let mut now = [u64::MAX; 2];
     let place = now.as_mut_ptr() as usize;
@@ -198,7 +199,7 @@ pub(crate) fn lower_limit(resource: u32, value: u64) -> Result<usize, Errno> {
     syscall(libc::SYS_prlimit64, args)
 }
 
-/// Raises the soft limit of open descriptors to the hard one, and returns both as they were.
+/// Raises the soft limit of open files to the hard limit, and returns the previous limits.
 pub(crate) fn raise_open_file_limit() -> Result<[u64; 2], Errno> {
     let mut now = [0; 2];
     let resource = libc::RLIMIT_NOFILE as usize;
@@ -209,19 +210,19 @@ pub(crate) fn raise_open_file_limit() -> Result<[u64; 2], Errno> {
     Ok(now)
 }
 
-/// Sets the limits of open descriptors, soft and hard.
+/// Sets the soft and hard limit of open files.
 pub(crate) fn set_open_file_limits(limits: [u64; 2]) -> Result<usize, Errno> {
     let resource = libc::RLIMIT_NOFILE as usize;
     let place = limits.as_ptr() as usize;
     syscall(libc::SYS_prlimit64, [0, resource, place, 0, 0, 0])
 }
 
-/// Reaps one child that has ended, with what it used. `Ok(0)`: none has.
+/// Reaps one exited child without waiting, and returns its usage. `Ok(0)`: no child has exited.
 pub(crate) fn wait_any(status: &mut c_int, usage: &mut libc::rusage) -> Result<i32, Errno> {
     wait(libc::WNOHANG, status, usage)
 }
 
-/// As [`wait_any`], and tells of children that were stopped, too.
+/// As [`wait_any`], but also returns stopped children.
 pub(crate) fn wait_any_or_stopped(status: &mut c_int) -> Result<i32, Errno> {
     wait(
         libc::WNOHANG | libc::WUNTRACED,
@@ -230,7 +231,7 @@ pub(crate) fn wait_any_or_stopped(status: &mut c_int) -> Result<i32, Errno> {
     )
 }
 
-/// Waits for one child to end, and reaps it, with what it used.
+/// Waits for a child to exit, reaps it, and returns its usage.
 pub(crate) fn wait_next(status: &mut c_int, usage: &mut libc::rusage) -> Result<i32, Errno> {
     wait(0, status, usage)
 }
@@ -247,7 +248,7 @@ fn wait(flags: c_int, status: &mut c_int, usage: &mut libc::rusage) -> Result<i3
     syscall(libc::SYS_wait4, args).map(to_i32)
 }
 
-/// Waits for one child to end, and returns its status.
+/// Waits for one child to exit, and returns its status.
 pub(crate) fn wait_for(pid: i32) -> c_int {
     let mut status = 0;
     let args = [
@@ -322,7 +323,7 @@ pub(crate) fn open_read_at(directory: c_int, path: &CStr, flags: c_int) -> Resul
     syscall(libc::SYS_openat, args).map(to_i32)
 }
 
-/// Reads where a link in a directory points to.
+/// Reads the target of a symbolic link.
 pub(crate) fn read_link(directory: c_int, name: &CStr, buffer: &mut [u8]) -> Result<usize, Errno> {
     let args = [
         int_arg(directory),
@@ -348,9 +349,9 @@ pub(crate) fn directory_entries(fd: c_int, buffer: &mut [u8]) -> Result<usize, E
     syscall(libc::SYS_getdents64, args)
 }
 
-/// Gives pages back to the kernel; they read as zero afterwards.
+/// Returns pages to the kernel. They read as zero afterwards.
 pub(crate) fn discard_pages(start: *mut u8, length: usize) {
-    // Failing to give memory back changes nothing else.
+    // If this fails, only the memory stays allocated.
     let _ = syscall(
         libc::SYS_madvise,
         [
@@ -370,9 +371,9 @@ pub(crate) fn exit(code: c_int) -> ! {
     }
 }
 
-/// An all-zero usage record to be filled in.
+/// Returns an all-zero usage record.
 pub(crate) fn zeroed_rusage() -> libc::rusage {
-    // SAFETY: the record is plain numbers, for which zero is a value.
+    // SAFETY: the record consists of integers, for which zero is valid.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
@@ -380,10 +381,10 @@ pub(crate) fn to_i32(value: usize) -> i32 {
     i32::try_from(value).unwrap_or(i32::MAX)
 }
 
-/// A number as text.
+/// A number formatted as text, without allocating.
 #[derive(Debug)]
 pub(crate) struct NumberText {
-    /// The text is at the end, a zero byte behind it.
+    /// The digits, right-aligned, followed by a zero byte.
     bytes: [u8; Self::BYTES],
     start: usize,
 }
@@ -418,12 +419,12 @@ impl NumberText {
     }
 }
 
-/// Opens a file about a process, to read it.
+/// Opens a file in `/proc/<pid>` for reading.
 pub(crate) fn open_proc_file(pid: i32, name: &CStr) -> Result<c_int, Errno> {
     let mut path = [0; 48];
     let number = NumberText::decimal(u64::from(pid.unsigned_abs()));
     let parts = [b"/proc/", number.text().to_bytes(), b"/", name.to_bytes()];
-    // One byte less than there are, so that there is an end.
+    // Leaves the last byte zero as the terminator.
     let room = path.iter_mut().take(47);
     for (place, byte) in room.zip(parts.into_iter().flatten()) {
         *place = *byte;
@@ -432,7 +433,7 @@ pub(crate) fn open_proc_file(pid: i32, name: &CStr) -> Result<c_int, Errno> {
     open_read(path, 0)
 }
 
-/// Reads a number at the start of a text.
+/// Parses a decimal number at the start of a text.
 pub(crate) fn leading_number(text: &[u8]) -> Option<i32> {
     let mut number = 0_i32;
     let mut digits = 0;

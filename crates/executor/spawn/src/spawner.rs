@@ -1,19 +1,23 @@
-//! A small process that starts all the others, and one supervisor for each of them.
+//! The spawner: a small process that starts all commands, with one supervisor for each.
 //!
-//! The server asks its *spawner*, a fresh and single-threaded image of its own executable, to start
-//! a command. The spawner clones a *supervisor* that shares its memory, which clones the command's
-//! process. The supervisor is the parent of the process and the reaper of everything that descends
-//! from it, so that double-forked descendants are found; it reports start and exit over a socket of
-//! its own, and kills the tree when it is told to, or when the server's end of that socket closes.
-//! A server that is killed leaves nothing behind.
+//! The server asks its *spawner*, a fresh single-threaded process of the same executable, to start
+//! a command. The spawner clones a *supervisor* that shares its memory, and the supervisor clones
+//! the command's process. The supervisor is the parent of the command and the subreaper of all its
+//! descendants, so double-forked descendants are found, too. It reports start and exit over its own
+//! socket. It kills the tree when ordered to, or when the server's end of that socket closes, so a
+//! killed server leaves no process behind.
 //!
-//! Commands without a sandbox can signal all of these processes. A supervisor that is stopped is continued
-//! by the spawner, a spawner by the server; each of both can kill a tree whose supervisor does not.
+//! Commands without a sandbox can signal all of these processes. The spawner continues a stopped
+//! supervisor; the server continues a stopped spawner. Either can kill a tree if its supervisor
+//! does not.
 //!
-//! A command that is enclosed in namespaces has an *init* between itself and its supervisor, which
-//! makes the namespaces and is the first process in them.
+//! A command with namespaces has an *init* between itself and its supervisor. Init sets up the
+//! namespaces and is the first process in them.
 //!
-//! Invariant: code that runs between a clone and an exec, and all of a supervisor, neither
+//! The executable becomes a spawner before `main`, by the name under which it is started. Every
+//! program that links this crate can be its own spawner, including test binaries.
+//!
+//! Invariant: code that runs between clone and exec, and all code of a supervisor, neither
 //! allocates nor locks nor touches thread-local state.
 
 mod child_setup;
@@ -36,10 +40,11 @@ pub use self::{
 
 use std::ffi::OsStr;
 
-/// The name under which the executable is a spawner.
+/// `argv[0]` of a spawner.
 const SPAWNER_NAME: &str = "exec-server-spawner";
 
-/// Serves as a spawner, and never returns, if this process was started as one.
+/// Runs the spawner, and never returns, if this process was started as one. Programs on a C library
+/// that passes no arguments to initialisers call this at the top of `main`.
 pub fn run_if_spawner() {
     if std::env::args_os().next().as_deref() == Some(OsStr::new(SPAWNER_NAME)) {
         spawner_loop::run();

@@ -1,18 +1,18 @@
-//! When something must happen to a process although nothing else does.
+//! Deadlines of a process: wall time, idle time, resource samples, and the end of draining.
 
 use std::time::Duration;
 
 use exec_wire::process::ExitCause;
 use tokio::time::Instant;
 
-/// How long output may stay open after a process was ended, before it is given up.
+/// How long output may stay open after a process was killed, before it is abandoned.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often the memory of a tree is looked at.
+/// How often the memory of a tree is sampled.
 const MEMORY_SAMPLE: Duration = Duration::from_millis(100);
-/// How often the processes of a tree are counted: forking is faster than filling memory.
+/// How often the processes of a tree are counted. Forking is faster than filling memory.
 const PROCESS_SAMPLE: Duration = Duration::from_millis(20);
 
-/// Limits that are kept by the clock.
+/// Limits enforced by timers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ProcessTimers {
     pub(crate) wall: Option<Duration>,
@@ -20,7 +20,7 @@ pub(crate) struct ProcessTimers {
     pub(crate) tree: TreeLimits,
 }
 
-/// Limits on a whole tree that are kept by looking at it.
+/// Limits of a whole process tree, enforced by sampling.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct TreeLimits {
     pub(crate) memory_bytes: Option<u64>,
@@ -43,14 +43,14 @@ pub(super) struct ProcessDeadlines {
     abandon_at: Option<Instant>,
 }
 
-/// What is due.
+/// An action that is due.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum DueAction {
-    /// The tree is to be killed, for this cause.
+    /// Kill the tree and record this cause.
     Kill(ExitCause),
-    /// The tree is to be looked at; this much is allowed.
+    /// Sample the tree and compare it with these limits.
     Sample(TreeLimits),
-    /// Output that nobody closes is to be given up.
+    /// Stop waiting for output that another process keeps open.
     Abandon,
 }
 
@@ -65,15 +65,15 @@ impl ProcessDeadlines {
         }
     }
 
-    /// Something was read or written.
+    /// Resets the idle timer after a read or a write.
     pub(super) fn activity(&mut self) {
         if self.timers.idle.is_some() {
             self.last_activity = Instant::now();
         }
     }
 
-    /// The process is paused, or was until now. Whoever waits for its reader is not idle, and what it
-    /// could not be rid of meanwhile is yet to be read.
+    /// Extends the deadlines of a process that is or was paused by backpressure: a paused process
+    /// is not idle, and its remaining output still has to be read.
     pub(super) fn handle_backpressure(&mut self) {
         self.activity();
         if let Some(at) = &mut self.abandon_at {
@@ -81,18 +81,18 @@ impl ProcessDeadlines {
         }
     }
 
-    /// The process has ended: its limits no longer matter. If it was ended by us, its output may
-    /// not stay open for long.
+    /// Clears the limits of a process that has exited. If the server killed it, starts the drain
+    /// timeout for its output.
     pub(super) fn handle_exit(&mut self, ended_by_us: bool, kill_at: Option<Instant>) {
         self.wall_at = None;
         self.timers = ProcessTimers::default();
         self.sample_at = None;
-        // Descendants that a graceful end has not killed yet may still write.
+        // Descendants may still write until the graceful period ends.
         let dead_at = kill_at.unwrap_or_else(Instant::now).max(Instant::now());
         self.abandon_at = dead_at.checked_add(DRAIN_TIMEOUT).filter(|_| ended_by_us);
     }
 
-    /// Returns when to look again. Output that waits for a slow client is not given up.
+    /// Returns the next deadline. Backpressure suspends the idle and drain deadlines.
     pub(super) fn next(&self, kill_at: Option<Instant>, paused: bool) -> Option<Instant> {
         let abandon = self.abandon_at.filter(|_| !paused);
         let idle = self.idle_at().filter(|_| !paused);
@@ -102,7 +102,7 @@ impl ProcessDeadlines {
             .min()
     }
 
-    /// Takes what is due now.
+    /// Returns the first action that is due, if any.
     pub(super) fn due(&mut self, kill_at: Option<Instant>, paused: bool) -> Option<DueAction> {
         let now = Instant::now();
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
@@ -129,7 +129,7 @@ impl ProcessDeadlines {
         None
     }
 
-    /// A limit too long to be represented is none.
+    /// Returns the idle deadline. A limit too long to be represented counts as no limit.
     fn idle_at(&self) -> Option<Instant> {
         self.timers
             .idle
@@ -153,25 +153,25 @@ mod tests {
     };
 
     #[tokio::test(start_paused = true)]
-    async fn a_pause_is_not_idleness() {
+    async fn backpressure_suspends_the_idle_timer() {
         let mut deadlines = ProcessDeadlines::new(IDLE, Instant::now());
         advance(Duration::from_secs(60)).await;
-        assert_eq!(deadlines.due(None, true), None, "it is paused");
+        assert_eq!(deadlines.due(None, true), None, "paused");
         deadlines.handle_backpressure();
-        assert_eq!(deadlines.due(None, false), None, "it goes on");
+        assert_eq!(deadlines.due(None, false), None, "resumed");
         advance(Duration::from_secs(1)).await;
         let idle = DueAction::Kill(ExitCause::IdleLimit);
         assert_eq!(deadlines.due(None, false), Some(idle));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_held_up_is_given_up_some_time_after_the_pause() {
+    async fn drain_timeout_restarts_after_backpressure() {
         let mut deadlines = ProcessDeadlines::new(ProcessTimers::default(), Instant::now());
         deadlines.handle_exit(true, None);
         advance(Duration::from_secs(60)).await;
-        assert_eq!(deadlines.next(None, true), None, "it is paused");
+        assert_eq!(deadlines.next(None, true), None, "paused");
         deadlines.handle_backpressure();
-        assert_eq!(deadlines.due(None, false), None, "it is read");
+        assert_eq!(deadlines.due(None, false), None, "still draining");
         assert_eq!(
             deadlines.next(None, false),
             Some(Instant::now() + DRAIN_TIMEOUT)

@@ -1,13 +1,13 @@
-//! Whether what a process wrote tells that a sandbox refused it something.
+//! Scans the output of a process for signs that a sandbox denied something.
 //!
-//! All texts are looked for at once, in one pass over the chunks and without joining them: an
-//! automaton whose states are the beginnings of the texts. A text may be spread over chunks of one
-//! stream, or over chunks of both as they came.
+//! An Aho-Corasick automaton finds all texts in one pass over the chunks, without joining them. A
+//! text may span chunks of one stream, or chunks of both streams in arrival order.
 
 use bytes::Bytes;
 use exec_wire::process::OutputStream;
 
-/// What programs, and sandboxes themselves, say when something is refused. Either case counts.
+/// Texts that programs and sandboxes print when something is denied. Matched without regard to
+/// case.
 const DENIAL_TEXTS: [&[u8]; 7] = [
     b"operation not permitted",
     b"permission denied",
@@ -18,10 +18,11 @@ const DENIAL_TEXTS: [&[u8]; 7] = [
     b"failed to write file",
 ];
 
-/// The end of a process that the kernel killed for a forbidden system call: 128 + SIGSYS.
+/// Exit code of a process that the kernel killed for a forbidden system call: 128 + SIGSYS.
 const FORBIDDEN_CALL: i32 = 159;
 
-/// Judges the end of a sandboxed process by its code and what it wrote.
+/// Returns whether a sandboxed process seems to have failed because of a denial, judging by its
+/// exit code and output.
 pub(super) fn is_denial<'a>(
     code: i32,
     chunks: impl IntoIterator<Item = (OutputStream, &'a Bytes)>,
@@ -36,7 +37,7 @@ fn mentions_denial<'a>(chunks: impl IntoIterator<Item = (OutputStream, &'a Bytes
         for &byte in chunk {
             let together = all == *alone;
             all = next(all, byte);
-            // Once both have read the same for long enough, they stay the same.
+            // Once both states are equal, they stay equal for as long as one stream continues.
             *alone = if together { all } else { next(*alone, byte) };
             if all == FOUND || *alone == FOUND {
                 return true;
@@ -50,13 +51,13 @@ fn next(state: u8, byte: u8) -> u8 {
     AUTOMATON[state as usize][CLASSES[byte as usize] as usize]
 }
 
-/// Nothing of any text was read.
+/// State before any byte of a text has matched.
 const START: u8 = 0;
-/// A whole text was read.
+/// State after a whole text has matched.
 const FOUND: u8 = u8::MAX;
-/// One for each letter of the texts, and the start.
+/// One state for each byte of the texts, plus the start state.
 const STATES: usize = 1 + total_length();
-/// Letters in either case, the space, the hyphen, and everything else.
+/// Byte classes: letters without case, the space, the hyphen, and everything else.
 const CLASS_COUNT: usize = 29;
 const OTHER: u8 = 28;
 
@@ -91,10 +92,10 @@ const fn classes() -> [u8; 256] {
     classes
 }
 
-/// Builds the automaton of Aho and Corasick: first the tree of the texts, then, breadth first, where
-/// each state goes on when a letter does not continue its own text.
+/// Builds the Aho-Corasick automaton: first the trie of the texts, then, breadth first, the failure
+/// transitions.
 const fn automaton() -> TransitionTable {
-    // Where nothing leads yet is the start, which nothing in the tree leads to.
+    // `START` marks a missing transition: no edge of the trie leads back to the root.
     let mut table: TransitionTable = [[START; CLASS_COUNT]; STATES];
     let classes = classes();
     let mut states: u8 = 1;
@@ -114,7 +115,7 @@ const fn automaton() -> TransitionTable {
         }
         text += 1;
     }
-    // The state of the longest text that ends where a state's does, and begins later.
+    // Failure links: the state of the longest proper suffix that is also a prefix of a text.
     let mut shorter = [START; STATES];
     let mut queue = [START; STATES];
     let (mut head, mut tail) = (0, 0);
@@ -161,13 +162,13 @@ mod tests {
     }
 
     #[test]
-    fn every_text_is_found_in_either_case_and_anywhere() {
+    fn every_denial_text_is_found_in_any_case_and_position() {
         for text in DENIAL_TEXTS {
             let text = str::from_utf8(text).unwrap();
             for text in [text.to_owned(), text.to_uppercase()] {
                 assert!(is_denied(&[(Stderr, &text)]), "{text}");
                 assert!(is_denied(&[(Stdout, &format!("sh: {text}!\n"))]), "{text}");
-                // Its own beginning before it leads nowhere.
+                // A repeated prefix must not hide the match.
                 let twice = format!("{}{text}", &text[..text.len() - 1]);
                 assert!(is_denied(&[(Pty, &twice)]), "{twice}");
                 assert!(
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_may_be_cut_anywhere() {
+    fn denial_text_may_be_split_anywhere() {
         for text in DENIAL_TEXTS {
             let text = str::from_utf8(text).unwrap();
             for cut in 1..text.len() {
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_none() {
+    fn other_texts_are_not_denials() {
         assert!(!is_denied(&[]));
         assert!(!is_denied(&[(Stderr, "No such file or directory\n")]));
         assert!(!is_denied(&[(
@@ -217,7 +218,7 @@ mod tests {
             (Stderr, "-"),
             (Stdout, "denied")
         ]));
-        // The rest of a text counts on its own stream, or directly behind.
+        // The rest of a text counts only on the same stream, or in the directly following chunk.
         assert!(!is_denied(&[
             (Stderr, "sand"),
             (Stdout, "x"),
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_automaton_agrees_with_a_plain_search() {
+    fn automaton_agrees_with_plain_search() {
         let pieces = [
             "operation not ",
             "permitted",
@@ -244,7 +245,7 @@ mod tests {
             "failed to write ",
             "x",
         ];
-        // Every sequence of three pieces: texts, beginnings of texts, and what follows them.
+        // All sequences of three pieces: texts, prefixes of texts, and other continuations.
         for first in pieces {
             for second in pieces {
                 for third in pieces {
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn success_is_no_denial_and_a_forbidden_call_is_one() {
+    fn success_is_not_a_denial_but_sigsys_is() {
         let data = Bytes::from_static(b"permission denied");
         assert!(!is_denial(0, [(Stderr, &data)]));
         for code in [1, 2, 126, 127, 137, -1] {

@@ -1,4 +1,4 @@
-//! One end of a pipe or terminal that a child writes.
+//! Reads one output pipe or terminal of a child.
 
 use std::{
     cell::RefCell,
@@ -17,25 +17,26 @@ use tokio::io::unix::AsyncFd;
 
 use crate::stdio;
 
-/// Bytes asked for at once of a source that fills its buffer: all that an enlarged pipe holds.
+/// Read size for a pipe that has filled a whole buffer once: the capacity of an enlarged pipe.
 const BULK_BYTES: usize = stdio::LARGE_BYTES;
 
-/// A terminal read of at least this many bytes counts as bulk output. A keystroke's echo is shorter.
+/// A terminal read of at least this many bytes counts as bulk output. A keystroke's echo is
+/// shorter.
 const LARGE_TERMINAL_READ: usize = 1 << 10;
 /// This many large reads in a row make the output of a terminal sustained.
 const SUSTAINED_READS: u32 = 2;
-/// How long a terminal with sustained output is left alone after a read. The kernel moves output into
-/// a buffer of 4 KiB and hands out at most that. A reader that comes back at once gets a fragment, and
+/// How long to wait after reading a terminal with sustained output. The kernel moves output into a
+/// buffer of 4 KiB and returns at most that. A reader that returns at once gets a fragment, and
 /// contends with the writer for the terminal's locks.
 const TERMINAL_REFILL: Duration = Duration::from_micros(20);
-/// A yield of the processor that takes longer shows that other programs compete for it.
+/// A `sched_yield` that takes longer than this shows that other programs compete for the CPU.
 const LONG_YIELD: Duration = Duration::from_micros(200);
-/// How long a terminal is read eagerly after a long yield: waiting pays only where the writer is what
-/// runs meanwhile.
+/// How long a terminal is read without waiting after a long yield. Waiting pays off only if the
+/// writer runs meanwhile.
 const EAGER_PERIOD: Duration = Duration::from_millis(250);
 
 thread_local! {
-    /// Where output is read to: a buffer of each size for each thread. An idle process holds none.
+    /// Read buffers, one of each size per thread, so that an idle process holds no buffer.
     static BUFFERS: RefCell<[Vec<u8>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
@@ -43,17 +44,18 @@ thread_local! {
 pub(crate) struct OutputReader {
     fd: Arc<AsyncFd<OwnedFd>>,
     kind: OutputKind,
-    /// It filled a buffer once: its pipe was enlarged, and is emptied at once.
+    /// Whether a read has filled a buffer. The pipe was enlarged then, and is read with
+    /// `BULK_BYTES`.
     bulk: bool,
     refill: TerminalRefill,
 }
 
-/// What a source is.
+/// Kind of an output descriptor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum OutputKind {
-    /// A pipe with this stream.
+    /// A pipe that carries this stream.
     Pipe(OutputStream),
-    /// A terminal.
+    /// The parent's end of a pseudo-terminal.
     Terminal,
 }
 
@@ -74,7 +76,7 @@ impl OutputReader {
         }
     }
 
-    /// Reads what is there now. `None`: nothing. `Some(None)`: the end.
+    /// Reads without waiting. `None`: nothing available. `Some(None)`: end of output.
     pub(super) fn read_now(&mut self) -> Option<Option<Bytes>> {
         match self.read() {
             Ok(data) => Some(data),
@@ -92,8 +94,8 @@ impl OutputReader {
             };
             match ready.try_io(|_| self.read()) {
                 Ok(Ok(data)) => {
-                    // A pipe that gave less than was asked for is empty; a terminal hands out its
-                    // input in pieces and may have more.
+                    // A short read means that a pipe is empty. A terminal returns its data in
+                    // pieces and may have more.
                     let short = data.as_ref().is_some_and(|data| data.len() < self.wanted());
                     if short && self.kind != OutputKind::Terminal {
                         ready.clear_ready();
@@ -103,7 +105,7 @@ impl OutputReader {
                     }
                     return Poll::Ready(data);
                 }
-                // A terminal whose other end closed says so by an error.
+                // Reading a terminal fails with EIO once the child's end is closed.
                 Ok(Err(_)) => return Poll::Ready(None),
                 Err(_would_block) => {}
             }
@@ -117,8 +119,8 @@ impl OutputReader {
             buffer.clear();
             buffer.reserve_exact(wanted);
             let count = read(self.fd.get_ref(), spare_capacity(buffer))?;
-            // A read that fills half of its buffer keeps it; a smaller one is copied into memory of
-            // its size, so that what is retained is not much more than what was written.
+            // A read that fills at least half the buffer keeps it. A smaller one is copied, so that
+            // the output log does not retain mostly empty buffers.
             Ok::<_, io::Error>(if count == 0 {
                 None
             } else if count >= wanted / 2 {
@@ -144,20 +146,20 @@ impl OutputReader {
     }
 }
 
-/// Paces the reads of a terminal with sustained output, so that each finds a full buffer.
+/// Paces the reads of a terminal with sustained output, so that each one finds a full buffer.
 #[derive(Debug, Default)]
 struct TerminalRefill {
-    /// Large reads in a row.
+    /// Number of large reads in a row.
     large_reads: u32,
-    /// When the terminal may be read again.
+    /// Earliest time of the next read.
     refilled_at: Option<Instant>,
-    /// Until when it is read without waiting.
+    /// Until when reads do not wait.
     eager_until: Option<Instant>,
 }
 
 impl TerminalRefill {
-    /// Waits until the terminal may be read again. Timers are too coarse for this wait, so it polls:
-    /// other tasks run meanwhile, and the processor is offered to the writer.
+    /// Waits until the terminal may be read again. Timers are too coarse for this wait, so it is
+    /// busy polling: other tasks run meanwhile, and `sched_yield` offers the CPU to the writer.
     fn poll_ready(&mut self, cx: &Context<'_>) -> Poll<()> {
         let Some(refilled_at) = self.refilled_at else {
             return Poll::Ready(());
@@ -193,7 +195,7 @@ impl TerminalRefill {
     }
 }
 
-/// Reads from whichever source has something; `None` is its end. Cancelling loses nothing.
+/// Reads from the first source that has data; `None` is its end. Cancel safe.
 pub(super) async fn read_any(sources: &mut [OutputReader]) -> (usize, Option<Bytes>) {
     poll_fn(|cx| {
         for (index, source) in sources.iter_mut().enumerate() {

@@ -1,14 +1,14 @@
-//! What a process tree uses: memory, processor time, processes.
-//! Processes come and go while they are counted; what is gone counts nothing.
+//! Samples the memory, CPU time and process count of a process tree. Processes that exit during a
+//! sample are not counted.
 
 use std::{fs, time::Duration};
 
 use exec_spawn::process_tree::{self as tree, ProcessStat};
 
-/// Processes of a tree that are counted for [`usage_of_tree`], to bound what a listing costs.
+/// Most processes sampled by [`usage_of_tree`], which bounds the cost of a process listing.
 const MAX_SAMPLED: usize = 1024;
 
-/// Returns the processes of the tree that `pid` belongs to: everything below its supervisor.
+/// Returns the processes of the tree that `pid` belongs to: all descendants of its supervisor.
 pub(super) fn tree_of(pid: u32) -> Vec<i32> {
     match ProcessStat::read(pid.cast_signed()) {
         Some(stat) => tree::descendants(stat.parent),
@@ -16,30 +16,30 @@ pub(super) fn tree_of(pid: u32) -> Vec<i32> {
     }
 }
 
-/// Returns the resident bytes of processes.
+/// Returns the total resident memory of these processes.
 pub(super) fn resident_bytes(processes: &[i32]) -> u64 {
     let pages: u64 = processes.iter().copied().filter_map(resident_pages).sum();
     pages * rustix::param::page_size() as u64
 }
 
-/// Counts processes that have not ended. Zombies hold a number only.
+/// Counts the processes that have not exited. Zombies hold only a pid.
 pub(super) fn live_count(processes: &[i32]) -> u64 {
     let is_alive = |pid: &&i32| ProcessStat::read(**pid).is_some_and(|stat| !stat.is_dead());
     processes.iter().filter(is_alive).count() as u64
 }
 
-/// What a tree has used so far.
+/// Resources that a tree has used so far.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct TreeUsage {
-    /// Processor time in user mode, of live processes and of children they have waited for.
+    /// CPU time in user mode, of live processes and of children they have waited for.
     pub(crate) user: Duration,
-    /// The same in the kernel.
+    /// CPU time in kernel mode, counted likewise.
     pub(crate) system: Duration,
-    /// The largest resident set that one of its live processes had.
+    /// Largest peak resident set of any live process.
     pub(crate) max_rss_bytes: u64,
 }
 
-/// Samples what the tree that `pid` belongs to has used so far.
+/// Samples the resources used so far by the tree that `pid` belongs to.
 pub(crate) fn usage_of_tree(pid: u32) -> TreeUsage {
     let (mut user, mut system, mut max_rss_bytes) = (0, 0, 0);
     for pid in tree_of(pid).into_iter().take(MAX_SAMPLED) {

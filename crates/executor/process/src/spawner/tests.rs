@@ -24,7 +24,7 @@ fn spec(argv: &[&str], stdout: OwnedFd) -> Spec {
 }
 
 #[tokio::test]
-async fn a_command_runs_and_its_exit_is_reported() {
+async fn exit_of_a_command_is_reported() {
     let spawner = Spawner::default();
     let child = spawner
         .spawn(spec(
@@ -35,14 +35,14 @@ async fn a_command_runs_and_its_exit_is_reported() {
         .unwrap();
     assert!(child.pid() > 1);
     let Some(SupervisorReport::Exited(exit)) = child.report().await else {
-        panic!("an exit is reported")
+        panic!("expected an exit report")
     };
     assert_eq!(libc::WEXITSTATUS(exit.status), 7);
     assert_eq!(child.report().await, None);
 }
 
 #[tokio::test]
-async fn each_stage_of_a_failure_is_told_apart() {
+async fn failed_stage_of_a_start_is_reported() {
     let spawner = Spawner::default();
     let failure = async |spec: Spec| match spawner.spawn(spec).await {
         Err(SpawnError::Host { stage, source }) => (stage, source.raw_os_error().unwrap()),
@@ -65,7 +65,7 @@ async fn each_stage_of_a_failure_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_child_has_three_descriptors_and_no_blocked_or_ignored_signal() {
+async fn child_has_three_descriptors_and_default_signals() {
     let (ours, theirs) = stdio::pipe_to_child()
         .map(|(write, read)| (read, write))
         .unwrap();
@@ -88,7 +88,7 @@ async fn a_child_has_three_descriptors_and_no_blocked_or_ignored_signal() {
 }
 
 #[tokio::test]
-async fn a_dropped_child_takes_its_double_forked_descendants_along() {
+async fn dropping_a_child_kills_double_forked_descendants() {
     let (ours, theirs) = stdio::pipe_to_child()
         .map(|(write, read)| (read, write))
         .unwrap();
@@ -102,13 +102,13 @@ async fn a_dropped_child_takes_its_double_forked_descendants_along() {
     let mut ready = [0; 6];
     pipe.read_exact(&mut ready).unwrap();
     drop(child);
-    // Every descendant holds the pipe; it ends when the last of them is gone.
+    // Every descendant holds the pipe, so end of file means that all of them are gone.
     let mut rest = Vec::new();
     pipe.read_to_end(&mut rest).unwrap();
 }
 
 #[tokio::test]
-async fn a_spawner_that_dies_is_replaced_and_its_commands_are_lost() {
+async fn dead_spawner_is_replaced_and_its_commands_are_lost() {
     let spawner = Spawner::default();
     let null = || stdio::open_null().unwrap();
     let child = spawner
@@ -138,7 +138,7 @@ async fn a_spawner_that_dies_is_replaced_and_its_commands_are_lost() {
 }
 
 #[tokio::test]
-async fn a_script_without_an_interpreter_line_is_run_by_the_shell() {
+async fn script_without_interpreter_line_runs_in_the_shell() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("script");
     std::fs::write(&path, "exit $1\n").unwrap();
@@ -153,13 +153,13 @@ async fn a_script_without_an_interpreter_line_is_run_by_the_shell() {
         .await
         .unwrap();
     let Some(SupervisorReport::Exited(exit)) = child.report().await else {
-        panic!("an exit is reported")
+        panic!("expected an exit report")
     };
     assert_eq!(libc::WEXITSTATUS(exit.status), 9);
 }
 
 #[test]
-fn programs_are_looked_up_like_execvp_does() {
+fn programs_are_looked_up_like_execvp() {
     let found = |program: &str, path: Option<&str>| {
         let paths = Spec::candidates(OsStr::new(program), path.map(OsStr::new));
         paths

@@ -1,19 +1,19 @@
-//! The broker: makes files, directories, links and sockets for an enclosed command, unless the name
-//! is a guarded one.
+//! The broker: creates files, directories, links and sockets on behalf of a sandboxed command,
+//! unless the name is guarded.
 //!
-//! The command's own Landlock domain lets it make nothing, and its filter notifies of the calls that
-//! would. The broker, outside of that domain, makes the same call in its stead.
+//! The command's own Landlock domain forbids creating anything, and its seccomp filter notifies the
+//! broker of the calls that would. The broker, outside that domain, makes the same call for the
+//! command.
 //!
-//! Two invariants carry the protection. Letting a call continue is always safe, whatever the caller
-//! writes to its memory meanwhile: the kernel then makes nothing. And what the broker makes itself
-//! is named by a descriptor of the directory, which it opened and compared with the guards, and by
-//! its own copy of the last part of the path, which it compared, too. A socket is bound to the whole
-//! path as it was written, but only at or below that directory, and to a name that is guarded nowhere.
+//! Two invariants protect the guarded names. First, letting a call continue is always safe, even if
+//! the caller changes its memory meanwhile: the kernel then creates nothing. Second, the
+//! broker names a new entry by a descriptor of the directory, which it opened and compared with
+//! the guards, and by its own copy of the last path component, which it compared, too. A socket is
+//! bound to the whole path as written, but only at or below that directory, and only to a name that
+//! is guarded nowhere.
 //!
-//! It shares the memory of a spawner: it never allocates, locks, panics or touches thread-local
-//! state.
-//!
-//! Not here: which calls notify (`exec-sandbox` writes the filter).
+//! The broker shares the spawner's memory: it never allocates, locks, panics or touches
+//! thread-local state. Elsewhere: which calls notify (`exec-sandbox` writes the filter).
 
 mod bind_call;
 mod caller;
@@ -40,12 +40,12 @@ use crate::raw::Errno;
 
 pub(crate) use self::{guard_table::GuardTable, notification::prepare};
 
-/// Buffers for the paths of one call. They are most of what the broker needs of its stack.
+/// Buffers for the paths of one call, which make up most of the broker's stack.
 #[derive(Debug)]
 struct PathBuffers {
-    /// The path of the call, or the old one.
+    /// The path of the call, or the old path.
     first: PathBuffer,
-    /// The new path, or what a link points to.
+    /// The new path, or the target of a link.
     second: PathBuffer,
 }
 
@@ -56,33 +56,33 @@ impl PathBuffers {
     };
 }
 
-/// Receives one notification, does what it asks for unless the name is guarded, and answers it.
-/// Waits if there is none.
+/// Receives one notification, makes the call unless the name is guarded, and replies. Waits for
+/// a notification if none is pending.
 ///
-/// A filter is to be installed with `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`: otherwise a signal
-/// makes callers ask again for what was made already. And signals are to be blocked here: one that
-/// arrives while a descriptor is handed over could leave its caller without.
+/// The filter must be installed with `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`; otherwise a signal
+/// makes callers repeat a call that was already made. Signals must be blocked here: one that
+/// arrives while a descriptor is transferred could leave the caller without it.
 ///
 /// # Errors
-/// What the kernel says of the listener. That a caller is gone is no error.
+/// Returns errors of the listener. A caller that has exited is not an error.
 pub(crate) fn answer(listener: c_int, guards: &GuardTable) -> Result<(), Errno> {
-    let Some(notice) = SeccompNotification::receive(listener)? else {
+    let Some(notification) = SeccompNotification::receive(listener)? else {
         return Ok(());
     };
     let mut buffers = PathBuffers::EMPTY;
-    let answer = handle_call(&notice, guards, &mut buffers).unwrap_or(BrokerReply::Continue);
-    notice.answer(answer)
+    let answer = handle_call(&notification, guards, &mut buffers).unwrap_or(BrokerReply::Continue);
+    notification.answer(answer)
 }
 
-/// Does what a call asks for. `None`: the kernel has the say.
+/// Makes the call of a notification. `None`: let the kernel handle it.
 fn handle_call(
-    notice: &SeccompNotification,
+    notification: &SeccompNotification,
     guards: &GuardTable,
     buffers: &mut PathBuffers,
 ) -> Option<BrokerReply> {
-    let caller = Caller::of(notice, guards)?;
-    let number = notice.number()?;
-    let args = notice.arguments();
+    let caller = Caller::of(notification, guards)?;
+    let number = notification.number()?;
+    let args = notification.arguments();
     if let Some(opening) = opening(&caller, number, args) {
         return opening.answer(&caller, guards, buffers);
     }
@@ -172,13 +172,13 @@ fn binding(number: i64, args: [u64; 6]) -> Option<BindCall> {
     })
 }
 
-/// The half of a register that the kernel looks at if it expects an int.
+/// Returns the half of a register that the kernel uses for an int.
 fn int(register: u64) -> c_int {
     let [a, b, c, d, ..] = register.to_le_bytes();
     c_int::from_le_bytes([a, b, c, d])
 }
 
-/// The part of a register that the kernel looks at if it expects a mode.
+/// Returns the part of a register that the kernel uses for a mode.
 fn mode_of(register: u64) -> usize {
     let [a, b, ..] = register.to_le_bytes();
     usize::from(u16::from_le_bytes([a, b]))

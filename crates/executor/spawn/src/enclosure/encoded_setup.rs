@@ -1,4 +1,5 @@
-//! An enclosure as bytes, on its way to a spawner or a helper process, and read where it lies.
+//! The byte encoding of a sandbox set-up, as sent to a spawner or an fs worker. Init and the child
+//! read it in place, without allocating.
 
 use std::{
     ffi::{CStr, CString},
@@ -7,7 +8,7 @@ use std::{
 
 use super::{Enclosure, Guard, Instruction, Missing, Namespaces, NetworkNamespace, Slot, Step};
 
-/// An encoded enclosure that was checked: every part can be read.
+/// An encoded sandbox set-up that was checked, so that every part can be read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EncodedSetup<'a> {
     flags: u32,
@@ -17,7 +18,7 @@ pub(crate) struct EncodedSetup<'a> {
     steps: &'a [u8],
 }
 
-/// The part of an enclosure that is about namespaces.
+/// Which namespaces are new.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NamespaceFlags {
     pub(crate) user: bool,
@@ -26,7 +27,7 @@ pub(crate) struct NamespaceFlags {
 }
 
 impl<'a> EncodedSetup<'a> {
-    /// Checks all of it. Costs one pass over the bytes.
+    /// Checks the whole encoding in one pass over the bytes.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let parts = Self::from_checked(bytes)?;
         let mut guards = SetupReader(parts.guards);
@@ -45,7 +46,7 @@ impl<'a> EncodedSetup<'a> {
         (!orphaned).then_some(parts)
     }
 
-    /// Takes bytes apart that were checked before.
+    /// Reads an encoding that was checked before.
     pub(crate) fn from_checked(bytes: &'a [u8]) -> Option<Self> {
         let mut reader = SetupReader(bytes);
         let flags = reader.u32()?;
@@ -68,7 +69,7 @@ impl<'a> EncodedSetup<'a> {
         self.flags & flag != 0
     }
 
-    /// Returns whether a ruleset and a door travel beside the bytes.
+    /// Returns whether a ruleset and a listener socket are sent along.
     pub(crate) fn descriptors(&self) -> (bool, bool) {
         (self.has(FLAG_LANDLOCK), self.has(FLAG_DOOR))
     }
@@ -86,7 +87,7 @@ impl<'a> EncodedSetup<'a> {
         pairs.map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
     }
 
-    /// Returns the program as the kernel reads it.
+    /// Returns the seccomp program in the kernel's layout.
     pub(crate) fn filter(&self) -> &'a [u8] {
         self.filter
     }
@@ -117,7 +118,7 @@ impl<'a> EncodedSetup<'a> {
     }
 }
 
-/// Names of one guard.
+/// The names of one guard.
 #[derive(Clone, Debug)]
 pub(crate) struct GuardNames<'a>(SetupReader<'a>);
 
@@ -230,11 +231,11 @@ pub(super) const FLAG_NETWORK: u32 = 8;
 pub(super) const FLAG_LANDLOCK: u32 = 16;
 pub(super) const FLAG_DOOR: u32 = 32;
 
-/// Bytes of one instruction.
+/// Size of one seccomp instruction.
 const INSTRUCTION_BYTES: usize = 8;
 
 impl Enclosure {
-    /// Encodes everything but the descriptors.
+    /// Encodes everything except the descriptors.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = SetupWriter(Vec::new());
         let namespaces = self.namespaces.as_ref();
@@ -255,7 +256,7 @@ impl Enclosure {
         }
         out.count(self.filter.len());
         for instruction in &self.filter {
-            // As the kernel reads it, so in this machine's order.
+            // In the kernel's layout, hence in native byte order.
             out.0.extend_from_slice(&instruction.code.to_ne_bytes());
             out.0.push(instruction.if_true);
             out.0.push(instruction.if_false);
@@ -287,7 +288,7 @@ impl Enclosure {
         self.landlock.iter().chain(door).map(AsFd::as_fd).collect()
     }
 
-    /// Decodes what [`encode`](Self::encode) made. `None`: it did not make this.
+    /// Decodes the result of [`encode`](Self::encode). `None`: the bytes are not a valid encoding.
     pub fn decode(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Self> {
         let parts = EncodedSetup::parse(bytes)?;
         let mut descriptors = descriptors.into_iter();
@@ -382,7 +383,7 @@ impl SetupWriter {
     }
 
     fn count(&mut self, number: usize) {
-        // What does not fit makes a frame that is too long, which is refused before it is sent.
+        // A count that does not fit makes the frame too long, which is rejected before it is sent.
         self.u32(u32::try_from(number).unwrap_or(u32::MAX));
     }
 

@@ -1,4 +1,4 @@
-//! Enclosing the process that asks for it.
+//! Applies a sandbox set-up to the calling process.
 
 use std::{ffi::c_int, io};
 
@@ -10,13 +10,13 @@ use super::{
 };
 use crate::raw;
 
-/// Encloses this process, which has one thread only, for good.
+/// Puts this process, which must have a single thread, into a sandbox for good.
 ///
-/// There is no namespace of processes even if one is asked for; where its view would be, there is
-/// the one outside, read-only. With guards the process forks: the call returns in the child, and the parent
-/// answers for the guards and ends when the child does, as the child does with it.
+/// A new pid namespace is not created, even if requested; the outer procfs is mounted read-only
+/// instead. With guards the process forks: the call returns in the child, while the parent runs the
+/// broker. Either dies with the other.
 ///
-/// An error leaves a process that is enclosed in part; it should end.
+/// After an error the process is only partly sandboxed and should exit.
 pub fn enter(enclosure: Enclosure) -> Result<(), EnterError> {
     let bytes = enclosure.encode();
     let named = |failure: SetupFailure| {
@@ -41,13 +41,13 @@ pub fn enter(enclosure: Enclosure) -> Result<(), EnterError> {
     apply(&parts, fds).map_err(named)
 }
 
-/// Why a process is not enclosed.
+/// Why a process could not enter its sandbox.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {part}")]
 pub struct EnterError {
-    /// What the host refused.
+    /// The failed step.
     pub part: SetupStep,
-    /// Why.
+    /// The cause.
     #[source]
     pub source: io::Error,
 }
@@ -56,8 +56,8 @@ fn apply(parts: &EncodedSetup<'_>, [landlock, door]: [c_int; 2]) -> Result<(), S
     let mut watch = None;
     if let Some(namespaces) = parts.namespaces() {
         let account = current_account();
-        let refused = StepCode::Namespaces.failure();
-        let processes = open_outer_proc().map_err(&refused)?;
+        let to_failure = StepCode::Namespaces.failure();
+        let processes = open_outer_proc().map_err(&to_failure)?;
         let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWIPC;
         if namespaces.user {
             flags |= libc::CLONE_NEWUSER;
@@ -66,14 +66,14 @@ fn apply(parts: &EncodedSetup<'_>, [landlock, door]: [c_int; 2]) -> Result<(), S
             flags |= libc::CLONE_NEWNET;
         }
         let args = [raw::int_arg(flags), 0, 0, 0, 0, 0];
-        raw::syscall(libc::SYS_unshare, args).map_err(&refused)?;
+        raw::syscall(libc::SYS_unshare, args).map_err(&to_failure)?;
         if namespaces.user {
             map_account(account.0, account.1).map_err(StepCode::Account.failure())?;
         }
         if namespaces.network {
             set_up_network(parts, door).map_err(StepCode::Network.failure())?;
         }
-        make_mounts_private().map_err(&refused)?;
+        make_mounts_private().map_err(&to_failure)?;
         let umask = set_umask(0);
         let mut view = MountView::new(false);
         let made = view.build(parts);
@@ -102,19 +102,19 @@ fn apply(parts: &EncodedSetup<'_>, [landlock, door]: [c_int; 2]) -> Result<(), S
     }
 }
 
-/// Returns in a child; the parent stays to answer for it.
+/// Forks. Returns in the child; the parent stays and runs the broker.
 fn fork_guarded(watch: GuardWatch) -> Result<(), SetupFailure> {
-    let refused = StepCode::Guard(u32::MAX).failure();
-    let own = raw::pidfd_open(raw::getpid()).map_err(&refused)?;
-    // SAFETY: this process has one thread, so that nothing is locked in the child.
+    let to_failure = StepCode::Guard(u32::MAX).failure();
+    let own = raw::pidfd_open(raw::getpid()).map_err(&to_failure)?;
+    // SAFETY: this process has a single thread, so no lock is held in the child.
     let child = unsafe { libc::fork() };
     if child < 0 {
-        return Err(refused(libc::EAGAIN));
+        return Err(to_failure(libc::EAGAIN));
     }
     if child > 0 {
         serve_until_exit(watch, child);
     }
-    raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize).map_err(&refused)?;
+    raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize).map_err(&to_failure)?;
     if raw::pidfd_has_exited(own) {
         raw::exit(1);
     }
@@ -133,7 +133,7 @@ fn serve_until_exit(mut watch: GuardWatch, child: c_int) -> ! {
         };
         raw::exit(code)
     };
-    // Fails if the child ended before it had a listener.
+    // Fails if the child exited before it installed the filter.
     if watch.receive_listener().is_err() {
         ended();
     }

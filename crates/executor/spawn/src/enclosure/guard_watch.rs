@@ -1,4 +1,4 @@
-//! Watching over guarded names: hands a command's notifications to the broker.
+//! Watches guarded names: receives a command's seccomp notifications and passes them to the broker.
 
 use std::ffi::c_int;
 
@@ -12,25 +12,25 @@ use crate::raw::{self, Errno};
 /// Most guarded directories.
 const MAX_DIRECTORIES: usize = 64;
 
-/// What watches over an enclosed command from outside its domain.
+/// The state that watches a sandboxed command from outside its Landlock domain.
 #[derive(Debug)]
 pub(crate) struct GuardWatch {
     guards: GuardTable,
-    /// Guarded directories stay open: so that their numbers are not given to others.
+    /// Guarded directories, kept open so that their inode numbers are not reused.
     directories: [c_int; MAX_DIRECTORIES],
     directory_count: usize,
-    /// A view of processes in which the command is.
+    /// A procfs that shows the command.
     processes: c_int,
-    /// The command's end of a socket pair, over which its listener comes.
+    /// The command's end of the socket pair over which it sends its listener.
     command_socket: c_int,
     own_socket: c_int,
     listener: c_int,
 }
 
 impl GuardWatch {
-    /// Opens the guarded directories in the view, and a way for the listener to come.
-    /// Absent: there is nothing to watch. `processes` is a view of processes in which the command will
-    /// be; it is closed with the watch.
+    /// Opens the guarded directories in the view, and a socket pair for the listener. `None`: there
+    /// are no guards. `processes` is a procfs that will show the command; it is closed with the
+    /// watch.
     pub(crate) fn open(
         parts: &EncodedSetup<'_>,
         processes: c_int,
@@ -39,22 +39,22 @@ impl GuardWatch {
             return Ok(None);
         }
         if parts.filter().is_empty() {
-            // Nothing would ever notify.
+            // Without a filter there are no notifications.
             return Err(StepCode::Filter.failure()(libc::EINVAL));
         }
         let mut guards = GuardTable::new(processes);
         let mut directories = [-1; MAX_DIRECTORIES];
         let mut directory_count = 0;
         for (index, (directory, names)) in (0..).zip(parts.guards()) {
-            let refused = StepCode::Guard(index).failure();
+            let to_failure = StepCode::Guard(index).failure();
             let directory = mount_view::open_path(directory)
-                .map_err(&refused)?
+                .map_err(&to_failure)?
                 .into_raw();
             let place = directories.get_mut(directory_count);
-            *place.ok_or(libc::ENOSPC).map_err(&refused)? = directory;
+            *place.ok_or(libc::ENOSPC).map_err(&to_failure)? = directory;
             directory_count += 1;
             for name in names {
-                guards.add(directory, name.as_ptr()).map_err(&refused)?;
+                guards.add(directory, name.as_ptr()).map_err(&to_failure)?;
             }
         }
         let [own_socket, command_socket] =
@@ -70,12 +70,12 @@ impl GuardWatch {
         }))
     }
 
-    /// Returns the descriptor that the command passes its listener to.
+    /// Returns the socket to which the command sends its listener.
     pub(crate) fn command_socket(&self) -> c_int {
         self.command_socket
     }
 
-    /// Takes the listener. To be called when the command has sent it, or is gone.
+    /// Receives the listener. Call this when the command has sent it, or has exited.
     pub(crate) fn receive_listener(&mut self) -> Result<(), Errno> {
         let _ = raw::close(self.command_socket);
         self.listener = raw::receive_descriptor(self.own_socket)?;
@@ -84,7 +84,7 @@ impl GuardWatch {
         Ok(())
     }
 
-    /// Closes what only the watching side needs, in the process that is watched.
+    /// Closes the watcher's descriptors in the watched process.
     pub(crate) fn close_own_side(&self) {
         let _ = raw::close(self.own_socket);
         let _ = raw::close(self.processes);
@@ -93,7 +93,7 @@ impl GuardWatch {
         }
     }
 
-    /// Closes all descriptors but its own and some more.
+    /// Closes all descriptors except its own and `kept`.
     pub(crate) fn close_others<const N: usize>(&self, kept: [c_int; N]) {
         let mut first = 0;
         loop {
@@ -110,7 +110,7 @@ impl GuardWatch {
         let _ = raw::close_range(first, c_int::MAX);
     }
 
-    /// Answers notifications until `done` says so, which is asked when `wake` is readable.
+    /// Answers notifications until `done` returns true. `done` is called when `wake` is readable.
     pub(crate) fn serve(&mut self, wake: c_int, mut done: impl FnMut() -> bool) {
         loop {
             let poll = |fd| libc::pollfd {
@@ -123,7 +123,7 @@ impl GuardWatch {
             if fds[1].revents & libc::POLLIN != 0 {
                 match broker::answer(self.listener, &self.guards) {
                     Ok(()) | Err(libc::ENOENT | libc::EAGAIN | libc::EINTR) => {}
-                    // Nobody can notify any more; calls that would are refused by the kernel.
+                    // No process can notify any more; the kernel fails calls that would.
                     Err(_) => self.close_listener(),
                 }
             } else if fds[1].revents != 0 {
@@ -137,12 +137,12 @@ impl GuardWatch {
 
     fn close_listener(&mut self) {
         let _ = raw::close(self.listener);
-        // Not polled any more.
+        // Excluded from polling.
         self.listener = -1;
     }
 }
 
-/// Passes a command's listener to whoever watches.
+/// Sends a command's seccomp listener to its watcher.
 pub(crate) fn send_listener(listener: c_int, socket: c_int) -> Result<(), SetupFailure> {
     let sent = raw::send_descriptors(socket, &[listener]);
     sent.map_err(StepCode::Guard(u32::MAX).failure())?;

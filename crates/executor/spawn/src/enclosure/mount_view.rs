@@ -1,22 +1,22 @@
-//! Making a view of the files, step by step.
+//! Builds a mount view step by step. Every path is opened first, and then used by descriptor.
 
 use std::ffi::{CStr, c_int};
 
 use super::{EncodedSetup, MAX_SLOTS, Missing, SetupFailure, Slot, Step, StepCode};
 use crate::raw::{self, Errno, NumberText, int_arg};
 
-/// Detached mounts by number, while a view is made.
+/// Detached mounts by slot number, while a view is built.
 #[derive(Debug)]
 pub(crate) struct MountView {
     slots: [c_int; MAX_SLOTS],
-    /// Slots that lie over the root, where no path leads, because an older kernel copies only from
-    /// what is attached.
+    /// Slots that are attached over the root, where no path reaches them, because older kernels
+    /// clone only attached mounts.
     parked: [bool; MAX_SLOTS],
-    /// There is a namespace of processes to make a view of.
+    /// Whether there is a new pid namespace to mount a procfs of.
     processes: bool,
 }
 
-/// No descriptor.
+/// Marks an empty slot.
 const EMPTY: c_int = -1;
 
 impl MountView {
@@ -28,7 +28,7 @@ impl MountView {
         }
     }
 
-    /// Takes every step. The descriptors of slots stay open.
+    /// Applies every step. The descriptors of slots stay open.
     pub(crate) fn build(&mut self, parts: &EncodedSetup<'_>) -> Result<(), SetupFailure> {
         for (index, step) in (0..).zip(parts.steps()) {
             self.apply_step(step)
@@ -74,7 +74,7 @@ impl MountView {
                 let set = NO_SETUID | NO_DEVICES | NO_EXEC;
                 self.fill(slot, create_filesystem(c"proc", &[], set)?)
             }
-            // There is no other view than the one outside.
+            // Without a pid namespace only the outer procfs exists.
             Step::Processes { slot } => {
                 let outside = clone_mounts(open_path(c"/proc")?.fd())?;
                 let set = READ_ONLY | NO_SETUID | NO_DEVICES | NO_EXEC;
@@ -115,7 +115,7 @@ impl MountView {
                 }
                 self.mark_attached(slot)?;
                 change_root(root)?;
-                // What was parked over the old root went with it.
+                // Slots parked over the old root disappeared with it.
                 self.parked = [false; MAX_SLOTS];
                 Ok(())
             }
@@ -147,7 +147,7 @@ impl MountView {
             .ok_or(libc::EOVERFLOW)
     }
 
-    /// A slot that has a place in the view is not taken away at the end.
+    /// Marks a slot as attached, so that it is not detached at the end.
     fn mark_attached(&mut self, slot: Slot) -> Result<(), Errno> {
         *self.parked_mut(slot)? = false;
         Ok(())
@@ -188,26 +188,26 @@ impl MountView {
 
 fn create_tmpfs(mode: u32, bytes: u64) -> Result<OpenedFd, Errno> {
     let mode = NumberText::octal(u64::from(mode));
-    // Nothing at all cannot be asked for: it would mean no limit.
+    // A size of zero would mean no limit.
     let bytes = NumberText::decimal(bytes.max(1));
     let options = [(c"mode", mode.text()), (c"size", bytes.text())];
     create_filesystem(c"tmpfs", &options, NO_SETUID | NO_DEVICES)
 }
 
-/// Attributes of a mount.
+/// Mount attributes.
 pub(super) const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 pub(super) const NO_SETUID: u64 = libc::MOUNT_ATTR_NOSUID;
 pub(super) const NO_DEVICES: u64 = libc::MOUNT_ATTR_NODEV;
 pub(super) const NO_EXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
 
-/// Keeps what is mounted here from appearing outside, and the other way round.
+/// Stops mount events from propagating in either direction.
 pub(crate) fn make_mounts_private() -> Result<(), Errno> {
     let flags = usize::try_from(libc::MS_REC | libc::MS_PRIVATE).unwrap_or(0);
     let root = c"/".as_ptr() as usize;
     raw::syscall(libc::SYS_mount, [0, root, 0, flags, 0, 0]).map(|_| ())
 }
 
-/// Opens the view of processes of the namespace outside, in which numbers are the supervisor's.
+/// Opens the outer procfs, which shows pids as the supervisor sees them.
 pub(crate) fn open_outer_proc() -> Result<c_int, Errno> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
     let args = [
@@ -221,18 +221,18 @@ pub(crate) fn open_outer_proc() -> Result<c_int, Errno> {
     raw::syscall(libc::SYS_openat, args).map(raw::to_i32)
 }
 
-/// Opens a path of the view. A symbolic link anywhere in it is an error.
+/// Opens a path of the view. Fails if any component is a symbolic link.
 pub(super) fn open_path(path: &CStr) -> Result<OpenedFd, Errno> {
     open_within(libc::AT_FDCWD, path, 0, 0)
 }
 
-/// Opens a path of the view. A symbolic link at its end is opened itself; anywhere else it is an
-/// error.
+/// Opens a path of the view. A symbolic link as last component is opened itself; any other link is
+/// an error.
 pub(super) fn open_no_follow(path: &CStr) -> Result<OpenedFd, Errno> {
     open_within(libc::AT_FDCWD, path, libc::O_NOFOLLOW, 0)
 }
 
-/// Opens an entry at or below `directory`, without symbolic links.
+/// Opens an entry at or below `directory`, without following symbolic links.
 pub(super) fn open_entry(directory: c_int, path: &CStr) -> Result<OpenedFd, Errno> {
     open_within(directory, path, 0, libc::RESOLVE_BENEATH)
 }
@@ -259,14 +259,14 @@ fn open_within(
     ];
     loop {
         match raw::syscall(libc::SYS_openat2, args) {
-            // Something was renamed while the kernel looked: only a new look can tell.
+            // A concurrent rename made the lookup ambiguous: try again.
             Err(libc::EAGAIN) => {}
             opened => return opened.map(|fd| OpenedFd(raw::to_i32(fd))),
         }
     }
 }
 
-/// A descriptor that is closed when it goes.
+/// A descriptor that is closed on drop.
 #[derive(Debug)]
 pub(super) struct OpenedFd(c_int);
 
@@ -275,7 +275,7 @@ impl OpenedFd {
         self.0
     }
 
-    /// Returns the number; nobody closes it any more.
+    /// Returns the number without closing the descriptor.
     pub(super) fn into_raw(self) -> c_int {
         let fd = self.0;
         std::mem::forget(self);
@@ -289,7 +289,8 @@ impl Drop for OpenedFd {
     }
 }
 
-/// Copies the mounts at and below an open place. Always all of them: those below may be locked.
+/// Clones the mounts at and below an open path. Always recursive, because mounts below may be
+/// locked.
 pub(super) fn clone_mounts(place: c_int) -> Result<OpenedFd, Errno> {
     let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
     let at = (libc::AT_EMPTY_PATH | libc::AT_RECURSIVE).unsigned_abs();
@@ -304,7 +305,7 @@ pub(super) fn clone_mounts(place: c_int) -> Result<OpenedFd, Errno> {
     raw::syscall(libc::SYS_open_tree, args).map(|fd| OpenedFd(raw::to_i32(fd)))
 }
 
-/// Attaches a mount over an open place.
+/// Attaches a mount over an open path.
 pub(super) fn attach(mount: c_int, place: c_int) -> Result<(), Errno> {
     let empty = c"".as_ptr() as usize;
     let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_EMPTY_PATH;
@@ -319,7 +320,7 @@ pub(super) fn attach(mount: c_int, place: c_int) -> Result<(), Errno> {
     raw::syscall(libc::SYS_move_mount, args).map(|_| ())
 }
 
-/// Sets attributes of the mounts at and below an open place.
+/// Sets attributes of the mounts at and below an open path.
 pub(super) fn set_attributes(place: c_int, set: u64) -> Result<(), Errno> {
     let attributes = [set, 0, 0, 0_u64];
     let args = [
@@ -333,7 +334,7 @@ pub(super) fn set_attributes(place: c_int, set: u64) -> Result<(), Errno> {
     raw::syscall(libc::SYS_mount_setattr, args).map(|_| ())
 }
 
-/// Makes a new file system, attached to nothing.
+/// Creates a detached file system.
 pub(super) fn create_filesystem(
     kind: &CStr,
     options: &[(&CStr, &CStr)],
@@ -369,17 +370,17 @@ fn configure_filesystem(
     raw::syscall(libc::SYS_fsconfig, args).map(|_| ())
 }
 
-/// Makes an attached mount the root, and the old root vanish.
+/// Makes an attached mount the root and removes the old root.
 pub(super) fn change_root(root: c_int) -> Result<(), Errno> {
     change_directory(root)?;
     let here = c".".as_ptr() as usize;
-    // The old root comes to lie over the new one, and is taken away from there.
+    // The old root ends up over the new one, and is detached from there.
     raw::syscall(libc::SYS_pivot_root, [here, here, 0, 0, 0, 0])?;
     detach_here()?;
     raw::chdir(c"/".as_ptr()).map(|_| ())
 }
 
-/// Detaches what is attached of an open mount.
+/// Detaches an attached mount.
 pub(super) fn detach(mount: c_int) -> Result<(), Errno> {
     change_directory(mount)?;
     detach_here()?;
@@ -402,13 +403,13 @@ fn detach_here() -> Result<(), Errno> {
     raw::syscall(libc::SYS_umount2, args).map(|_| ())
 }
 
-/// Makes a directory; `mode` is taken as it is, since there is no umask here.
+/// Creates a directory with exactly this mode; the umask is zero here.
 pub(super) fn make_directory(at: c_int, path: &CStr, mode: u32) -> Result<(), Errno> {
     let args = [int_arg(at), path.as_ptr() as usize, mode as usize, 0, 0, 0];
     raw::syscall(libc::SYS_mkdirat, args).map(|_| ())
 }
 
-/// Makes an empty file.
+/// Creates an empty file.
 pub(super) fn make_file(at: c_int, path: &CStr, mode: u32) -> Result<(), Errno> {
     let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let path = path.as_ptr() as usize;
@@ -416,7 +417,7 @@ pub(super) fn make_file(at: c_int, path: &CStr, mode: u32) -> Result<(), Errno> 
     raw::syscall(libc::SYS_openat, args).map(|fd| drop(OpenedFd(raw::to_i32(fd))))
 }
 
-/// Makes a symbolic link.
+/// Creates a symbolic link.
 pub(super) fn make_link(at: c_int, path: &CStr, target: &CStr) -> Result<(), Errno> {
     let (path, target) = (path.as_ptr() as usize, target.as_ptr() as usize);
     raw::syscall(libc::SYS_symlinkat, [target, int_arg(at), path, 0, 0, 0]).map(|_| ())

@@ -1,19 +1,19 @@
-//! What is set up inside new namespaces: the account, and the network.
+//! Sets up new namespaces: user id mapping, loopback and listening sockets.
 
 use std::ffi::{CStr, c_int};
 
 use super::EncodedSetup;
 use crate::raw::{self, Errno, NumberText, int_arg};
 
-/// Gives the account the same numbers inside that it has outside.
+/// Maps the account to the same ids inside the user namespace.
 pub(crate) fn map_account(user: u32, group: u32) -> Result<(), Errno> {
     write_file(c"/proc/self/uid_map", &id_map_line(user))?;
-    // Without privileges outside, groups can be mapped only once nobody can leave any.
+    // Without privileges, the kernel allows a group mapping only after `setgroups` is denied.
     write_file(c"/proc/self/setgroups", b"deny")?;
     write_file(c"/proc/self/gid_map", &id_map_line(group))
 }
 
-/// Returns the numbers of this process's account and group.
+/// Returns the user id and group id of this process.
 pub(crate) fn current_account() -> (u32, u32) {
     let number = |call| {
         let number = raw::syscall(call, [0; 6]).unwrap_or(0);
@@ -22,13 +22,13 @@ pub(crate) fn current_account() -> (u32, u32) {
     (number(libc::SYS_geteuid), number(libc::SYS_getegid))
 }
 
-/// Sets the umask and returns the one before.
+/// Sets the umask and returns the previous one.
 pub(crate) fn set_umask(mask: u32) -> u32 {
     let old = raw::syscall(libc::SYS_umask, [mask as usize, 0, 0, 0, 0, 0]);
     old.map_or(0o22, |old| u32::try_from(old).unwrap_or(0o22))
 }
 
-/// `number number 1`, with spaces in front: the kernel skips them.
+/// Formats `id id 1`, padded with leading spaces, which the kernel skips.
 fn id_map_line(number: u32) -> [u8; 24] {
     let mut line = [b' '; 24];
     let digits = NumberText::decimal(u64::from(number));
@@ -60,12 +60,12 @@ fn write_file(path: &CStr, text: &[u8]) -> Result<(), Errno> {
     written.map(|_| ())
 }
 
-/// Most sockets that are handed out: what one message carries is bounded by the kernel.
+/// Most listening sockets. The kernel limits the descriptors in one message.
 const MAX_LISTENERS: usize = 64;
-/// Connections that wait to be accepted.
+/// Length of the accept queue.
 const BACKLOG: c_int = 1024;
 
-/// Brings the loopback up and hands out the listening sockets.
+/// Brings the loopback interface up and sends the listening sockets to the server.
 pub(crate) fn set_up_network(parts: &EncodedSetup<'_>, door: c_int) -> Result<(), Errno> {
     bring_loopback_up()?;
     let mut sockets = [0; MAX_LISTENERS];
@@ -86,7 +86,7 @@ pub(crate) fn set_up_network(parts: &EncodedSetup<'_>, door: c_int) -> Result<()
 }
 
 fn bring_loopback_up() -> Result<(), Errno> {
-    // The kernel's `ifreq`: a name of 16 bytes, and flags among what follows.
+    // The kernel's `ifreq`: a name of 16 bytes, followed by flags.
     let mut request = [0_u8; size_of::<libc::ifreq>()];
     request[..2].copy_from_slice(b"lo");
     let flags = u16::try_from(libc::IFF_UP).unwrap_or(0);
@@ -103,7 +103,7 @@ fn listen(port: u16) -> Result<c_int, Errno> {
     let socket = socket(libc::AF_INET, libc::SOCK_STREAM)?;
     let [high, low] = port.to_be_bytes();
     let [family, zero] = u16::try_from(libc::AF_INET).unwrap_or(0).to_ne_bytes();
-    // The kernel's `sockaddr_in`: family, port and address, and eight bytes of nothing.
+    // The kernel's `sockaddr_in`: family, port, address, and eight bytes of padding.
     let address = [
         family, zero, high, low, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0,
     ];

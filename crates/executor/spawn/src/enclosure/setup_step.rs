@@ -1,34 +1,34 @@
-//! Which part of an enclosure the host refused.
+//! The steps of a sandbox set-up, as named in errors.
 
 use std::fmt;
 
 use super::{Enclosure, Guard, Step};
 use crate::raw::Errno;
 
-/// A part of an enclosure, as an error names it.
+/// A step of a sandbox set-up, as an error names it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum SetupStep {
-    /// The namespaces themselves.
+    /// Creating namespaces.
     Namespaces,
-    /// The account in its namespace.
+    /// Mapping the account into its user namespace.
     Account,
-    /// The network in its namespace.
+    /// Setting up the network namespace.
     Network,
-    /// A step of the view.
+    /// A step of the mount view.
     Step(Step),
-    /// A guard, or what answers for all of them.
+    /// A guard, or the broker of all guards.
     Guard(Option<Guard>),
-    /// Giving up privileges.
+    /// Dropping privileges.
     Privileges,
-    /// The Landlock domain.
+    /// Entering the Landlock domain.
     Landlock,
-    /// The filter of system calls.
+    /// Installing the seccomp filter.
     Filter,
 }
 
 impl SetupStep {
-    /// Names the part that a report means.
+    /// Resolves the step code of a report.
     pub fn new(code: StepCode, steps: &[Step], guards: &[Guard]) -> Self {
         match code {
             StepCode::Namespaces => Self::Namespaces,
@@ -44,7 +44,7 @@ impl SetupStep {
         }
     }
 
-    /// Takes what it needs of an enclosure to name any part of it later.
+    /// Takes the paths from a set-up that name its steps in errors.
     pub fn take_names(enclosure: &mut Enclosure) -> (Vec<Step>, Vec<Guard>) {
         let namespaces = enclosure.namespaces.as_mut();
         let steps = namespaces.map(|namespaces| std::mem::take(&mut namespaces.steps));
@@ -55,7 +55,7 @@ impl SetupStep {
     }
 }
 
-/// Completes a sentence that begins with "cannot".
+/// Formats the step so that it follows "cannot".
 impl fmt::Display for SetupStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (verb, path) = match self {
@@ -88,24 +88,24 @@ impl fmt::Display for SetupStep {
     }
 }
 
-/// A part of an enclosure, in plain numbers.
+/// A step of a sandbox set-up as plain numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum StepCode {
-    /// The namespaces themselves.
+    /// Creating namespaces.
     Namespaces,
-    /// The account in its namespace.
+    /// Mapping the account into its user namespace.
     Account,
-    /// The network in its namespace.
+    /// Setting up the network namespace.
     Network,
-    /// A step of the view, by its index.
+    /// A step of the mount view, by index.
     Step(u32),
-    /// A guard, by its index.
+    /// A guard, by index.
     Guard(u32),
-    /// Giving up privileges.
+    /// Dropping privileges.
     Privileges,
-    /// The Landlock domain.
+    /// Entering the Landlock domain.
     Landlock,
-    /// The filter of system calls.
+    /// Installing the seccomp filter.
     Filter,
 }
 
@@ -123,7 +123,7 @@ impl StepCode {
         }
     }
 
-    /// Reads the numbers of a report.
+    /// Decodes the numbers of a report.
     pub fn from_numbers(kind: u32, index: u32) -> Self {
         match kind {
             1 => Self::Account,
@@ -137,13 +137,13 @@ impl StepCode {
         }
     }
 
-    /// Says so of an error.
+    /// Returns a function that turns an error number into a failure of this step.
     pub(crate) fn failure(self) -> impl Fn(Errno) -> SetupFailure {
         move |errno| SetupFailure { step: self, errno }
     }
 }
 
-/// The host refused a part.
+/// A failed step and its error number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct SetupFailure {
     pub(crate) step: StepCode,

@@ -1,4 +1,4 @@
-//! Processes that share this one's memory, and waiting for them.
+//! Clones processes that share memory with this one, and waits for them.
 
 use std::{
     ffi::{c_int, c_void},
@@ -7,14 +7,15 @@ use std::{
 
 use super::{Errno, decode_result, int_arg, poll, syscall, to_i32};
 
-/// Clones a process that shares this one's memory and runs `entry` on a stack of its own.
+/// Clones a process that shares this one's memory and runs `entry` on its own stack.
 ///
-/// With `CLONE_CHILD_CLEARTID` among the flags, `word` becomes zero and is woken when it ends.
+/// If the flags contain `CLONE_CHILD_CLEARTID`, the kernel clears and wakes `word` when the process
+/// exits.
 ///
 /// # Safety
-/// `stack_top` is the 16-byte aligned end of memory that nobody else uses while the process lives;
-/// `entry` follows the rules of the module above and never returns; `word` lives as long as the
-/// process.
+/// `stack_top` is the 16-byte aligned end of memory that nothing else uses while the process lives.
+/// `entry` allocates nothing, takes no lock, touches no thread-local state, and never returns.
+/// `word` lives as long as the process.
 pub(crate) unsafe fn clone_vm(
     entry: extern "C" fn(*mut c_void) -> c_int,
     stack_top: *mut u8,
@@ -23,13 +24,13 @@ pub(crate) unsafe fn clone_vm(
     word: *const AtomicU32,
 ) -> Result<i32, Errno> {
     let flags = int_arg(flags | libc::CLONE_VM | libc::SIGCHLD);
-    // SAFETY: the caller vouches for stack, entry and word.
+    // SAFETY: the caller guarantees stack, entry and word.
     let result = unsafe { clone_onto(entry, stack_top, flags, argument, word) };
     decode_result(result).map(to_i32)
 }
 
 /// # Safety
-/// As above.
+/// As for [`clone_vm`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn clone_onto(
     entry: extern "C" fn(*mut c_void) -> c_int,
@@ -39,8 +40,8 @@ unsafe fn clone_onto(
     word: *const AtomicU32,
 ) -> i64 {
     let result: i64;
-    // SAFETY: the child finds entry and argument in registers, calls the one with the other on the
-    // stack it was given, and never comes back; in the parent this is a call like any other.
+    // SAFETY: the child finds entry and argument in registers, calls entry on the new stack, and
+    // never returns. In the parent this is an ordinary system call.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -62,7 +63,7 @@ unsafe fn clone_onto(
 }
 
 /// # Safety
-/// As above.
+/// As for [`clone_vm`].
 #[cfg(target_arch = "aarch64")]
 unsafe fn clone_onto(
     entry: extern "C" fn(*mut c_void) -> c_int,
@@ -72,8 +73,8 @@ unsafe fn clone_onto(
     word: *const AtomicU32,
 ) -> i64 {
     let result: i64;
-    // SAFETY: the child finds entry and argument in registers, calls the one with the other on the
-    // stack it was given, and never comes back; in the parent this is a call like any other.
+    // SAFETY: the child finds entry and argument in registers, calls entry on the new stack, and
+    // never returns. In the parent this is an ordinary system call.
     unsafe {
         std::arch::asm!(
             "svc 0",
@@ -92,30 +93,30 @@ unsafe fn clone_onto(
     result
 }
 
-/// Waits until `word` is woken, unless it is no longer `expected`.
+/// Waits until `word` is woken. Returns at once if it is not `expected`.
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32) {
     let place = word.as_ptr() as usize;
     let args = [place, int_arg(libc::FUTEX_WAIT), expected as usize, 0, 0, 0];
-    // Whatever ends the wait, the caller looks at the word again.
+    // The caller checks the word again after any wake-up.
     let _ = syscall(libc::SYS_futex, args);
 }
 
-/// Wakes whoever waits for `word`.
+/// Wakes one waiter of `word`.
 pub(crate) fn futex_wake(word: &AtomicU32) {
     let place = word.as_ptr() as usize;
-    // Nobody may be waiting; there is nothing else to fail.
+    // Waking fails only if nothing waits.
     let _ = syscall(
         libc::SYS_futex,
         [place, int_arg(libc::FUTEX_WAKE), 1, 0, 0, 0],
     );
 }
 
-/// Opens a descriptor of a process, closed on exec.
+/// Opens a pidfd with close-on-exec set.
 pub(crate) fn pidfd_open(pid: i32) -> Result<c_int, Errno> {
     syscall(libc::SYS_pidfd_open, [int_arg(pid), 0, 0, 0, 0, 0]).map(to_i32)
 }
 
-/// Says whether a process has ended.
+/// Returns whether the process of a pidfd has exited.
 pub(crate) fn pidfd_has_exited(pidfd: c_int) -> bool {
     let mut fds = [libc::pollfd {
         fd: pidfd,

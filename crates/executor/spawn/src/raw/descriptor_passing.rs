@@ -1,4 +1,4 @@
-//! Passing descriptors over sockets.
+//! Passes descriptors over unix sockets.
 
 use std::{ffi::c_int, ptr};
 
@@ -6,10 +6,10 @@ use super::{Errno, int_arg, syscall, to_i32};
 
 /// Most descriptors in one message.
 const MAX_PASSED: usize = 64;
-/// What precedes descriptors in a control message: its length, its level and its kind.
+/// Header of a control message: length, level and type.
 const HEAD_BYTES: usize = 16;
 
-/// A control message as the kernel reads it.
+/// A control message in the kernel's layout.
 #[repr(C, align(8))]
 struct ControlMessage {
     length: usize,
@@ -18,7 +18,7 @@ struct ControlMessage {
     descriptors: [c_int; MAX_PASSED],
 }
 
-/// Makes two connected sockets that keep messages apart, closed on exec.
+/// Creates a pair of connected SEQPACKET sockets with close-on-exec set.
 pub(crate) fn socket_pair() -> Result<[c_int; 2], Errno> {
     let mut pair = [-1; 2];
     let kind = int_arg(libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC);
@@ -30,7 +30,7 @@ pub(crate) fn socket_pair() -> Result<[c_int; 2], Errno> {
     Ok(pair)
 }
 
-/// Sends one byte with descriptors.
+/// Sends one byte with descriptors attached.
 pub(crate) fn send_descriptors(socket: c_int, descriptors: &[c_int]) -> Result<(), Errno> {
     let mut control = ControlMessage {
         length: HEAD_BYTES + size_of_val(descriptors),
@@ -51,8 +51,8 @@ pub(crate) fn send_descriptors(socket: c_int, descriptors: &[c_int]) -> Result<(
     .map(|_| ())
 }
 
-/// Waits for one byte with one descriptor, closed on exec. That the other end was closed without
-/// sending any is an error.
+/// Waits for one byte with one descriptor, which gets close-on-exec set. Fails if the peer closes
+/// without sending one.
 pub(crate) fn receive_descriptor(socket: c_int) -> Result<c_int, Errno> {
     let mut control = ControlMessage {
         length: 0,
@@ -81,7 +81,7 @@ fn transfer_message(
         iov_base: (&raw mut byte).cast(),
         iov_len: 1,
     };
-    // As the kernel reads it: name, data, control message, flags.
+    // The kernel's `msghdr`: name, data, control message, flags.
     let mut head = [
         ptr::null::<u8>() as usize,
         0,

@@ -1,4 +1,6 @@
-//! Between clone and exec: the child becomes the command. Nothing here allocates, locks or returns.
+//! Turns a cloned child into the command, between clone and exec.
+//!
+//! Invariant: nothing here allocates, locks or returns.
 
 use std::{
     ffi::{c_char, c_int, c_void},
@@ -19,9 +21,10 @@ use crate::{
     raw::{self, Errno},
 };
 
-/// Entry of the child. Its parent is suspended until it has become the command, or has failed.
+/// Entry point of the child. Its parent is suspended until exec succeeds or the child exits.
 pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
-    // SAFETY: the parent passes its job, which outlives the child. It is written to by atomics only.
+    // SAFETY: the parent passes its job, which outlives the child and is written through atomics
+    // only.
     let job = unsafe { &*argument.cast::<CommandJob>() };
     let failure = match prepare(job) {
         Ok(()) => start_progress::failed_at(Stage::Exec)(exec_command(job)),
@@ -33,7 +36,7 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
 
 fn prepare(job: &CommandJob) -> Result<(), StartFailure> {
     let setup = start_progress::failed_at(Stage::Setup);
-    // If the supervisor is killed, so is the command.
+    // The command dies with its supervisor.
     raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize).map_err(&setup)?;
     raw::setsid().map_err(&setup)?;
     let enclosure = job.enclosure();
@@ -42,7 +45,7 @@ fn prepare(job: &CommandJob) -> Result<(), StartFailure> {
             undo_init_changes(job).map_err(&setup)?;
         }
         set_no_new_privileges().map_err(start_progress::setup_failure)?;
-        // Before its descriptor is closed. Nothing is opened by path between here and exec.
+        // Before the ruleset's descriptor is closed. No path is opened between here and exec.
         if job.landlock >= 0 {
             restrict_by_landlock(job.landlock).map_err(start_progress::setup_failure)?;
         }
@@ -65,7 +68,8 @@ fn prepare(job: &CommandJob) -> Result<(), StartFailure> {
     }
 }
 
-/// Takes back what init changed for itself, and tells which number the command has outside.
+/// Restores the umask and limits that init changed for itself, and reports the command's pid as
+/// seen outside its namespace.
 fn undo_init_changes(job: &CommandJob) -> Result<(), Errno> {
     let init_to_child = &job.progress.init_to_child;
     set_umask(init_to_child.umask.load(SeqCst));
@@ -79,7 +83,8 @@ fn undo_init_changes(job: &CommandJob) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Gives up what is still needed up to here. The filter is the last: it holds for this process, too.
+/// Drops capabilities and installs the seccomp filter. The filter comes last because it applies to
+/// this process, too.
 fn drop_privileges(parts: &EncodedSetup<'_>, watch: Option<c_int>) -> Result<(), StartFailure> {
     drop_capabilities().map_err(start_progress::setup_failure)?;
     let listener = restrict_by_filter(parts.filter(), watch.is_some())
@@ -90,15 +95,15 @@ fn drop_privileges(parts: &EncodedSetup<'_>, watch: Option<c_int>) -> Result<(),
     Ok(())
 }
 
-/// Puts every descriptor on its number and closes all others, but for the one that a listener is
-/// passed to, which is closed on exec.
+/// Moves every descriptor to its number and closes all others, except the socket that receives the
+/// seccomp listener, which has close-on-exec set.
 fn place_descriptors(job: &CommandJob) -> Result<Option<c_int>, Errno> {
     let mut standard = job.standard;
     let mut extra = job.extra;
     let targets = extra[..job.extra_count].iter().map(|(_, target)| *target);
-    // Descriptors are moved above all targets, and no higher: the limit of open files may be low.
+    // Moved just above all targets, because the limit of open files may be low.
     let above_targets = targets.max().unwrap_or(2).max(2) + 1;
-    // Only numbers among the targets can be in the way of another; they are low or few.
+    // Only a descriptor with the number of a target can be overwritten.
     for fd in &mut standard {
         if *fd <= 2 {
             *fd = raw::dup_above(*fd, above_targets)?;
@@ -141,12 +146,12 @@ fn place_descriptors(job: &CommandJob) -> Result<Option<c_int>, Errno> {
     }
 }
 
-/// Tries every candidate, as `execvp` does. Returns only failures.
+/// Tries every candidate, as `execvp` does. Returns only if all fail.
 fn exec_command(job: &CommandJob) -> Errno {
     let mut refused = None;
     let mut candidate = job.candidates;
     loop {
-        // SAFETY: the table ends in a null, where the loop ends.
+        // SAFETY: the table ends with a null pointer, where the loop stops.
         let path = unsafe { *candidate };
         if path.is_null() {
             return refused.unwrap_or(libc::ENOENT);
@@ -157,16 +162,16 @@ fn exec_command(job: &CommandJob) -> Errno {
             libc::ENOEXEC => return exec_with_shell(job, path),
             errno => return errno,
         }
-        // SAFETY: the place behind one that is not null is in the table.
+        // SAFETY: an entry that is not null is followed by another one.
         candidate = unsafe { candidate.add(1) };
     }
 }
 
-/// A text without `#!` is a script of the shell's.
+/// Runs a text file without `#!` with the shell.
 fn exec_with_shell(job: &CommandJob, script: *const c_char) -> Errno {
-    // SAFETY: the table has a place for the script behind the shell's name.
+    // SAFETY: the table has a slot for the script after the shell's name.
     let place = unsafe { job.shell_argv.add(1) };
-    // SAFETY: the place belongs to this job, and the script's name outlives it.
+    // SAFETY: the slot belongs to this job, and the script's name outlives it.
     unsafe { place.write(script) };
     raw::execve(c"/bin/sh".as_ptr(), job.shell_argv, job.env)
 }

@@ -1,4 +1,4 @@
-//! What the server sends its spawner: one frame a command, descriptors beside it.
+//! The command that the server sends to the spawner: one frame, with descriptors attached.
 
 use std::{
     ffi::{CString, OsStr, OsString},
@@ -10,12 +10,12 @@ use std::{
 
 use crate::enclosure::Enclosure;
 
-/// Everything about a command that the kernel needs. Nothing is looked up or checked later.
+/// Everything that starting a command needs. The spawner looks up and validates nothing.
 #[derive(Debug)]
 pub struct Spec {
     /// Paths to try for the program, in order.
     pub candidates: Vec<CString>,
-    /// Arguments, the name of the program included.
+    /// Arguments, including the program's name.
     pub argv: Vec<CString>,
     /// `NAME=value` pairs.
     pub env: Vec<CString>,
@@ -27,17 +27,17 @@ pub struct Spec {
     pub stdout: OwnedFd,
     /// Standard error.
     pub stderr: OwnedFd,
-    /// The standard descriptors are a terminal, which becomes the controlling one.
+    /// Whether the standard descriptors are a terminal, which becomes the controlling terminal.
     pub terminal: bool,
-    /// Descriptors beside the standard ones.
+    /// Descriptors that the command inherits in addition to the standard ones.
     pub extra: Vec<Extra>,
     /// Resource limits.
     pub limits: Vec<ResourceLimit>,
-    /// What encloses it.
+    /// Sandbox set-up to apply between clone and exec.
     pub enclosure: Option<Enclosure>,
 }
 
-/// A descriptor that the command inherits beside the standard ones.
+/// A descriptor that the command inherits in addition to the standard ones.
 #[derive(Debug)]
 pub struct Extra {
     /// The descriptor.
@@ -46,27 +46,27 @@ pub struct Extra {
     pub target: u8,
 }
 
-/// One resource limit, soft and hard.
+/// A resource limit, both soft and hard.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ResourceLimit {
-    /// Of what.
+    /// The limited resource.
     pub resource: LimitedResource,
-    /// How much.
+    /// The limit.
     pub value: u64,
 }
 
-/// What can be limited.
+/// A resource that can be limited.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LimitedResource {
-    /// Seconds of processor time.
+    /// CPU time in seconds.
     Cpu,
-    /// Bytes of private writable memory.
+    /// Private writable memory in bytes.
     Data,
     /// Processes of the account.
     Processes,
     /// Open descriptors.
     OpenFiles,
-    /// Bytes of a file that is written.
+    /// Size of a written file in bytes.
     FileSize,
 }
 
@@ -82,25 +82,25 @@ impl LimitedResource {
     }
 }
 
-/// Most descriptors beside the standard ones.
+/// Most descriptors in addition to the standard ones.
 pub const MAX_EXTRA: usize = 4;
-/// Most limits: one of each.
+/// Most limits: one of each resource.
 pub(super) const MAX_LIMITS: usize = 5;
 /// Length of the body and number of descriptors.
 pub(super) const PREFIX_BYTES: usize = 8;
-/// Most descriptors of an enclosure: its ruleset and its door.
+/// Most descriptors of a sandbox set-up: the Landlock ruleset and the socket for listeners.
 const MAX_ENCLOSURE_FDS: usize = 2;
-/// Most descriptors that travel with a frame.
+/// Most descriptors attached to a frame.
 pub const MAX_FDS: usize = 4 + MAX_EXTRA + MAX_ENCLOSURE_FDS;
-/// Flags, limits, extra targets, how many texts of each kind follow, and how many bytes of an
-/// enclosure after them.
+/// Flags, limits, targets of inherited descriptors, the number of strings of each kind, and the
+/// length of the sandbox set-up after them.
 pub(super) const HEAD_BYTES: usize = 4 + 4 + MAX_LIMITS * 12 + 4 + MAX_EXTRA * 4 + 4 * 4;
-/// Longest frame: the kernel takes at most 6 MiB of arguments and environment, and thousands of
-/// steps of an enclosure are less.
+/// Longest frame. The kernel accepts at most 6 MiB of arguments and environment, and thousands of
+/// sandbox steps need less.
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
 
 impl Spec {
-    /// Encodes everything but the descriptors.
+    /// Encodes everything except the descriptors.
     pub fn encode(&self) -> Vec<u8> {
         let texts = || {
             std::iter::once(&self.cwd)
@@ -146,7 +146,7 @@ impl Spec {
         frame
     }
 
-    /// Returns the descriptors in the order in which they travel.
+    /// Returns the descriptors in the order in which they are sent.
     pub fn descriptors<'a>(&'a self, control: BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
         use std::os::fd::AsFd;
 
@@ -163,7 +163,7 @@ impl Spec {
             .collect()
     }
 
-    /// Returns the paths where `program` may be, as `execvp` would try them.
+    /// Returns the paths at which `execvp` would look for `program`.
     pub fn candidates(program: &OsStr, path: Option<&OsStr>) -> Vec<OsString> {
         if program.as_bytes().contains(&b'/') {
             return vec![program.to_owned()];
@@ -187,6 +187,6 @@ impl Spec {
 }
 
 fn push_u32(frame: &mut Vec<u8>, number: usize) {
-    // Lengths are below MAX_FRAME_BYTES; a longer frame is refused before it is sent.
+    // Lengths are below MAX_FRAME_BYTES; a longer frame is rejected before it is sent.
     frame.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());
 }

@@ -1,5 +1,5 @@
-//! The memory of one supervisor: its stack, those of the init and the child it may have, and what
-//! the child is to be.
+//! The memory of one supervisor: its stack, the stacks of its init and child, and the job they work
+//! from.
 
 use std::{
     ffi::{c_char, c_int},
@@ -14,20 +14,20 @@ use super::{
 };
 use crate::enclosure::EncodedSetup;
 
-/// Stack of a supervisor with its job above it, and stack of its child before exec. Pages that are
-/// not touched cost nothing.
+/// Stack of a supervisor, with the job above it, and stack of its child before exec. Untouched
+/// pages are not allocated.
 const STACK_BYTES: usize = 32 << 10;
-/// Stack of an init, which has tables of slots and guards, and copies of paths on it.
+/// Stack of an init, which holds tables of mount slots and guards, and copies of paths.
 const INIT_STACK_BYTES: usize = 128 << 10;
-/// Where each stack ends, and where what is not a stack begins.
+/// Offsets where each stack ends, and where the tables begin.
 const INIT_STACK_TOP: usize = STACK_BYTES + INIT_STACK_BYTES;
 const CHILD_STACK_TOP: usize = INIT_STACK_TOP + STACK_BYTES;
-/// The job at the top of the supervisor's own memory, where the first page of the stack is anyway.
+/// Size of the job, which lies above the supervisor's stack in a page that is touched anyway.
 const JOB_BYTES: usize = size_of::<CommandJob>().next_multiple_of(16);
-/// Regions are made in steps of this, so that a used one fits the next command.
+/// Granularity of region sizes, so that a spare region fits the next command.
 const STEP_BYTES: usize = 256 << 10;
 
-/// What a supervisor and its child work from. Plain numbers and pointers into the same region.
+/// The job of a supervisor and its child: plain numbers, and pointers into the same region.
 #[derive(Debug)]
 pub(super) struct CommandJob {
     pub(super) control: c_int,
@@ -41,32 +41,32 @@ pub(super) struct CommandJob {
     pub(super) candidates: *const *const c_char,
     pub(super) argv: *const *const c_char,
     pub(super) env: *const *const c_char,
-    /// `/bin/sh`, a place for the script, and the arguments: for texts without `#!`.
+    /// `/bin/sh`, a slot for the script, and the arguments: for text files without `#!`.
     pub(super) shell_argv: *mut *const c_char,
-    /// An encoded enclosure, if there is one.
+    /// The encoded sandbox set-up, if any.
     enclosure: (*const u8, usize),
     pub(super) landlock: c_int,
     pub(super) listener_socket: c_int,
-    /// Numbers of the account and its group.
+    /// User id and group id.
     pub(super) account: (u32, u32),
     pub(super) init_stack_top: *mut u8,
     pub(super) child_stack_top: *mut u8,
-    /// What is needed only until the child has become the command.
+    /// Memory that is needed only until the child has executed the command.
     pub(super) discard: (*mut u8, usize),
     pub(super) spawner: i32,
     pub(super) signals: c_int,
-    /// What init and the child tell the supervisor.
+    /// Progress that init and the child report to the supervisor.
     pub(super) progress: StartProgress,
 }
 
 impl CommandJob {
-    /// Returns what encloses the command.
+    /// Returns the sandbox set-up of the command.
     pub(super) fn enclosure(&self) -> Option<EncodedSetup<'_>> {
         let (start, length) = self.enclosure;
         if length == 0 {
             return None;
         }
-        // SAFETY: the bytes lie in the job's region, and nobody writes to them.
+        // SAFETY: the bytes lie in the job's region and are never written.
         EncodedSetup::from_checked(unsafe { std::slice::from_raw_parts(start, length) })
     }
 }
@@ -79,10 +79,11 @@ pub(super) struct JobRegion {
 }
 
 impl JobRegion {
-    /// Maps a region for a body of this length and this many texts.
+    /// Maps a region of at least this many bytes.
     pub(super) fn map(region_bytes: usize) -> io::Result<Self> {
         let length = region_bytes.next_multiple_of(STEP_BYTES);
-        // SAFETY: an anonymous mapping at an address of the kernel's choice disturbs nothing.
+        // SAFETY: an anonymous mapping at an address of the kernel's choice affects no other
+        // memory.
         let start = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -112,10 +113,7 @@ impl JobRegion {
     }
 
     fn at(&self, offset: usize) -> *mut u8 {
-        assert!(
-            offset <= self.length,
-            "offsets are computed from the length"
-        );
+        assert!(offset <= self.length, "offset exceeds the region");
         // SAFETY: the offset was just checked against the mapping.
         unsafe { self.start.add(offset) }
     }
@@ -123,12 +121,12 @@ impl JobRegion {
 
 impl Drop for JobRegion {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and its supervisor was reaped before the region is dropped.
+        // SAFETY: this region owns the mapping, and its supervisor was reaped before.
         unsafe { libc::munmap(self.start.cast(), self.length) };
     }
 }
 
-/// A decoded frame: everything that is copied into a region.
+/// A parsed frame, ready to be copied into a region.
 #[derive(Debug)]
 pub(super) struct CommandFrame<'a> {
     bytes: &'a [u8],
@@ -138,7 +136,7 @@ pub(super) struct CommandFrame<'a> {
     enclosure: &'a [u8],
 }
 
-/// What a job needs to know of the spawner.
+/// Facts about the spawner that a job needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpawnerContext {
     pub(super) pid: i32,
@@ -147,7 +145,7 @@ pub(super) struct SpawnerContext {
 }
 
 impl<'a> CommandFrame<'a> {
-    /// Checks that a frame holds what it says.
+    /// Parses a frame and checks its counts.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let counts = HEAD_BYTES - 16;
         let enclosure = read_u32(bytes, counts + 12)?;
@@ -170,16 +168,16 @@ impl<'a> CommandFrame<'a> {
         (texts.iter().filter(|byte| **byte == 0).count() == expected).then_some(body)
     }
 
-    /// Returns how large a region must be.
+    /// Returns the required size of a region.
     pub(super) fn region_bytes(&self) -> usize {
-        // Each table ends in a null; the shell's has two places more than argv.
+        // Each table ends with a null pointer; the shell's has two more entries than argv.
         let pointers = self.candidates + self.argv * 2 + self.env + 6;
         let bytes = self.bytes.len() + self.enclosure.len();
         CHILD_STACK_TOP + pointers * size_of::<usize>() + bytes
     }
 
-    /// Lays the job out in `region`. `fds` are control, the standard three, the extra ones, and
-    /// those of the enclosure.
+    /// Writes the job into `region`. `fds` are the control socket, the three standard descriptors,
+    /// the inherited ones, and those of the sandbox set-up.
     pub(super) fn write_job(
         &self,
         region: &JobRegion,
@@ -228,11 +226,11 @@ impl<'a> CommandFrame<'a> {
         let texts = region.at(texts_at);
         let source = &self.bytes[HEAD_BYTES..];
         let enclosure = region.at(texts_at + source.len());
-        // SAFETY: `needed` counted these bytes, and the region belongs to this job alone.
+        // SAFETY: `region_bytes` counted these bytes, and the region belongs to this job alone.
         unsafe {
             ptr::copy_nonoverlapping(self.enclosure.as_ptr(), enclosure, self.enclosure.len())
         };
-        // SAFETY: `needed` counted these bytes, and the region belongs to this job alone.
+        // SAFETY: `region_bytes` counted these bytes, and the region belongs to this job alone.
         unsafe { ptr::copy_nonoverlapping(source.as_ptr(), texts, source.len()) };
 
         let mut table = PointerTable {
@@ -248,9 +246,9 @@ impl<'a> CommandFrame<'a> {
         table.push(c"/bin/sh".as_ptr());
         table.push(ptr::null());
         for index in 1..=self.argv {
-            // SAFETY: argv has this many places and the null behind them.
+            // SAFETY: argv has this many entries, followed by a null pointer.
             let place = unsafe { argv.add(index) };
-            // SAFETY: the place was just filled.
+            // SAFETY: the entry was just written.
             table.push(unsafe { place.read() });
         }
 
@@ -273,7 +271,7 @@ impl<'a> CommandFrame<'a> {
             account: origin.account,
             init_stack_top: region.at(INIT_STACK_TOP),
             child_stack_top: region.at(CHILD_STACK_TOP),
-            // An init stays on its stack, and reads the names of guards where they lie.
+            // Init keeps using its stack, and reads the guarded names in place.
             discard: match parts {
                 Some(parts) if parts.has_guards() => (region.at(INIT_STACK_TOP), STACK_BYTES),
                 Some(_) | None => (region.at(INIT_STACK_TOP), region.length - INIT_STACK_TOP),
@@ -282,13 +280,13 @@ impl<'a> CommandFrame<'a> {
             signals: origin.signals,
             progress: StartProgress::new(),
         };
-        // SAFETY: the place is aligned to 16 bytes, inside the region, and nobody else's.
+        // SAFETY: the address is aligned to 16 bytes, inside the region, and used by nothing else.
         unsafe { job.write(filled) };
         Some(job)
     }
 }
 
-/// Fills pointer tables from texts that lie one behind the other.
+/// Fills pointer tables from consecutive strings.
 struct PointerTable<'a> {
     next: *mut *const c_char,
     text: *const c_char,
@@ -297,9 +295,9 @@ struct PointerTable<'a> {
 
 impl PointerTable<'_> {
     fn push(&mut self, pointer: *const c_char) {
-        // SAFETY: `needed` counted every place that is filled.
+        // SAFETY: `region_bytes` counted every entry.
         unsafe { self.next.write(pointer) };
-        // SAFETY: one place further is inside the region, or the end of the tables.
+        // SAFETY: the next entry is inside the region, or the end of the tables.
         self.next = unsafe { self.next.add(1) };
     }
 
@@ -311,7 +309,7 @@ impl PointerTable<'_> {
             .position(|byte| *byte == 0)
             .map_or(0, |end| end + 1);
         self.source = &self.source[length..];
-        // SAFETY: the copy of the texts is as long as the source that was just advanced.
+        // SAFETY: the copied strings are as long as the source that was just advanced.
         self.text = unsafe { self.text.add(length) };
         text
     }

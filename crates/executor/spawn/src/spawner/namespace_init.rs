@@ -1,8 +1,8 @@
-//! The first process in an enclosed command's namespaces: makes them, starts the command, reaps,
-//! and ends when nothing is left. Shares the spawner's memory; nothing here allocates, locks or returns.
+//! Init, the first process in the namespaces of a command: sets them up, starts the command, reaps
+//! its descendants, and exits when none is left.
 //!
-//! It keeps its permitted capabilities, so that the command, which has none, can neither trace it
-//! nor look into it.
+//! Shares the spawner's memory; nothing here allocates, locks or returns. Init keeps its permitted
+//! capabilities, so that the command, which has none, can neither trace nor inspect it.
 
 use std::{
     ffi::{c_int, c_void},
@@ -25,7 +25,7 @@ use crate::{
     raw::{self, Errno},
 };
 
-/// Starts an init and waits for it to start the command.
+/// Starts an init and waits until it has started the command.
 pub(super) fn start(
     job: &CommandJob,
     namespaces: NamespaceFlags,
@@ -40,20 +40,21 @@ pub(super) fn start(
             flags |= flag;
         }
     }
-    let refused = |errno| start_progress::setup_failure(StepCode::Namespaces.failure()(errno));
-    let own = raw::pidfd_open(raw::getpid()).map_err(refused)?;
-    // Init looks at it once, to learn whether this process still lived when it began.
+    let to_failure = |errno| start_progress::setup_failure(StepCode::Namespaces.failure()(errno));
+    let own = raw::pidfd_open(raw::getpid()).map_err(to_failure)?;
+    // Init checks it once, to learn whether this process was still alive when init started.
     job.progress.init_to_child.outer_proc.store(own, SeqCst);
-    let [early_exit_rx, early_exit_tx] = raw::socket_pair().map_err(refused)?;
+    let [early_exit_rx, early_exit_tx] = raw::socket_pair().map_err(to_failure)?;
     job.progress.early_exit_tx.store(early_exit_tx, SeqCst);
     let argument = ptr::from_ref(job).cast_mut().cast();
     let word = ptr::from_ref(job.progress.init_futex());
-    // SAFETY: the stack is init's own; the region is kept until this process was reaped, which does
-    // not end before init has; the word is in the region.
+    // SAFETY: the stack is used by init only. The region is kept until this process was reaped, and
+    // this process outlives init. The futex lies in the region.
     let init = unsafe { raw::clone_vm(enter, job.init_stack_top, flags, argument, word) };
-    let init = init.map_err(refused)?;
-    // Whoever lets go of the mounts last takes them down, which takes a while. With this it is not
-    // init, for whose end somebody waits. If it fails, it is.
+    let init = init.map_err(to_failure)?;
+    // The process that drops the last reference to the mounts tears them down, which is slow. This
+    // descriptor makes it the supervisor instead of init, because the server waits for init.
+    // Failing to open it is harmless.
     let mount_namespace = raw::open_proc_file(init, c"ns/mnt").unwrap_or(-1);
     match job.progress.wait() {
         Some(command) => Ok(StartedCommand {
@@ -64,14 +65,15 @@ pub(super) fn start(
         }),
         None => {
             raw::wait_for(init);
-            // Without a failure of its own it was killed.
-            Err(job.progress.failure().unwrap_or(refused(libc::ESRCH)))
+            // Init reported no failure, so it was killed.
+            Err(job.progress.failure().unwrap_or(to_failure(libc::ESRCH)))
         }
     }
 }
 
 extern "C" fn enter(argument: *mut c_void) -> c_int {
-    // SAFETY: the supervisor passes its job, which outlives init. It is written to by atomics only.
+    // SAFETY: the supervisor passes its job, which outlives init and is written through atomics
+    // only.
     let job = unsafe { &*argument.cast::<CommandJob>() };
     match start_command(job) {
         Ok((command, watch)) => {
@@ -80,13 +82,13 @@ extern "C" fn enter(argument: *mut c_void) -> c_int {
         }
         Err(failure) => {
             job.progress.fail(failure);
-            // The supervisor is woken by that.
+            // The exit wakes the supervisor.
             raw::exit(1)
         }
     }
 }
 
-/// Makes the namespaces what they are to be, and starts the command in them.
+/// Sets up the namespaces and starts the command in them.
 fn start_command(job: &CommandJob) -> Result<(i32, Option<GuardWatch>), StartFailure> {
     let Some(parts) = job.enclosure() else {
         return Err(start_progress::failed_at(Stage::Setup)(libc::EINVAL));
@@ -100,7 +102,8 @@ fn start_command(job: &CommandJob) -> Result<(i32, Option<GuardWatch>), StartFai
     }
     let stack = job.child_stack_top;
     let argument = ptr::from_ref(job).cast_mut().cast();
-    // SAFETY: the child's stack is its own; this process is suspended until the child is done.
+    // SAFETY: the child's stack is used by the child only; this process is suspended until the
+    // child has executed or exited.
     let command = unsafe {
         raw::clone_vm(
             child_setup::enter,
@@ -118,25 +121,25 @@ fn start_command(job: &CommandJob) -> Result<(i32, Option<GuardWatch>), StartFai
 }
 
 fn prepare(job: &CommandJob, parts: &EncodedSetup<'_>) -> Result<Option<GuardWatch>, SetupFailure> {
-    let refused = StepCode::Namespaces.failure();
-    let namespaces = parts.namespaces().ok_or_else(|| refused(libc::EINVAL))?;
+    let to_failure = StepCode::Namespaces.failure();
+    let namespaces = parts.namespaces().ok_or_else(|| to_failure(libc::EINVAL))?;
     let init_to_child = &job.progress.init_to_child;
-    // If the supervisor is killed, so is everything here.
-    raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize).map_err(&refused)?;
+    // Everything in here dies with the supervisor.
+    raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize).map_err(&to_failure)?;
     if raw::pidfd_has_exited(init_to_child.outer_proc.load(SeqCst)) {
         raw::exit(1);
     }
     init_to_child.umask.store(set_umask(0), SeqCst);
-    // Every slot is a descriptor.
-    let open_files = raw::raise_open_file_limit().map_err(&refused)?;
+    // Every mount slot is a descriptor.
+    let open_files = raw::raise_open_file_limit().map_err(&to_failure)?;
     for (place, limit) in init_to_child.open_files.iter().zip(open_files) {
         place.store(limit, SeqCst);
     }
-    let outer_proc = open_outer_proc().map_err(&refused)?;
+    let outer_proc = open_outer_proc().map_err(&to_failure)?;
     init_to_child.outer_proc.store(outer_proc, SeqCst);
     if !namespaces.processes {
-        // What the command leaves behind is reaped here all the same.
-        raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).map_err(&refused)?;
+        // Descendants of the command are reaped here even without a pid namespace.
+        raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).map_err(&to_failure)?;
     }
     if namespaces.user {
         map_account(job.account.0, job.account.1).map_err(StepCode::Account.failure())?;
@@ -144,29 +147,30 @@ fn prepare(job: &CommandJob, parts: &EncodedSetup<'_>) -> Result<Option<GuardWat
     if namespaces.network {
         set_up_network(parts, job.listener_socket).map_err(StepCode::Network.failure())?;
     }
-    make_mounts_private().map_err(&refused)?;
+    make_mounts_private().map_err(&to_failure)?;
     MountView::new(namespaces.processes).build(parts)?;
-    // The view outside knows the command by another number, if it has a namespace of processes.
+    // With a pid namespace, the outer procfs knows the command by another pid.
     let processes = if namespaces.processes && parts.has_guards() {
-        open_outer_proc().map_err(&refused)?
+        open_outer_proc().map_err(&to_failure)?
     } else {
         outer_proc
     };
     GuardWatch::open(parts, processes)
 }
 
-/// Reaps until nothing is left. What the command left behind may still have something to say: its end
-/// is told at once, and the rest is the supervisor's to kill.
+/// Reaps until no process is left. If descendants outlive the command, reports its exit at once;
+/// killing them is up to the supervisor.
 fn reap_until_done(job: &CommandJob, command: i32, watch: Option<GuardWatch>) -> ! {
     let mut watch = watch;
     let early_exit_tx = job.progress.early_exit_tx.load(SeqCst);
     let received = watch.as_mut().map_or(Ok(()), GuardWatch::receive_listener);
-    // The ends of the command's pipes must not stay open here.
+    // The command's pipe ends must not stay open here.
     match &watch {
         Some(watch) => watch.close_others([job.signals, early_exit_tx]),
         None => close_all_except([early_exit_tx]),
     }
-    // Without a listener the command is lost, and without its capabilities in check so is this.
+    // Without the listener the command cannot work, and with extra capabilities init must not run
+    // on.
     if received.is_err() || keep_only_ptrace().is_err() {
         raw::exit(1);
     }
@@ -193,7 +197,7 @@ fn reap_until_done(job: &CommandJob, command: i32, watch: Option<GuardWatch>) ->
     raw::exit(0)
 }
 
-/// Reaps what has ended. Tells whether anything is left.
+/// Reaps all children that have exited. Returns whether any child is left.
 fn reap_ended(job: &CommandJob, command: i32) -> bool {
     loop {
         match reap(job, command, raw::wait_any) {
@@ -206,7 +210,7 @@ fn reap_ended(job: &CommandJob, command: i32) -> bool {
 
 type WaitFn = fn(&mut c_int, &mut libc::rusage) -> Result<i32, Errno>;
 
-/// Reaps one child. `Ok(false)`: there is none to reap.
+/// Reaps one child. `Ok(false)`: none has exited.
 fn reap(job: &CommandJob, command: i32, wait: WaitFn) -> Result<bool, Errno> {
     let (mut status, mut usage) = (0, raw::zeroed_rusage());
     let pid = wait(&mut status, &mut usage)?;

@@ -1,12 +1,12 @@
-//! What a supervisor tells the server, and what the server asks of it.
+//! Messages between a supervisor and the server: reports, orders, and the error of a failed start.
 
 use std::{io, time::Duration};
 
 use crate::enclosure::SetupStep;
 
-/// Bytes of a report on the socket: six numbers of eight bytes.
+/// Size of a report on the socket: six 64-bit words.
 pub const REPORT_BYTES: usize = 48;
-/// Bytes of an order: kind and signal.
+/// Size of an order on the socket: kind and signal.
 pub(super) const ORDER_BYTES: usize = 8;
 
 const STARTED: u64 = 1;
@@ -16,44 +16,44 @@ const EXITED: u64 = 3;
 const SIGNAL: u32 = 1;
 const KILL: u32 = 2;
 
-/// What happened to a command.
+/// Report of a supervisor about its command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SupervisorReport {
-    /// It runs.
+    /// The command is running.
     Started {
-        /// The command's number.
+        /// Pid of the command.
         pid: u32,
-        /// The supervisor's number.
+        /// Pid of the supervisor.
         supervisor: u32,
     },
-    /// It does not: at this step, for this reason.
+    /// The command could not be started.
     Failed {
-        /// The step, as [`Stage`](super::Stage) numbers them.
+        /// The failed stage, as a number of [`Stage`](super::Stage).
         stage: u32,
         /// The error number.
         errno: i32,
-        /// The part of an enclosure, if that is the step: its kind and its index.
+        /// The failed step of the sandbox set-up, if that is the stage: its kind and index.
         part: (u32, u32),
     },
-    /// It was reaped.
+    /// The command has exited and was reaped.
     Exited(ExitReport),
 }
 
-/// How a command ended.
+/// How a command exited.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ExitReport {
-    /// The status, as `wait` encodes it.
+    /// Exit status as encoded by `wait`.
     pub status: i32,
-    /// Time in user mode, descendants that were waited for included.
+    /// CPU time in user mode, including descendants that were waited for.
     pub user: Duration,
-    /// Time in the kernel.
+    /// CPU time in kernel mode.
     pub system: Duration,
-    /// Most memory resident at once.
+    /// Peak resident memory.
     pub max_rss_bytes: u64,
 }
 
 impl SupervisorReport {
-    /// Encodes for the socket. Allocates nothing.
+    /// Encodes the report for the socket, without allocating.
     #[expect(clippy::cast_sign_loss, reason = "numbers travel as bit patterns")]
     pub fn encode(self) -> [u8; REPORT_BYTES] {
         let words: [u64; 6] = match self {
@@ -86,7 +86,7 @@ impl SupervisorReport {
         bytes
     }
 
-    /// Decodes from the socket.
+    /// Decodes a report from the socket.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "numbers travel as bit patterns"
@@ -118,17 +118,17 @@ impl SupervisorReport {
     }
 }
 
-/// What the server asks of a supervisor.
+/// Order of the server to a supervisor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SupervisorOrder {
-    /// Signal the process group of the command.
+    /// Signal the command's process group.
     Signal(i32),
-    /// Kill everything that descends from the command.
+    /// Kill the command and all its descendants.
     Kill,
 }
 
 impl SupervisorOrder {
-    /// Encodes for the socket.
+    /// Encodes the order for the socket.
     pub fn encode(self) -> [u8; ORDER_BYTES] {
         let (kind, signal) = match self {
             Self::Signal(signal) => (SIGNAL, signal),
@@ -155,26 +155,26 @@ fn micros(duration: Duration) -> u64 {
         .saturating_add(u64::from(duration.subsec_micros()))
 }
 
-/// Where starting a command can fail.
+/// Stage of starting a command, as named in errors.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
 pub enum Stage {
-    /// Descriptors, session, terminal.
+    /// Descriptors, session and terminal.
     Setup = 1,
-    /// The working directory.
+    /// Changing to the working directory.
     Chdir = 2,
-    /// A resource limit.
+    /// Setting a resource limit.
     Limit = 3,
-    /// The program.
+    /// Executing the program.
     Exec = 4,
-    /// The process itself.
+    /// Cloning the process.
     Clone = 5,
-    /// What encloses it.
+    /// The sandbox set-up.
     Enclosure = 6,
 }
 
 impl Stage {
-    /// Returns the stage that a report names.
+    /// Returns the stage of a report.
     pub fn from_number(number: u32) -> Self {
         match number {
             2 => Self::Chdir,
@@ -187,38 +187,38 @@ impl Stage {
     }
 }
 
-/// Why a command does not run. In every case nothing is left running.
+/// Why a command was not started. Nothing is left running in any of these cases.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpawnError {
-    /// Host: a step failed.
+    /// Host: a stage failed.
     #[error("process could not be started")]
     Host {
-        /// The step.
+        /// The failed stage.
         stage: Stage,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Host: it was not enclosed. It is never run without.
+    /// Host: the sandbox could not be set up. The command never runs without it.
     #[error("cannot {part}")]
     Enclosure {
-        /// What the host refused.
+        /// The failed step.
         part: SetupStep,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Caller: the operating system's texts end at a NUL byte.
+    /// Caller: strings of the operating system end at a NUL byte.
     #[error("{0} must not contain a NUL byte")]
     Nul(&'static str),
-    /// Host: the supervisor vanished before it said anything.
+    /// Host: the supervisor exited before it sent a report.
     #[error("process supervisor is gone")]
     Lost,
 }
 
 impl SpawnError {
-    /// Returns the error with everything that caused it, for places that keep a text only.
+    /// Returns the error with all its causes, for callers that keep only text.
     pub fn explained(&self) -> String {
         let mut text = self.to_string();
         let mut source = std::error::Error::source(self);
@@ -230,7 +230,7 @@ impl SpawnError {
         text
     }
 
-    /// Tells whether an enclosure was refused because a path is not there any more, or is a link now.
+    /// Returns whether the sandbox set-up failed because a path was removed or replaced by a link.
     pub fn is_about_missing_files(&self) -> bool {
         let Self::Enclosure { source, .. } = self else {
             return false;
@@ -241,7 +241,7 @@ impl SpawnError {
             .contains(&errno)
     }
 
-    /// Says that a step failed.
+    /// Creates the error of a failed stage.
     pub fn host(stage: Stage, source: io::Error) -> Self {
         Self::Host { stage, source }
     }

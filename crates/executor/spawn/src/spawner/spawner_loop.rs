@@ -1,5 +1,5 @@
-//! The spawner's own loop: takes frames, clones supervisors, reaps them; continues those that were
-//! stopped, and kills what those leave behind that were killed.
+//! The event loop of the spawner: receives frames, clones supervisors, reaps them, continues
+//! stopped ones, and kills the orphans of killed ones.
 
 use std::{
     collections::HashMap,
@@ -23,19 +23,19 @@ use super::{
 };
 use crate::{enclosure::current_account, process_tree as tree, raw};
 
-/// Regions kept for the next command: short commands then map no memory.
+/// Most regions kept for reuse, so that short commands need not map memory.
 const SPARE_REGIONS: usize = 64;
 
-/// How often one supervisor may be stopped before its tree is killed: nobody stops it that often by
-/// accident, and continuing it takes time that others wait for.
+/// How often a supervisor may be stopped before its tree is killed. Nothing stops it that often by
+/// accident, and continuing it delays others.
 const MAX_STOPS: u32 = 100;
-/// How long to wait before a tree is killed again.
+/// How long to wait before killing orphans again.
 const KILL_RETRY_INTERVAL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 20_000_000,
 };
-/// How often supervisors are continued when the server is gone, before their trees are killed from here;
-/// then before they are killed themselves; then before what cannot be killed is left.
+/// After the server is gone: rounds of continuing supervisors before their trees are killed from
+/// here, before they are killed themselves, and before the spawner gives up.
 const SHUTDOWN_ROUNDS: [u32; 3] = [5, 50, 250];
 
 /// Serves the socket on standard input until it closes. Never returns.
@@ -53,14 +53,14 @@ struct SpawnerLoop {
     account: (u32, u32),
     supervisors: HashMap<i32, SupervisorEntry>,
     spare_regions: Vec<JobRegion>,
-    /// Regions of supervisors that were killed: something that dies with them may not be dead yet.
+    /// Regions of killed supervisors. Processes that use them may not have died yet.
     retired_regions: Vec<JobRegion>,
-    /// Orphans of killed supervisors may be here.
+    /// Whether orphans of killed supervisors may be children of this process.
     has_orphans: bool,
     body: Vec<u8>,
 }
 
-/// A supervisor that was not reaped.
+/// A supervisor that was not reaped yet.
 struct SupervisorEntry {
     region: JobRegion,
     stops: u32,
@@ -68,17 +68,19 @@ struct SupervisorEntry {
 
 impl SpawnerLoop {
     fn new() -> Option<Self> {
-        // A child starts with default dispositions, whatever the server inherited.
+        // Children start with default dispositions, even if the server inherited others.
         for signal in 1..=64 {
-            // Errors are for the signals that have no other disposition.
+            // Fails for SIGKILL and SIGSTOP.
             let _ = raw::reset_signal(signal);
         }
         let signals = block_signals()?;
         raw::prctl(libc::PR_SET_NAME, c"exec-spawner".as_ptr() as usize).ok()?;
         raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).ok()?;
-        // The death of the server closes the socket. If this process is stopped then, it is continued.
+        // The server's death closes the socket; this signal continues a stopped spawner to notice
+        // it.
         raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT as usize).ok()?;
-        // Away from the server's terminal and group: what is typed there is not for us.
+        // Leaves the server's terminal and process group, so that keys typed there do not signal
+        // it.
         let _ = raw::setsid();
         Some(Self {
             socket: rustix::stdio::stdin(),
@@ -105,7 +107,7 @@ impl SpawnerLoop {
             }
             let [socket, signals] = fds.map(|fd| fd.revents());
             if !socket.is_empty() && self.receive_frame().is_none() {
-                // The server is gone. Supervisors learn it from their own sockets.
+                // The server is gone. Supervisors notice it through their own sockets.
                 self.shut_down();
             }
             if !signals.is_empty() {
@@ -117,7 +119,7 @@ impl SpawnerLoop {
         }
     }
 
-    /// Waits until no supervisor is left, and does for those that are stopped what they cannot do.
+    /// Waits until no supervisor is left, and kills the trees of those that are stopped.
     fn shut_down(mut self) -> ! {
         let [kill_trees, kill_supervisors, drop_privileges] = SHUTDOWN_ROUNDS;
         for round in 0..drop_privileges {
@@ -139,7 +141,7 @@ impl SpawnerLoop {
         raw::exit(1)
     }
 
-    /// Takes one frame and starts its supervisor. `None`: there will be no more.
+    /// Receives one frame and starts its supervisor. `None`: the socket is closed or broken.
     fn receive_frame(&mut self) -> Option<()> {
         let mut prefix = [0; PREFIX_BYTES];
         let mut fds = Vec::new();
@@ -187,7 +189,7 @@ impl SpawnerLoop {
                 errno: libc::EAGAIN,
                 part: (0, 0),
             };
-            // A server that does not listen any more needs no answer.
+            // The server may have closed its end.
             let _ = send(
                 control,
                 &report.encode(),
@@ -218,8 +220,8 @@ impl SpawnerLoop {
         };
         let job = frame.write_job(&region, fds, origin)?;
         let stack = region.stack_top();
-        // SAFETY: the stack is the region's own, and the region is kept until the supervisor was
-        // reaped; the entry follows the rules.
+        // SAFETY: the stack belongs to the region, which is kept until the supervisor was reaped.
+        // `enter` neither allocates nor locks nor returns.
         let supervisor =
             unsafe { raw::clone_vm(supervisor::enter, stack, 0, job.cast(), std::ptr::null()) };
         let supervisor = supervisor.ok()?;
@@ -236,7 +238,7 @@ impl SpawnerLoop {
             match raw::wait_any_or_stopped(&mut status) {
                 Ok(pid @ 1..) if libc::WIFSTOPPED(status) => self.resume_supervisor(pid),
                 Ok(pid @ 1..) => self.remove_supervisor(pid, status),
-                // Nobody is left at all.
+                // No child is left.
                 Err(libc::ECHILD) => {
                     self.retired_regions.clear();
                     self.has_orphans = false;
@@ -247,7 +249,7 @@ impl SpawnerLoop {
         }
     }
 
-    /// Continues a supervisor that was stopped. A command that does it again and again is killed.
+    /// Continues a stopped supervisor. Kills the tree of a command that stops it repeatedly.
     fn resume_supervisor(&mut self, pid: i32) {
         let Some(supervisor) = self.supervisors.get_mut(&pid) else {
             return;
@@ -259,12 +261,12 @@ impl SpawnerLoop {
         let _ = raw::kill(pid, libc::SIGCONT);
     }
 
-    /// Drops what is known of a process that has ended.
+    /// Removes a supervisor that has exited, and keeps its region for reuse.
     fn remove_supervisor(&mut self, pid: i32, status: i32) {
         let Some(SupervisorEntry { region, .. }) = self.supervisors.remove(&pid) else {
             return;
         };
-        // One that gave up, or did not come to its command, ends with an error.
+        // A supervisor that gave up, or did not start its command, exits with an error.
         self.has_orphans |= status != 0;
         if libc::WIFSIGNALED(status) {
             self.retired_regions.push(region);
@@ -273,8 +275,8 @@ impl SpawnerLoop {
         }
     }
 
-    /// Kills what a supervisor left behind that was itself killed: it was adopted here. Its own children
-    /// come when it has died, so that this is repeated until nobody comes any more.
+    /// Kills orphans of killed supervisors, which this process has adopted. Repeated until none is
+    /// left, because an orphan's children are adopted only when it has died.
     fn kill_orphans(&mut self) {
         self.has_orphans = false;
         for pid in tree::children(self.pid) {
@@ -287,27 +289,27 @@ impl SpawnerLoop {
     }
 }
 
-/// Blocks every signal, here and in supervisors, and returns where to read the two that matter.
+/// Blocks every signal, here and in supervisors, and returns a signalfd for SIGCHLD and SIGCONT.
 fn block_signals() -> Option<OwnedFd> {
     use std::os::fd::FromRawFd;
 
     let mut all = MaybeUninit::uninit();
-    // SAFETY: the set is a place for the call to fill.
+    // SAFETY: the call initialises the set.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: the call above filled it.
+    // SAFETY: the call above initialised it.
     let all = unsafe { all.assume_init() };
-    // SAFETY: both sets are valid, and the old mask is not asked for.
+    // SAFETY: the set is valid, and a null pointer for the old mask is allowed.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut()) };
     let mut wanted = MaybeUninit::uninit();
-    // SAFETY: the set is a place for the call to fill.
+    // SAFETY: the call initialises the set.
     unsafe { libc::sigemptyset(wanted.as_mut_ptr()) };
-    // SAFETY: the call above filled it.
+    // SAFETY: the call above initialised it.
     let mut wanted = unsafe { wanted.assume_init() };
     for signal in [libc::SIGCHLD, libc::SIGCONT] {
         // SAFETY: the set is valid and the signals exist.
         unsafe { libc::sigaddset(&raw mut wanted, signal) };
     }
-    // SAFETY: the set is valid; a new descriptor is asked for.
+    // SAFETY: the set is valid; -1 requests a new descriptor.
     let fd = unsafe {
         libc::signalfd(
             -1,
@@ -315,6 +317,6 @@ fn block_signals() -> Option<OwnedFd> {
             libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
         )
     };
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and owned by nothing else.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }

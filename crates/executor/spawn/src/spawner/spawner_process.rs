@@ -1,4 +1,4 @@
-//! A spawner as its parent sees it, and the orphans that a dead one leaves.
+//! A spawner process as its parent sees it, and the orphans of a dead spawner.
 
 use std::{
     io,
@@ -19,21 +19,21 @@ use rustix::{
 use super::SPAWNER_NAME;
 use crate::process_tree::{self as tree, ProcessStat};
 
-/// Spawners of this process that have not been reaped. They belong to the process like its children do:
-/// orphans come to the process, not to whoever started their ancestor.
+/// Pids of spawners of this process that were not reaped. Global, because orphans become children
+/// of the process, whichever handle started their ancestor.
 static LIVE_SPAWNERS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
-/// Makes this process the one that orphans of its commands come to when supervisor and spawner were
-/// killed, so that it can kill them. For programs that start processes through spawners only, or in their
-/// own session: other children are left alone.
+/// Makes this process a subreaper: it adopts orphans of its commands after supervisor and spawner
+/// were killed, and can kill them. For programs that start processes only through spawners or in
+/// their own session; other children are not touched.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// Fails if the kernel refuses.
 pub fn adopt_orphans() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
-/// Tells whether orphans of this process's commands come to it.
+/// Returns whether this process adopts orphans of its commands.
 pub fn is_subreaper() -> bool {
     matches!(child_subreaper(), Ok(Some(_)))
 }
@@ -43,24 +43,24 @@ pub fn is_subreaper() -> bool {
 pub fn stop_orphans(kill: bool) -> bool {
     let orphans = tree::adopted_orphans(&live_spawners());
     for pid in &orphans {
-        // Supervisors among them were continued by the kernel and know what to do.
+        // The kernel has continued supervisors among them, which kill their own trees.
         if kill {
             tree::kill_descendants(*pid);
             tree::signal(*pid, Signal::KILL);
         } else {
             tree::signal(*pid, Signal::CONT);
         }
-        // Not reaped by anybody else: nobody here started it.
+        // Nothing else reaps it, because nothing in this process started it.
         let _ = waitpid(Pid::from_raw(*pid), WaitOptions::NOHANG);
     }
     !orphans.is_empty()
 }
 
-/// A spawner as its parent sees it.
+/// A spawner process as its parent sees it.
 #[derive(Debug)]
 pub struct SpawnerProcess {
     pid: i32,
-    /// Names the process, also when its number is another's.
+    /// A pidfd, which stays valid when the pid is reused.
     descriptor: OwnedFd,
     child: Mutex<process::Child>,
 }
@@ -76,13 +76,13 @@ impl SpawnerProcess {
             .stdin(socket)
             .stdout(Stdio::null())
             .stderr(Stdio::inherit());
-        // Whoever looks for orphans waits until it is known that this is none.
+        // Holds the lock while the pid is unknown, so that it is not taken for an orphan.
         let mut live = live_spawners();
         let child = command.spawn()?;
         let pid = child.id().cast_signed();
         live.push(pid);
         drop(live);
-        // Its number is its own until it is reaped, which happens below only.
+        // The pid cannot be reused before `reap` below.
         let number = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
         let descriptor = pidfd_open(number, PidfdFlags::empty())?;
         Ok(Self {
@@ -92,43 +92,44 @@ impl SpawnerProcess {
         })
     }
 
-    /// Returns a descriptor of the process, readable from its death on.
+    /// Returns a pidfd, which becomes readable when the process exits.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         self.descriptor.try_clone()
     }
 
-    /// Continues it, in case that somebody stopped it.
+    /// Continues the spawner, in case it was stopped.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the spawner.
     pub fn signal(&self, signal: Signal) {
         if let Err(errno) = pidfd_send_signal(&self.descriptor, signal) {
-            tracing::debug!(%errno, ?signal, "spawner was not signalled");
+            tracing::debug!(%errno, ?signal, "failed to signal spawner");
         }
     }
 
-    /// Tells whether a signal has stopped it, or a tracer holds it.
+    /// Returns whether a signal or a tracer has stopped the spawner.
     pub fn is_stopped(&self) -> bool {
         ProcessStat::read(self.pid).is_some_and(ProcessStat::is_stopped)
     }
 
-    /// Reaps it, if it has ended.
+    /// Reaps the spawner if it has exited.
     pub fn reap(&self) {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let mut live = live_spawners();
         match child.try_wait() {
             Ok(None) => {}
             Ok(Some(_)) => live.retain(|pid| *pid != self.pid),
-            Err(error) => tracing::debug!(%error, "spawner was not reaped"),
+            Err(error) => tracing::debug!(%error, "failed to reap spawner"),
         }
     }
 }
 
 impl Drop for SpawnerProcess {
     fn drop(&mut self) {
-        // It ends when its socket closes. One that is still on its way out is reaped with this process.
+        // The spawner exits when its socket closes. If it has not yet, it is reaped when this
+        // process exits.
         self.reap();
     }
 }

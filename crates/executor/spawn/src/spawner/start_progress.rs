@@ -1,4 +1,4 @@
-//! What init and the child tell the supervisor through the memory they share.
+//! Progress that init and the child report to the supervisor through shared memory.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 
@@ -8,27 +8,27 @@ use crate::{
     raw::{self, Errno},
 };
 
-/// Why a command does not run: the stage, why, and the part of an enclosure.
+/// A failed start: the stage, the error number, and the step of the sandbox set-up.
 pub(super) type StartFailure = (u32, Errno, (u32, u32));
 
-/// Written while others look at it.
+/// Progress of a start, written through atomics while the supervisor reads it.
 #[derive(Debug)]
 pub(super) struct StartProgress {
-    /// Zero from when init has ended; the kernel sees to that.
+    /// Futex; the kernel clears it when init exits.
     waiting: AtomicU32,
-    /// The command runs.
+    /// Whether the command is running.
     running: AtomicBool,
-    /// The command's number, as the supervisor sees it.
+    /// The command's pid as the supervisor sees it.
     command: AtomicI32,
     failure: [AtomicU32; 4],
     end: CommandExit,
-    /// Where init tells that the command has ended, and that something is left.
+    /// Socket on which init reports that the command has exited while descendants are left.
     pub(super) early_exit_tx: AtomicI32,
-    /// What the child needs to know of init.
+    /// Values that init passes to the child.
     pub(super) init_to_child: InitToChild,
 }
 
-/// How the command ended.
+/// How the command exited.
 #[derive(Debug)]
 struct CommandExit {
     known: AtomicBool,
@@ -41,18 +41,18 @@ struct CommandExit {
 /// Written by init before it clones the child.
 #[derive(Debug)]
 pub(super) struct InitToChild {
-    /// A descriptor of the view of processes outside. Negative: there is no init.
+    /// Descriptor of the outer procfs. Negative: no init.
     pub(super) outer_proc: AtomicI32,
-    /// Where the listener of a filter goes. Negative: there is none.
+    /// Socket that receives the seccomp listener. Negative: no listener.
     pub(super) listener_to: AtomicI32,
-    /// What init inherited and changed for itself.
+    /// Umask and limits that init inherited and changed for itself.
     pub(super) umask: AtomicU32,
     pub(super) open_files: [AtomicU64; 2],
 }
 
-/// The supervisor waits.
+/// The supervisor is waiting.
 const WAITING: u32 = 1;
-/// The supervisor need not wait any more.
+/// The start has succeeded; the supervisor stops waiting.
 const DECIDED: u32 = 2;
 
 impl StartProgress {
@@ -79,12 +79,12 @@ impl StartProgress {
         }
     }
 
-    /// Returns the word that the kernel clears when init ends.
+    /// Returns the futex that the kernel clears when init exits.
     pub(super) fn init_futex(&self) -> &AtomicU32 {
         &self.waiting
     }
 
-    /// Waits until the command runs, or init has ended. Returns the command's number if it runs.
+    /// Waits until the command is running or init has exited. Returns the pid of a running command.
     pub(super) fn wait(&self) -> Option<i32> {
         while self.waiting.load(SeqCst) == WAITING {
             raw::futex_wait(&self.waiting, WAITING);
@@ -92,7 +92,7 @@ impl StartProgress {
         self.running.load(SeqCst).then(|| self.command.load(SeqCst))
     }
 
-    /// Tells the supervisor that the command runs.
+    /// Reports to the supervisor that the command is running.
     pub(super) fn set_running(&self) {
         self.running.store(true, SeqCst);
         self.waiting.store(DECIDED, SeqCst);
@@ -130,12 +130,12 @@ impl StartProgress {
         self.end.known.store(true, SeqCst);
     }
 
-    /// The command was reaped by its init.
+    /// Returns whether init has reaped the command.
     pub(super) fn command_has_exited(&self) -> bool {
         self.end.known.load(SeqCst)
     }
 
-    /// Replaces an init's end by the command's own, if it is known.
+    /// Replaces the exit status of init by that of the command, if known.
     pub(super) fn apply_command_exit(&self, status: &mut i32, usage: &mut libc::rusage) {
         if !self.command_has_exited() {
             return;
@@ -151,12 +151,12 @@ impl StartProgress {
     }
 }
 
-/// A stage that failed.
+/// Creates the failure of a stage.
 pub(super) fn failed_at(stage: Stage) -> impl Fn(Errno) -> StartFailure {
     move |errno| (stage as u32, errno, (0, 0))
 }
 
-/// A part of an enclosure that was refused.
+/// Creates the failure of a sandbox set-up step.
 pub(super) fn setup_failure(failure: SetupFailure) -> StartFailure {
     (
         Stage::Enclosure as u32,

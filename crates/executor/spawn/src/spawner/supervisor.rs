@@ -1,4 +1,5 @@
 //! A supervisor: the parent of one command and the reaper of its descendants.
+//!
 //! Shares the spawner's memory; nothing here allocates, locks or returns.
 
 use std::{
@@ -16,21 +17,21 @@ use super::{
 };
 use crate::raw;
 
-/// How long a command lives before its supervisor gives back what only starting it needed.
+/// How long a command runs before its supervisor discards the memory that only the start needed.
 const DISCARD_DELAY_MS: u32 = 100;
-/// How often a kill is repeated while something lives. Orphans arrive as their parents die, and
-/// each death wakes the supervisor anyway.
+/// How often a kill is repeated while processes are left. Orphans arrive as their parents die, and
+/// each death also wakes the supervisor.
 const KILL_RETRY_MS: u32 = 20;
-/// How often a kill is repeated, when its server is gone, before what cannot be killed is left.
+/// How often a kill is repeated after the server is gone, before the supervisor gives up.
 const MAX_ORPHANED_KILL_ROUNDS: u32 = 250;
 
-/// Entry of a supervisor.
+/// Entry point of a supervisor.
 pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
-    // The signal comes when the spawner dies; it is read from the descriptor below. This one continues a
-    // process that was stopped.
+    // Sent when the spawner dies, and read from the signalfd below. SIGCONT also continues a
+    // stopped supervisor.
     let _ = raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT as usize);
-    // SAFETY: the spawner keeps the region until this process was reaped. Whoever shares the job
-    // writes to it by atomics only.
+    // SAFETY: the spawner keeps the region until this process was reaped. Others write to the job
+    // through atomics only.
     let job = unsafe { &*argument.cast::<CommandJob>() };
     if raw::getppid() != job.spawner || raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).is_err() {
         raw::exit(1);
@@ -52,7 +53,7 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
             raw::exit(1);
         }
     };
-    // The ends of the command's pipes must not stay open here, nor the spawner's socket.
+    // The command's pipe ends and the spawner's socket must not stay open here.
     close_all_except([job.control, job.signals, mount_namespace, early_exit_rx]);
     let started = SupervisorReport::Started {
         pid: command.unsigned_abs(),
@@ -73,24 +74,25 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
     .run()
 }
 
-/// Processes that were started.
+/// The processes of a started command.
 #[derive(Debug)]
 pub(super) struct StartedCommand {
-    /// The command, or its init.
+    /// Pid of the command, or of its init.
     pub(super) child: i32,
-    /// The command.
+    /// Pid of the command.
     pub(super) command: i32,
-    /// A descriptor that is kept as long as the supervisor lives, if it is one.
+    /// Descriptor of the mount namespace, kept open while the supervisor lives. Negative: none.
     pub(super) mount_namespace: c_int,
-    /// Readable when the command has ended before its init, if it is a descriptor.
+    /// Readable when the command has exited before its init. Negative: no init.
     pub(super) early_exit_rx: c_int,
 }
 
-/// Starts a command that has no init: child and command are the same.
+/// Starts a command without an init: child and command are the same process.
 fn start(job: &CommandJob) -> Result<StartedCommand, StartFailure> {
     let argument = ptr::from_ref(job).cast_mut().cast();
     let (stack, flags) = (job.child_stack_top, libc::CLONE_VFORK);
-    // SAFETY: the child's stack is its own; this process is suspended until the child is done.
+    // SAFETY: the child's stack is used by the child only; this process is suspended until the
+    // child has executed or exited.
     let child = unsafe { raw::clone_vm(child_setup::enter, stack, flags, argument, ptr::null()) };
     let child = child.map_err(start_progress::failed_at(Stage::Clone))?;
     match job.progress.failure() {
@@ -109,19 +111,19 @@ fn start(job: &CommandJob) -> Result<StartedCommand, StartFailure> {
 
 struct Supervisor<'a> {
     job: &'a CommandJob,
-    /// The command, or its init.
+    /// Pid of the command, or of its init.
     child: i32,
-    /// The command, and its process group.
+    /// Pid of the command, and id of its process group.
     command: i32,
-    /// Readable when the command has ended before its init. Negative: that is not waited for.
+    /// Readable when the command has exited before its init. Negative: not polled.
     early_exit_rx: c_int,
-    /// The command's end was told.
+    /// Whether the command's exit was reported.
     exit_reported: bool,
-    /// The child has ended, and with it the command.
+    /// Whether the child was reaped; the command is gone then, too.
     reaped: bool,
-    /// Everything is to die.
+    /// Whether the tree is being killed.
     killing: bool,
-    /// Nobody listens any more.
+    /// Whether the server is gone.
     orphaned: bool,
     kill_rounds: u32,
 }
@@ -167,7 +169,7 @@ impl Supervisor<'_> {
                 self.drain_signals();
             }
             if fds[2].revents != 0 {
-                // It rings once, also when init has ended.
+                // Readable once; also when init has exited.
                 self.early_exit_rx = -1;
                 if self.job.progress.command_has_exited() {
                     self.report_exit(0, &mut raw::zeroed_rusage());
@@ -185,7 +187,7 @@ impl Supervisor<'_> {
         let mut order = [0; ORDER_BYTES];
         match raw::receive(self.job.control, &mut order) {
             Ok(ORDER_BYTES) => match SupervisorOrder::decode(order) {
-                // The group's number is this command's only while it was not reaped.
+                // The process group id is the command's own only until the command is reaped.
                 Some(SupervisorOrder::Signal(signal)) if self.is_alive() => {
                     let _ = raw::kill(-self.command, signal);
                 }
@@ -193,7 +195,7 @@ impl Supervisor<'_> {
                 Some(SupervisorOrder::Signal(_)) | None => {}
             },
             Err(libc::EAGAIN | libc::EINTR) => {}
-            // The server let go of the process, or died.
+            // The server dropped the process, or died.
             Ok(_) | Err(_) => {
                 self.killing = true;
                 self.orphaned = true;
@@ -201,7 +203,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Anybody of the account can send these signals, so that they say nothing but "look again".
+    /// Drains the signalfd. Any process of the account can send these signals, so they only mean
+    /// "check again".
     fn drain_signals(&mut self) {
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
         while raw::read(self.job.signals, &mut record).is_ok() {}
@@ -212,7 +215,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Reaps what has ended. When nothing is left, so has the supervisor.
+    /// Reaps all exited children. Exits when no child is left.
     fn reap(&mut self) {
         loop {
             let (mut status, mut usage) = (0, raw::zeroed_rusage());
@@ -228,7 +231,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Tells how the command ended, once: like its child, unless init knows better.
+    /// Reports the exit of the command, once: the status of the child, unless init recorded
+    /// another.
     fn report_exit(&mut self, mut status: i32, usage: &mut libc::rusage) {
         if !self.exit_reported {
             self.exit_reported = true;
@@ -250,7 +254,7 @@ impl Supervisor<'_> {
             raw::exit(1);
         }
         if self.orphaned && raw::getppid() == self.job.spawner {
-            // The server is gone. The spawner ends what a stopped supervisor cannot, if it runs itself.
+            // The server is gone. The spawner must run to kill trees of stopped supervisors.
             let _ = raw::kill(self.job.spawner, libc::SIGCONT);
         }
         if self.is_alive() {
@@ -269,7 +273,7 @@ impl Supervisor<'_> {
     }
 }
 
-/// Calls `each` with the number of every child of this process.
+/// Calls `each` with the pid of every child of this process.
 fn for_each_child(mut each: impl FnMut(i32)) {
     let Ok(list) = raw::open_read(c"/proc/thread-self/children", 0) else {
         return for_each_child_in_proc(&mut each);
@@ -291,7 +295,7 @@ fn for_each_child(mut each: impl FnMut(i32)) {
     let _ = raw::close(list);
 }
 
-/// For kernels without the list of children: looks at the parent of every process.
+/// Checks the parent of every process, for kernels without a list of children.
 fn for_each_child_in_proc(each: &mut impl FnMut(i32)) {
     let own = raw::getpid();
     let Ok(proc) = raw::open_read(c"/proc", libc::O_DIRECTORY) else {
@@ -300,7 +304,7 @@ fn for_each_child_in_proc(each: &mut impl FnMut(i32)) {
     let mut buffer = [0; 4096];
     while let Ok(length @ 1..) = raw::directory_entries(proc, &mut buffer) {
         let mut at = 0;
-        // An entry: inode and offset (8 bytes each), its length (2), its type (1), its name.
+        // Layout of an entry: inode and offset (8 bytes each), length (2), type (1), name.
         while at + 19 < length {
             let entry = usize::from(u16::from_ne_bytes([buffer[at + 16], buffer[at + 17]]));
             let name = &buffer[at + 19..(at + entry).min(length)];
@@ -320,7 +324,8 @@ fn parent_of(pid: i32) -> Option<i32> {
     let mut stat = [0; 512];
     let length = raw::read(file, &mut stat).unwrap_or(0);
     let _ = raw::close(file);
-    // The name may hold anything; the parent is the second field behind its last parenthesis.
+    // The command name may contain anything; the parent is the second field after its last
+    // parenthesis.
     let end = stat[..length].iter().rposition(|byte| *byte == b')')?;
     raw::leading_number(stat.get(end + 4..length)?)
 }
@@ -338,12 +343,12 @@ fn exit_report(status: i32, usage: &libc::rusage) -> ExitReport {
     }
 }
 
-/// Sends a report. Three fit into any socket's buffer; a server that is gone needs none.
+/// Sends a report. Three fit into any socket buffer; the server may be gone.
 fn send_report(control: c_int, report: SupervisorReport) {
     while raw::send(control, &report.encode()) == Err(libc::EINTR) {}
 }
 
-/// Closes all descriptors but these.
+/// Closes all descriptors except these.
 pub(super) fn close_all_except<const N: usize>(kept: [c_int; N]) {
     let mut first = 0;
     while let Some(next) = kept.into_iter().filter(|fd| *fd >= first).min() {

@@ -1,4 +1,4 @@
-//! Names that cannot be made, and processes that enclose themselves.
+//! Guarded names, and processes that enter a sandbox themselves.
 
 use std::{
     ffi::OsStr,
@@ -11,21 +11,21 @@ use std::{
 
 use super::*;
 
-/// Rights of a Landlock ruleset: making directories, files, sockets, pipes and links, and moving.
+/// Landlock rights to create directories, files, sockets, pipes and links, and to move files.
 const MAKE: u64 = 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12 | 1 << 13;
 
-/// A ruleset in which nothing can be made. `None`: this kernel has none.
-pub(super) fn nothing_can_be_made() -> Option<OwnedFd> {
+/// Returns a ruleset that forbids creating anything. `None`: this kernel has no Landlock.
+pub(super) fn forbid_creation() -> Option<OwnedFd> {
     let handled = MAKE;
     let size = size_of_val(&handled);
     let args = [&raw const handled as usize, size, 0];
     let fd = call(libc::SYS_landlock_create_ruleset, args).ok()?;
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and owned by nothing else.
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Notifies of `mkdir` and `bind`, lets everything else pass.
-fn notify_of_directories_and_sockets() -> Vec<Instruction> {
+/// Notifies of `mkdir` and `bind`, and allows everything else.
+fn notify_of_mkdir_and_bind() -> Vec<Instruction> {
     let instruction = |code, if_true, k| Instruction {
         code,
         if_true,
@@ -47,10 +47,10 @@ fn notify_of_directories_and_sockets() -> Vec<Instruction> {
     ]
 }
 
-/// An enclosure in which `.git` cannot be made in a directory that is writable.
+/// Returns a set-up in which `.git` cannot be created in a writable directory.
 pub(super) fn guarding(path: &Path) -> Enclosure {
     let mut enclosure = namespaces(with_writable(read_only(), path));
-    enclosure.filter = notify_of_directories_and_sockets();
+    enclosure.filter = notify_of_mkdir_and_bind();
     enclosure.guards = vec![Guard {
         directory: c_path(path),
         names: vec![c".git".to_owned()],
@@ -59,8 +59,8 @@ pub(super) fn guarding(path: &Path) -> Enclosure {
 }
 
 #[tokio::test]
-async fn a_guarded_name_cannot_be_made_and_others_can() {
-    let Some(landlock) = nothing_can_be_made() else {
+async fn guarded_name_cannot_be_created_but_others_can() {
+    let Some(landlock) = forbid_creation() else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -83,17 +83,17 @@ async fn a_guarded_name_cannot_be_made_and_others_can() {
     );
 }
 
-/// The name under which the test's executable binds sockets.
+/// Name under which the test executable binds sockets.
 const BINDER: &str = "exec-binding-probe";
 
-/// Binds a socket to each argument, and says what became of it.
+/// Binds a socket to each argument, and prints the result.
 extern "C" fn bind_all() {
     let mut arguments = std::env::args_os();
     if arguments.next().as_deref() != Some(OsStr::new(BINDER)) {
         return;
     }
     for path in arguments {
-        // By a thread that is not the first, and that alone has the socket.
+        // By a thread other than the first, which alone has the socket.
         let bound = std::thread::spawn(move || {
             let flags = usize::try_from(libc::CLONE_FILES).unwrap();
             call(libc::SYS_unshare, [flags, 0, 0]).unwrap();
@@ -112,7 +112,7 @@ extern "C" fn bind_all() {
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = bind_all;
 
-/// A script that binds sockets in a directory: to what is free there, and to what is not.
+/// Returns a script that binds sockets in a directory, to guarded and unguarded names.
 pub(super) fn binding(path: &Path) -> String {
     let program = std::env::current_exe().unwrap();
     format!(
@@ -122,7 +122,7 @@ pub(super) fn binding(path: &Path) -> String {
     )
 }
 
-/// What became of them.
+/// Checks the results of `binding`.
 #[track_caller]
 pub(super) fn assert_bound(path: &Path, output: &str) {
     let refused = "Read-only file system (os error 30)";
@@ -137,8 +137,8 @@ pub(super) fn assert_bound(path: &Path, output: &str) {
 }
 
 #[tokio::test]
-async fn sockets_are_bound_but_to_guarded_names() {
-    let Some(landlock) = nothing_can_be_made() else {
+async fn sockets_can_be_bound_except_to_guarded_names() {
+    let Some(landlock) = forbid_creation() else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -150,8 +150,8 @@ async fn sockets_are_bound_but_to_guarded_names() {
 }
 
 #[tokio::test]
-async fn what_a_guarded_command_left_lives_until_the_tree_is_killed() {
-    let Some(landlock) = nothing_can_be_made() else {
+async fn descendants_of_guarded_command_live_until_the_tree_is_killed() {
+    let Some(landlock) = forbid_creation() else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -161,7 +161,7 @@ async fn what_a_guarded_command_left_lives_until_the_tree_is_killed() {
     let script = "setsid sleep 1000 & echo ready; kill -9 $$";
     let (child, output) = start(&spawner, enclosure, script).await.unwrap();
     let Some(SupervisorReport::Exited(exit)) = child.report().await else {
-        panic!("an exit is reported")
+        panic!("expected an exit report")
     };
     assert_eq!(exit.status, libc::SIGKILL);
     child.kill_tree();
@@ -174,7 +174,7 @@ async fn what_a_guarded_command_left_lives_until_the_tree_is_killed() {
 }
 
 #[tokio::test]
-async fn a_guarded_directory_must_exist() {
+async fn guarded_directory_must_exist() {
     let mut enclosure = guarding(Path::new("/usr"));
     let missing = Guard {
         directory: c"/nowhere".to_owned(),
@@ -184,17 +184,16 @@ async fn a_guarded_directory_must_exist() {
     let spawner = Spawner::default();
     let error = start(&spawner, enclosure, "true").await;
     let Err(SpawnError::Enclosure { part, source }) = error else {
-        panic!("expected a refusal: {error:?}")
+        panic!("expected a failed set-up: {error:?}")
     };
     assert_eq!(part, SetupStep::Guard(Some(missing)));
     assert_eq!(source.raw_os_error(), Some(libc::ENOENT));
 }
 
-/// The name under which the test's executable encloses itself and becomes a shell.
+/// Name under which the test executable enters a sandbox and runs a shell.
 const PROBE_NAME: &str = "exec-enclosed-probe";
 
-/// Encloses this process by the file that the first argument names, and runs a shell with the
-/// second.
+/// Enters the sandbox in the file named by the first argument, and runs a shell with the second.
 fn probe() {
     let mut arguments = std::env::args_os();
     if arguments.next().as_deref() != Some(OsStr::new(PROBE_NAME)) {
@@ -203,7 +202,7 @@ fn probe() {
     let bytes = std::fs::read(arguments.next().unwrap()).unwrap();
     let mut enclosure = Enclosure::decode(&bytes, Vec::new()).unwrap();
     if !enclosure.guards.is_empty() {
-        enclosure.landlock = nothing_can_be_made();
+        enclosure.landlock = forbid_creation();
     }
     if let Err(error) = enter(enclosure) {
         eprintln!("{error}: {}", error.source);
@@ -238,7 +237,7 @@ fn enter_and_run(enclosure: &Enclosure, script: &str) -> Output {
 }
 
 #[test]
-fn a_process_encloses_itself() {
+fn process_enters_a_sandbox() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().canonicalize().unwrap();
     let enclosure = namespaces(with_writable(read_only(), &path));
@@ -256,7 +255,7 @@ fn a_process_encloses_itself() {
 }
 
 #[test]
-fn what_the_host_refuses_is_named() {
+fn failed_step_is_named_in_the_error() {
     let step = Step::Protect {
         path: c"/nowhere".to_owned(),
     };
@@ -270,8 +269,8 @@ fn what_the_host_refuses_is_named() {
 }
 
 #[test]
-fn a_process_that_enclosed_itself_is_guarded() {
-    if nothing_can_be_made().is_none() {
+fn guards_apply_to_a_process_that_entered_a_sandbox() {
+    if forbid_creation().is_none() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -285,8 +284,8 @@ fn a_process_that_enclosed_itself_is_guarded() {
 }
 
 #[test]
-fn sockets_of_a_process_that_enclosed_itself_are_bound_but_to_guarded_names() {
-    if nothing_can_be_made().is_none() {
+fn process_that_entered_a_sandbox_can_bind_except_to_guarded_names() {
+    if forbid_creation().is_none() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! How an enclosed command starts, lives and ends, and its network.
+//! How a sandboxed command starts, runs and exits, and its network.
 
 use std::{io::Write, mem::MaybeUninit, net::TcpListener, os::unix::net::UnixStream};
 
@@ -7,12 +7,12 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use super::*;
 
 #[tokio::test]
-async fn an_empty_enclosure_takes_every_privilege() {
+async fn empty_setup_drops_all_privileges() {
     let script = "grep -E '^(CapInh|CapPrm|CapEff|CapBnd|CapAmb|NoNewPrivs)' /proc/self/status";
     let outcome = run(Enclosure::default(), script).await;
     let mut lines: Vec<&str> = outcome.output.lines().collect();
     if !rustix::process::geteuid().is_root() {
-        // Without privileges the bounding set cannot be emptied, and is of no use.
+        // Without privileges the bounding set cannot be emptied, but is useless.
         lines.retain(|line| !line.starts_with("CapBnd"));
     }
     assert!(lines.len() >= 5, "{lines:?}");
@@ -28,7 +28,7 @@ async fn an_empty_enclosure_takes_every_privilege() {
 }
 
 #[tokio::test]
-async fn namespaces_take_every_privilege_too() {
+async fn setup_with_namespaces_drops_all_privileges() {
     let script = "grep -E '^(CapPrm|CapEff|CapBnd|NoNewPrivs)' /proc/self/status; id -u";
     let zero = "0000000000000000";
     let user = rustix::process::geteuid().as_raw();
@@ -39,7 +39,7 @@ async fn namespaces_take_every_privilege_too() {
 }
 
 #[tokio::test]
-async fn exit_codes_and_signals_are_the_commands_own() {
+async fn exit_code_and_signal_of_the_command_are_reported() {
     let end = async |script| run(namespaces(read_only()), script).await.status;
     assert_eq!(end("exit 7").await, 7 << 8);
     assert_eq!(end("kill -9 $$").await, 9);
@@ -47,14 +47,14 @@ async fn exit_codes_and_signals_are_the_commands_own() {
 }
 
 #[tokio::test]
-async fn the_command_is_the_second_process_and_sees_only_its_own() {
+async fn command_has_pid_2_and_sees_only_its_namespace() {
     let script = "echo $$; cd /proc; echo [0-9]*";
     let outcome = run(namespaces(read_only()), script).await;
     assert_eq!(outcome, Outcome::exited(0, "2\n1 2\n"));
 }
 
 #[tokio::test]
-async fn the_reported_number_is_the_one_outside() {
+async fn reported_pid_is_the_outer_pid() {
     let spawner = Spawner::default();
     let enclosure = namespaces(read_only());
     let (child, _output) = start(&spawner, enclosure, "exec sleep 1000").await.unwrap();
@@ -64,20 +64,20 @@ async fn the_reported_number_is_the_one_outside() {
     assert_eq!(numbers.unwrap(), expected);
     child.signal(libc::SIGTERM);
     let Some(SupervisorReport::Exited(exit)) = child.report().await else {
-        panic!("an exit is reported")
+        panic!("expected an exit report")
     };
     assert_eq!(exit.status, libc::SIGTERM);
 }
 
 #[tokio::test]
-async fn what_the_command_left_lives_until_the_tree_is_killed() {
+async fn descendants_live_until_the_tree_is_killed() {
     let spawner = Spawner::default();
     let script = "setsid sleep 1000 & (setsid sleep 1000 &) ; exit 3";
     let (child, output) = start(&spawner, namespaces(read_only()), script)
         .await
         .unwrap();
     let Some(SupervisorReport::Exited(exit)) = child.report().await else {
-        panic!("an exit is reported")
+        panic!("expected an exit report")
     };
     assert_eq!(exit.status, 3 << 8);
     // Each of them holds the pipe.
@@ -86,20 +86,20 @@ async fn what_the_command_left_lives_until_the_tree_is_killed() {
     let held = rustix::io::read(&output, &mut rest);
     assert_eq!(held, Err(rustix::io::Errno::AGAIN));
     child.kill_tree();
-    // The exit is told once.
+    // The exit is reported once.
     assert_eq!(child.report().await, None);
     assert_eq!(rustix::io::read(&output, &mut rest), Ok(0));
 }
 
 #[tokio::test]
-async fn what_the_command_left_is_reaped_and_ends_by_itself() {
+async fn descendants_that_exit_are_reaped() {
     let spawner = Spawner::default();
     let script = "exec 2>&1; (trap '' TERM; sleep 0.05; echo late) & exit 4";
     let (child, output) = start(&spawner, namespaces(read_only()), script)
         .await
         .unwrap();
     let Some(SupervisorReport::Exited(exit)) = child.report().await else {
-        panic!("an exit is reported")
+        panic!("expected an exit report")
     };
     assert_eq!(exit.status, 4 << 8);
     assert_eq!(child.report().await, None);
@@ -111,7 +111,7 @@ async fn what_the_command_left_is_reaped_and_ends_by_itself() {
 }
 
 #[tokio::test]
-async fn a_killed_tree_takes_init_along() {
+async fn killing_the_tree_kills_init() {
     let spawner = Spawner::default();
     let script = "setsid sleep 1000 & echo ready; sleep 1000";
     let (child, output) = start(&spawner, namespaces(read_only()), script)
@@ -121,7 +121,7 @@ async fn a_killed_tree_takes_init_along() {
     output.read_exact(&mut [0; 6]).unwrap();
     child.kill_tree();
     let Some(SupervisorReport::Exited(exit)) = child.report().await else {
-        panic!("an exit is reported")
+        panic!("expected an exit report")
     };
     assert_eq!(exit.status, libc::SIGKILL);
     assert_eq!(child.report().await, None);
@@ -129,7 +129,7 @@ async fn a_killed_tree_takes_init_along() {
 }
 
 #[tokio::test]
-async fn a_dropped_child_takes_everything_along() {
+async fn dropping_the_child_kills_the_sandboxed_tree() {
     let spawner = Spawner::default();
     let script = "setsid sleep 1000 & echo ready; sleep 1000";
     let (child, output) = start(&spawner, namespaces(read_only()), script)
@@ -142,7 +142,7 @@ async fn a_dropped_child_takes_everything_along() {
 }
 
 #[tokio::test]
-async fn init_can_be_neither_signalled_nor_looked_into() {
+async fn init_can_be_neither_signalled_nor_inspected() {
     let script = "kill -9 1; kill -TERM 1; cat /proc/1/environ; ls /proc/1/root; echo alive";
     let outcome = run(namespaces(read_only()), script).await;
     assert_eq!(outcome.status, 0);
@@ -155,12 +155,12 @@ async fn init_can_be_neither_signalled_nor_looked_into() {
 async fn only_standard_descriptors_are_inherited() {
     let script = "ls /proc/self/fd; readlink /proc/1/fd/* 2>/dev/null";
     let outcome = run(namespaces(read_only()), script).await;
-    // `ls` itself opens the directory. Those of init can be counted at most, not used.
+    // `ls` itself opens the directory. The descriptors of init are not readable.
     assert_eq!(outcome.output, "0\n1\n2\n3\n");
 }
 
 #[tokio::test]
-async fn what_init_changes_for_itself_is_not_the_commands() {
+async fn umask_and_limits_of_init_are_not_inherited() {
     let script = "umask; ulimit -Sn; grep -E 'Sig(Blk|Ign)' /proc/self/status";
     let plain = run(Enclosure::default(), script).await;
     let outcome = run(namespaces(read_only()), script).await;
@@ -168,7 +168,7 @@ async fn what_init_changes_for_itself_is_not_the_commands() {
 }
 
 #[tokio::test]
-async fn a_program_that_cannot_run_is_reported_from_inside() {
+async fn exec_failure_inside_namespaces_is_reported() {
     let spawner = Spawner::default();
     let hidden = Step::Memory {
         slot: Slot(3),
@@ -188,7 +188,7 @@ async fn a_program_that_cannot_run_is_reported_from_inside() {
 }
 
 #[tokio::test]
-async fn root_needs_no_namespace_of_users() {
+async fn root_needs_no_user_namespace() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -202,8 +202,8 @@ async fn root_needs_no_namespace_of_users() {
 }
 
 #[tokio::test]
-async fn a_filter_is_in_force() {
-    // Loads the number of the call; `mkdir` and its kin fail, all others pass.
+async fn seccomp_filter_is_enforced() {
+    // Loads the number of the call. `mkdir` and `mkdirat` fail, all others are allowed.
     let load = Instruction {
         code: 0x20,
         if_true: 0,
@@ -250,12 +250,12 @@ fn with_network(network: NetworkNamespace) -> Enclosure {
 }
 
 #[tokio::test]
-async fn there_is_only_a_loopback() {
+async fn network_namespace_has_only_a_loopback() {
     let script = "tail -n +3 /proc/net/dev | cut -d: -f1; : > /dev/tcp/127.0.0.1/9";
     let outcome = run(with_network(NetworkNamespace::default()), script).await;
     let mut lines = outcome.output.lines().map(str::trim);
     assert_eq!(lines.next(), Some("lo"), "{outcome:?}");
-    // Up, or the network would be unreachable.
+    // The interface is up; otherwise the network would be unreachable.
     assert!(
         lines.any(|line| line.ends_with("Connection refused")),
         "{outcome:?}"
@@ -263,7 +263,7 @@ async fn there_is_only_a_loopback() {
 }
 
 #[tokio::test]
-async fn listeners_are_handed_out_through_the_door() {
+async fn listening_sockets_are_sent_to_the_server() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let enclosure = with_network(NetworkNamespace {
         listen: vec![3128, 1080],

@@ -1,4 +1,4 @@
-//! Enclosures on the kernel these tests run on.
+//! Applies sandbox set-ups on the kernel that runs the tests.
 #![expect(
     unsafe_code,
     reason = "probes that run before main, and system calls without a safe wrapper"
@@ -24,7 +24,7 @@ use exec_spawn::{
     spawner::{SpawnError, Spec, Stage, SupervisorReport},
 };
 
-/// Opens the device that reads as empty.
+/// Opens `/dev/null`.
 fn null() -> OwnedFd {
     let mut options = std::fs::OpenOptions::new();
     let file = options.read(true).write(true).open("/dev/null");
@@ -34,7 +34,7 @@ fn null() -> OwnedFd {
 /// Makes a system call that has no safe wrapper.
 fn call(number: i64, args: [usize; 3]) -> std::io::Result<i32> {
     let [a, b, c] = args;
-    // SAFETY: every caller passes numbers only, or pointers to what it holds during the call.
+    // SAFETY: every caller passes plain numbers, or pointers to memory it holds during the call.
     let result = unsafe { libc::syscall(number, a, b, c) };
     i32::try_from(result)
         .ok()
@@ -42,13 +42,13 @@ fn call(number: i64, args: [usize; 3]) -> std::io::Result<i32> {
         .ok_or_else(std::io::Error::last_os_error)
 }
 
-/// Ends the process without running anything that is registered for its end.
+/// Exits without running exit handlers.
 fn exit(code: i32) -> ! {
     // SAFETY: no precondition.
     unsafe { libc::_exit(code) }
 }
 
-/// How an enclosed shell ended and what it wrote.
+/// Exit status and output of a sandboxed shell.
 #[derive(Debug, Eq, PartialEq)]
 struct Outcome {
     status: i32,
@@ -64,7 +64,7 @@ impl Outcome {
     }
 }
 
-/// Starts a shell in an enclosure, and returns where its output comes from.
+/// Starts a shell in a sandbox, and returns its output pipe.
 async fn start(
     spawner: &Spawner,
     enclosure: Enclosure,
@@ -93,7 +93,7 @@ async fn start(
     Ok((spawner.spawn(spec).await?, ours))
 }
 
-/// Runs a shell in an enclosure.
+/// Runs a shell in a sandbox.
 async fn run(enclosure: Enclosure, script: &str) -> Outcome {
     let spawner = Spawner::default();
     let (child, output) = start(&spawner, enclosure, script).await.unwrap();
@@ -102,7 +102,7 @@ async fn run(enclosure: Enclosure, script: &str) -> Outcome {
         .read_to_string(&mut text)
         .unwrap();
     let Some(SupervisorReport::Exited(exit)) = child.report().await else {
-        panic!("an exit is reported")
+        panic!("expected an exit report")
     };
     Outcome {
         status: exit.status,
@@ -110,16 +110,16 @@ async fn run(enclosure: Enclosure, script: &str) -> Outcome {
     }
 }
 
-/// What the host refused, and why.
+/// Returns the step that failed, and its error number.
 async fn refusal(enclosure: Enclosure) -> (SetupStep, i32) {
     let spawner = Spawner::default();
     match start(&spawner, enclosure, "true").await {
         Err(SpawnError::Enclosure { part, source }) => (part, source.raw_os_error().unwrap()),
-        other => panic!("expected a refusal: {other:?}"),
+        other => panic!("expected a failed set-up: {other:?}"),
     }
 }
 
-/// Namespaces of users, mounts, processes and IPC, and a view made by these steps.
+/// User, mount, pid and IPC namespaces, and a view built by these steps.
 fn namespaces(steps: Vec<Step>) -> Enclosure {
     Enclosure {
         namespaces: Some(Namespaces {
@@ -132,7 +132,7 @@ fn namespaces(steps: Vec<Step>) -> Enclosure {
     }
 }
 
-/// A view in which nothing can be written, with processes of its own and the usual devices.
+/// A read-only view with its own procfs and the usual devices.
 fn read_only() -> Vec<Step> {
     let (proc, dev) = (Slot(0), Slot(1));
     vec![
@@ -154,7 +154,7 @@ fn read_only() -> Vec<Step> {
     ]
 }
 
-/// Steps before [`read_only`] that keep a directory as it is, and those behind it that attach it.
+/// Wraps [`read_only`] steps so that a directory stays writable.
 fn with_writable(steps: Vec<Step>, path: &Path) -> Vec<Step> {
     let slot = Slot(2);
     let path = c_path(path);
@@ -174,7 +174,7 @@ fn c_path(path: &Path) -> CString {
 }
 
 #[test]
-fn what_is_encoded_is_decoded_again() {
+fn encoding_round_trips() {
     let (path, slot) = (c"/some/where".to_owned(), Slot(7));
     let steps = vec![
         Step::Copy {
@@ -251,7 +251,7 @@ fn what_is_encoded_is_decoded_again() {
     let steps = |enclosure: &Enclosure| enclosure.namespaces.as_ref().unwrap().steps.clone();
     assert_eq!(steps(&decoded), steps(&enclosure));
     assert!(Enclosure::decode(&bytes, Vec::new()).is_none());
-    // Every end that is not between two steps is noticed, and none of them panics.
+    // Truncation anywhere but between two steps is noticed, and never panics.
     let whole = (0..bytes.len())
         .filter(|end| Enclosure::decode(&bytes[..*end], descriptors()).is_some())
         .count();

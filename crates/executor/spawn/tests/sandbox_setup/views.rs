@@ -1,11 +1,11 @@
-//! What an enclosed command sees of the files, and what is pinned in it.
+//! The mount view of a sandboxed command, and pinned paths in it.
 
 use std::os::unix::fs::symlink;
 
 use super::*;
 
 #[tokio::test]
-async fn nothing_can_be_written_in_a_read_only_view() {
+async fn read_only_view_cannot_be_written() {
     let dir = tempfile::tempdir().unwrap();
     let script = format!(
         "echo x > {0}/file; mkdir {0}/dir; : >> /proc/sys/vm/stat_interval; echo x > /dev/null",
@@ -18,7 +18,7 @@ async fn nothing_can_be_written_in_a_read_only_view() {
     let outcome = run(namespaces(steps), &script).await;
     assert_eq!(outcome.status, 0, "the null device works: {outcome:?}");
     let refused = |why: &str| outcome.output.matches(why).count();
-    // Only root gets as far as to learn that the kernel's settings are read-only.
+    // Only root gets far enough to see that the kernel's settings are read-only.
     let all = refused("Read-only file system") + refused("Permission denied");
     assert_eq!(all, 3, "{outcome:?}");
     assert!(refused("Read-only file system") >= 2, "{outcome:?}");
@@ -26,7 +26,7 @@ async fn nothing_can_be_written_in_a_read_only_view() {
 }
 
 #[tokio::test]
-async fn a_copy_stays_writable_and_what_is_protected_in_it_does_not() {
+async fn cloned_directory_is_writable_except_protected_paths() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().canonicalize().unwrap();
     std::fs::create_dir(path.join(".git")).unwrap();
@@ -46,7 +46,7 @@ async fn a_copy_stays_writable_and_what_is_protected_in_it_does_not() {
 }
 
 #[tokio::test]
-async fn a_single_file_stays_writable() {
+async fn single_file_stays_writable() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().canonicalize().unwrap().join("file");
     std::fs::write(&path, "").unwrap();
@@ -57,7 +57,7 @@ async fn a_single_file_stays_writable() {
 }
 
 #[tokio::test]
-async fn a_new_root_holds_only_what_was_put_there() {
+async fn new_root_contains_only_attached_mounts() {
     let (root, dir) = (Slot(0), |number: u16| Slot(10 + number));
     let names = ["usr", "bin", "lib", "lib64", "sbin"];
     let mut steps = vec![Step::Memory {
@@ -133,7 +133,7 @@ async fn a_new_root_holds_only_what_was_put_there() {
 }
 
 #[tokio::test]
-async fn entries_of_a_slot_cover_paths_again_and_again() {
+async fn slot_entry_can_cover_several_paths() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().canonicalize().unwrap();
     std::fs::write(path.join("secret"), "secret").unwrap();
@@ -172,7 +172,7 @@ async fn entries_of_a_slot_cover_paths_again_and_again() {
         path.display()
     );
     let outcome = run(namespaces(steps), &script).await;
-    // Root without capabilities has no way past the permissions either.
+    // Root without capabilities is subject to permissions, too.
     assert_eq!(
         outcome.output.matches("Permission denied").count(),
         2,
@@ -182,7 +182,7 @@ async fn entries_of_a_slot_cover_paths_again_and_again() {
 }
 
 #[tokio::test]
-async fn a_step_that_fails_is_named_and_nothing_runs() {
+async fn failing_step_is_named_and_nothing_runs() {
     let mut steps = read_only();
     let failing = Step::Protect {
         path: c"/nowhere/at/all".to_owned(),
@@ -194,7 +194,7 @@ async fn a_step_that_fails_is_named_and_nothing_runs() {
 }
 
 #[tokio::test]
-async fn a_refused_command_leaves_nothing_behind() {
+async fn failed_start_leaves_no_process_behind() {
     let spawner = Spawner::default();
     let (first, _output) = start(&spawner, Enclosure::default(), "exec sleep 1000")
         .await
@@ -209,14 +209,14 @@ async fn a_refused_command_leaves_nothing_behind() {
         door: Some(theirs.into()),
     });
     start(&spawner, enclosure, "true").await.unwrap_err();
-    // The supervisor, its init and the command each held the door; the socket ends with the last.
+    // The supervisor, its init and the command each held the socket; it closes with the last.
     let end = (&ours).read(&mut [0; 1]).unwrap();
     assert_eq!(end, 0);
     drop(first);
 }
 
 #[tokio::test]
-async fn a_link_in_a_path_is_refused() {
+async fn symlink_in_a_step_path_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().canonicalize().unwrap();
     std::fs::create_dir_all(path.join("real/below")).unwrap();
@@ -237,7 +237,7 @@ async fn a_link_in_a_path_is_refused() {
 }
 
 #[tokio::test]
-async fn a_slot_out_of_range_or_never_filled_is_refused() {
+async fn invalid_or_empty_slot_is_refused() {
     let number = u16::try_from(MAX_SLOTS).unwrap();
     for (slot, errno) in [(number, libc::EOVERFLOW), (3, libc::EBADF)] {
         let step = Step::Directory {
@@ -251,7 +251,7 @@ async fn a_slot_out_of_range_or_never_filled_is_refused() {
 }
 
 #[tokio::test]
-async fn hundreds_of_slots_fit() {
+async fn all_slots_can_be_used() {
     let steps = (0..u16::try_from(MAX_SLOTS).unwrap()).map(|slot| Step::Copy {
         path: c"/usr".to_owned(),
         slot: Slot(slot),
@@ -261,7 +261,7 @@ async fn hundreds_of_slots_fit() {
     assert_eq!(outcome, Outcome::exited(0, "done\n"));
 }
 
-/// Runs a script in a writable directory, in which some paths are pinned and `make` made something.
+/// Runs a script in a writable directory with pinned paths. `make` prepares the directory.
 async fn run_pinned(make: impl FnOnce(&Path), pinned: &[&str], script: &str) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().canonicalize().unwrap();
@@ -275,7 +275,7 @@ async fn run_pinned(make: impl FnOnce(&Path), pinned: &[&str], script: &str) -> 
     outcome.output.lines().map(str::to_owned).collect()
 }
 
-/// Counts the lines that say so.
+/// Counts the lines that contain `text`.
 fn count(lines: &[String], text: &str) -> usize {
     lines.iter().filter(|line| line.contains(text)).count()
 }
@@ -283,7 +283,7 @@ fn count(lines: &[String], text: &str) -> usize {
 const BUSY: &str = "Device or resource busy";
 
 #[tokio::test]
-async fn a_pinned_directory_stays_and_is_written_to() {
+async fn pinned_directory_cannot_move_but_is_writable() {
     let script = "mv dir other; rmdir dir; echo x > dir/file; mkdir -p dir/sub; mv dir/sub dir/sub2; \
                   ls dir; cat dir/file";
     let make = |path: &Path| std::fs::create_dir(path.join("dir")).unwrap();
@@ -296,7 +296,7 @@ async fn a_pinned_directory_stays_and_is_written_to() {
 }
 
 #[tokio::test]
-async fn a_pinned_file_stays_and_is_written_to() {
+async fn pinned_file_cannot_move_but_is_writable() {
     let make = |path: &Path| std::fs::write(path.join("file"), "old").unwrap();
     let script =
         "mv file other; rm -f file; echo x > new; mv -f new file; echo new >> file; cat file";
@@ -307,7 +307,7 @@ async fn a_pinned_file_stays_and_is_written_to() {
 }
 
 #[tokio::test]
-async fn a_pinned_link_stays_and_is_followed() {
+async fn pinned_symlink_cannot_move_but_is_followed() {
     let make = |path: &Path| {
         std::fs::create_dir(path.join("dir")).unwrap();
         std::fs::write(path.join("dir/file"), "text\n").unwrap();
@@ -325,7 +325,7 @@ async fn a_pinned_link_stays_and_is_followed() {
 }
 
 #[tokio::test]
-async fn what_is_missing_or_behind_a_link_is_not_pinned() {
+async fn pinning_a_missing_or_linked_path_fails() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().canonicalize().unwrap();
     std::fs::create_dir_all(path.join("real/below")).unwrap();

@@ -1,4 +1,8 @@
-//! The call that makes a socket by binding it to a path.
+//! Handles `bind`, which creates a socket at a path.
+//!
+//! There is no `bindat`: the kernel resolves the path of a socket from the working directory or the
+//! root, however it was resolved before. So a thread with its own working directory and Landlock
+//! domain makes the call; the domain keeps the path from leading elsewhere.
 
 use std::{
     ffi::{c_int, c_void},
@@ -22,14 +26,14 @@ use crate::raw::{self, Errno};
 pub(super) struct BindCall {
     /// The caller's descriptor.
     pub(super) socket: c_int,
-    /// Where the address is.
+    /// Address of the socket address in the caller's memory.
     pub(super) address: u64,
-    /// How long it is.
+    /// Length of the socket address.
     pub(super) length: c_int,
 }
 
 impl BindCall {
-    /// Binds the caller's socket if the address is a path. `None`: the kernel has the say.
+    /// Binds the caller's socket if the address is a path. `None`: let the kernel handle it.
     pub(super) fn answer(
         self,
         caller: &Caller<'_>,
@@ -39,36 +43,36 @@ impl BindCall {
         let address = UnixAddress::read(caller, self.address, self.length)?;
         address.copy_path(&mut buffers.first)?;
         let socket = caller.duplicate(self.socket)?;
-        // What other sockets make of such an address is an error, and theirs to say.
+        // Sockets of other families fail with such an address; the kernel returns their error.
         if domain(&socket).ok()? != libc::AF_UNIX {
             return None;
         }
         caller.adopt_umask()?;
         let start = caller.directory(libc::AT_FDCWD)?;
-        let place = TargetEntry::find(
+        let target = TargetEntry::find(
             caller,
             PathBase::CallerFd(libc::AT_FDCWD),
             &mut buffers.first,
             0,
         )?;
         caller.confirm()?;
-        if let Some(refusal) = place.refusal(guards) {
+        if let Some(refusal) = target.refusal(guards) {
             return Some(refusal);
         }
-        // A socket tells others what it was bound to, so it is to be what the caller wrote. The
-        // kernel then follows the path anew, and may end up elsewhere. That can be allowed below the
-        // directory that was found, for a name that is guarded nowhere.
-        let bound = if place.may_be_forbidden_elsewhere(guards) {
-            let name = UnixAddress::of(place.name.to_bytes())?;
-            bind_below(&socket, &place.directory, &place.directory, &name)
+        // Peers can see the address a socket was bound to, so it must be the caller's. The kernel
+        // then resolves the path again, and may end up elsewhere. That is acceptable below the
+        // directory found here, for a name that is guarded nowhere.
+        let bound = if target.may_be_forbidden_elsewhere(guards) {
+            let name = UnixAddress::of(target.name.to_bytes())?;
+            bind_below(&socket, &target.directory, &target.directory, &name)
         } else {
-            bind_below(&socket, &place.directory, &start, &address)
+            bind_below(&socket, &target.directory, &start, &address)
         };
         Some(BrokerReply::of(bound))
     }
 }
 
-/// The address of a path.
+/// A unix socket address with a path.
 #[derive(Debug)]
 pub(super) struct UnixAddress {
     bytes: [u8; ADDRESS],
@@ -76,7 +80,7 @@ pub(super) struct UnixAddress {
 }
 
 impl UnixAddress {
-    /// Copies one of a caller's. `None`: it is of another family, or longer than any.
+    /// Copies an address from the caller. `None`: it has another family, or is too long.
     fn read(caller: &Caller<'_>, address: u64, length: c_int) -> Option<Self> {
         let length = usize::try_from(length).ok()?;
         let mut bytes = [0; ADDRESS];
@@ -86,7 +90,7 @@ impl UnixAddress {
         is_unix.then_some(Self { bytes, length })
     }
 
-    /// Makes one. `None`: the path is too long.
+    /// Builds an address. `None`: the path is too long.
     pub(super) fn of(path: &[u8]) -> Option<Self> {
         let length = FAMILY + path.len();
         let mut bytes = [0; ADDRESS];
@@ -96,7 +100,7 @@ impl UnixAddress {
         Some(Self { bytes, length })
     }
 
-    /// Copies the path out of it. `None`: the kernel is to choose a name, or it is none of a file.
+    /// Copies the path. `None`: the kernel chooses the name, or the name is abstract.
     fn copy_path(&self, path: &mut PathBuffer) -> Option<()> {
         let text = self.bytes.get(FAMILY..self.length)?;
         let text = text.split(|byte| *byte == 0).next()?;
@@ -109,7 +113,7 @@ impl UnixAddress {
         Some(())
     }
 
-    /// Binds a socket to it.
+    /// Binds a socket to this address.
     pub(super) fn bind(&self, socket: c_int) -> Result<usize, Errno> {
         let address = self.bytes.as_ptr() as usize;
         let args = [raw::int_arg(socket), address, self.length, 0, 0, 0];
@@ -117,7 +121,7 @@ impl UnixAddress {
     }
 }
 
-/// Which kind of addresses a socket has.
+/// Returns the address family of a socket.
 fn domain(socket: &OwnedDescriptor) -> Result<c_int, Errno> {
     let mut domain: c_int = 0;
     let mut length: libc::socklen_t = 4;
@@ -133,16 +137,16 @@ fn domain(socket: &OwnedDescriptor) -> Result<c_int, Errno> {
     Ok(domain)
 }
 
-/// Bytes of a family, which come first in every address.
+/// Size of the address family, the first field of every address.
 const FAMILY: usize = size_of::<libc::sa_family_t>();
 
-/// Most bytes of a unix address.
+/// Size of the largest unix address.
 const ADDRESS: usize = size_of::<libc::sockaddr_un>();
 
-/// The family of unix addresses.
+/// The address family of unix sockets.
 const UNIX: libc::sa_family_t = 1;
 
-/// What the thread is to do, and what came of it.
+/// A call that the thread makes, and its result.
 #[derive(Debug)]
 struct BrokerCall<'a> {
     socket: c_int,
@@ -152,8 +156,8 @@ struct BrokerCall<'a> {
     result: Result<usize, Errno>,
 }
 
-/// Binds a socket to an address that is relative to `start`, if it leads to or below `directory`.
-/// `EACCES`: it leads elsewhere by now.
+/// Binds a socket to an address relative to `start`, if it resolves to or below `directory`.
+/// `EACCES`: it resolves elsewhere by now.
 pub(super) fn bind_below(
     socket: &OwnedDescriptor,
     directory: &OwnedDescriptor,
@@ -170,20 +174,20 @@ pub(super) fn bind_below(
     let mut stack = MaybeUninit::<ThreadStack>::uninit();
     let top = stack.as_mut_ptr().wrapping_add(1).cast();
     let argument = ptr::from_mut(&mut call).cast();
-    // Not of the same working directory. A thread leaves nothing to be reaped.
+    // No `CLONE_FS`, so the thread has its own working directory. A thread need not be reaped.
     let flags = libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_FILES | libc::CLONE_VFORK;
-    // SAFETY: this thread is suspended until the other has ended, so that the stack and the errand are
-    // the other's for as long as it lives; it makes raw calls only, and does not return.
+    // SAFETY: this thread is suspended until the other has exited, so the other has exclusive use
+    // of stack and call. It makes raw system calls only, and does not return.
     unsafe { raw::clone_vm(enter, top, flags, argument, ptr::null()) }?;
     call.result
 }
 
 extern "C" fn enter(argument: *mut c_void) -> c_int {
-    // SAFETY: it is the errand of a thread that is suspended meanwhile.
+    // SAFETY: the call belongs to a thread that is suspended meanwhile.
     let call = unsafe { &mut *argument.cast::<BrokerCall<'_>>() };
     call.result = run(call);
     loop {
-        // Of the thread only, unlike the end of a process.
+        // Exits the thread only, unlike `exit_group`.
         let _ = raw::syscall(libc::SYS_exit, [0; 6]);
     }
 }
@@ -194,7 +198,7 @@ fn run(call: &BrokerCall<'_>) -> Result<usize, Errno> {
     call.address.bind(call.socket)
 }
 
-/// Lets this thread make sockets at or below a directory only.
+/// Lets this thread create sockets only at or below a directory.
 fn restrict_to(directory: c_int) -> Result<(), Errno> {
     let handled = [MAKE_SOCKET];
     let args = [handled.as_ptr() as usize, size_of_val(&handled), 0, 0, 0, 0];
@@ -208,13 +212,13 @@ fn restrict_to(directory: c_int) -> Result<(), Errno> {
     let rule = &raw const rule as usize;
     let args = [fd, PATH_BENEATH, rule, 0, 0, 0];
     raw::syscall(libc::SYS_landlock_add_rule, args)?;
-    // The kernel insists on it. It is the thread's own, too.
+    // Required by the kernel. It applies to this thread only.
     raw::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
     raw::syscall(libc::SYS_landlock_restrict_self, [fd, 0, 0, 0, 0, 0])?;
     Ok(())
 }
 
-/// A rule, as the kernel reads it.
+/// The kernel's `landlock_path_beneath_attr`.
 #[derive(Debug)]
 #[repr(C, packed)]
 struct PathRule {
@@ -222,7 +226,7 @@ struct PathRule {
     directory: c_int,
 }
 
-/// Room for a few nested calls. The kernel wants its end to be aligned.
+/// Stack for a few nested calls. The kernel requires an aligned end.
 #[repr(C, align(16))]
 struct ThreadStack([u8; 8 << 10]);
 
@@ -237,12 +241,12 @@ mod tests {
     use std::{os::fd::AsRawFd, path::Path};
 
     use super::{OwnedDescriptor, UnixAddress, bind_below};
-    use crate::{enclosure::broker::tests::place, raw};
+    use crate::{enclosure::broker::tests::open_directory, raw};
 
-    /// Binds a new socket to `path`, seen from `start`, if that is at or below `directory`.
+    /// Binds a new socket to `path`, relative to `start`, if that is at or below `directory`.
     fn bind(directory: &Path, start: &Path, path: &str) -> Result<usize, i32> {
         let [directory, start] = [directory, start]
-            .map(|path| OwnedDescriptor::duplicate(place(path).as_raw_fd()).unwrap());
+            .map(|path| OwnedDescriptor::duplicate(open_directory(path).as_raw_fd()).unwrap());
         let args = [libc::AF_UNIX, libc::SOCK_STREAM, 0].map(raw::int_arg);
         let socket = raw::syscall(libc::SYS_socket, [args[0], args[1], args[2], 0, 0, 0]).unwrap();
         let socket = OwnedDescriptor::from_call(raw::to_i32(socket));
@@ -251,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_leads_elsewhere_is_refused() {
+    fn socket_path_that_resolves_elsewhere_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let [one, two] = ["one", "two"].map(|name| root.path().join(name));
         std::fs::create_dir_all(one.join("below")).unwrap();
@@ -268,7 +272,7 @@ mod tests {
         assert_eq!(bind(&one, &one, "../f"), Err(libc::EACCES));
         assert_eq!(bind(&one, &one, "a"), Err(libc::EADDRINUSE));
         assert_eq!(std::fs::read_dir(&two).unwrap().count(), 0);
-        // Nothing of that is this thread's.
+        // The test's own thread is not restricted.
         assert_eq!(std::env::current_dir().unwrap(), here);
         let free = std::os::unix::net::UnixListener::bind(two.join("g"));
         free.unwrap();

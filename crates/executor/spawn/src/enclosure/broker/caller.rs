@@ -1,7 +1,7 @@
-//! What a call means to its caller: its memory, its directories, its umask.
+//! The process context of a caller: its memory, its directories, its umask.
 //!
-//! All of it is found by the number of a thread that could have ended meanwhile. So nothing is done
-//! with it before [`Caller::confirm`].
+//! All of it is looked up by the id of a thread that may have exited meanwhile. So nothing may be
+//! done with it before [`Caller::confirm`].
 
 use std::ffi::c_int;
 
@@ -13,36 +13,36 @@ use super::{
 };
 use crate::raw;
 
-/// The caller of a call.
+/// The thread that made a call.
 #[derive(Debug)]
 pub(super) struct Caller<'a> {
-    notice: &'a SeccompNotification,
+    notification: &'a SeccompNotification,
     thread: i32,
-    /// The view of processes in which it is.
+    /// A procfs that shows the thread.
     processes: c_int,
 }
 
 impl<'a> Caller<'a> {
-    /// The caller that waits for an answer.
-    pub(super) fn of(notice: &'a SeccompNotification, guards: &GuardTable) -> Option<Self> {
-        let (thread, processes) = (notice.thread()?, guards.processes());
+    /// Returns the caller that waits for a reply.
+    pub(super) fn of(notification: &'a SeccompNotification, guards: &GuardTable) -> Option<Self> {
+        let (thread, processes) = (notification.thread()?, guards.processes());
         Some(Self {
-            notice,
+            notification,
             thread,
             processes,
         })
     }
 
-    /// The view of processes in which it is.
+    /// Returns a procfs that shows the caller.
     pub(super) const fn processes(&self) -> c_int {
         self.processes
     }
 
-    /// Copies a path. `None`: there is none, or it is too long.
+    /// Copies a path. `None`: it cannot be read, or is too long.
     pub(super) fn read_path(&self, address: u64, path: &mut PathBuffer) -> Option<()> {
         let mut address = usize::try_from(address).ok()?;
         let mut room = path.buffer().as_mut_slice();
-        // Page by page: the one after the end of the path may not be there.
+        // Page by page, because the page after the end of the path may not be mapped.
         while !room.is_empty() {
             let length = (SMALLEST_PAGE - address % SMALLEST_PAGE).min(room.len());
             let (part, rest) = room.split_at_mut_checked(length)?;
@@ -56,7 +56,7 @@ impl<'a> Caller<'a> {
         None
     }
 
-    /// Copies exactly as much as there is room for.
+    /// Fills `room` from the caller's memory.
     pub(super) fn read(&self, address: usize, room: &mut [u8]) -> Option<()> {
         let here = [room.as_mut_ptr() as usize, room.len()];
         let there = [address, room.len()];
@@ -72,7 +72,7 @@ impl<'a> Caller<'a> {
         (length == room.len()).then_some(())
     }
 
-    /// Duplicates a descriptor of the caller's.
+    /// Duplicates a descriptor of the caller.
     pub(super) fn duplicate(&self, fd: c_int) -> Option<OwnedDescriptor> {
         let process = self.open_process()?;
         let args = [raw::int_arg(process.number()), raw::int_arg(fd), 0, 0, 0, 0];
@@ -80,7 +80,7 @@ impl<'a> Caller<'a> {
         Some(OwnedDescriptor::from_call(raw::to_i32(fd)))
     }
 
-    /// Opens what the caller's relative paths are relative to.
+    /// Opens the directory that the caller's relative paths start from.
     pub(super) fn directory(&self, fd: c_int) -> Option<OwnedDescriptor> {
         if fd == libc::AT_FDCWD {
             let path = ShortPath::new(format_args!("{}/cwd", self.thread));
@@ -90,26 +90,26 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Opens what a descriptor of the caller refers to.
+    /// Opens the file that a descriptor of the caller refers to.
     pub(super) fn file(&self, fd: c_int) -> Option<OwnedDescriptor> {
         self.open(fd, 0)
     }
 
-    /// Takes over the caller's umask. The kernel applies it: with a default list of access, it does
-    /// not.
+    /// Adopts the caller's umask, so that the kernel applies it as for the caller. The kernel
+    /// ignores it where a default ACL exists.
     pub(super) fn adopt_umask(&self) -> Option<()> {
         let mask = u32::from_str_radix(self.status(b"\nUmask:\t", &mut [0; STATUS])?, 8).ok()?;
         raw::syscall(libc::SYS_umask, [mask as usize, 0, 0, 0, 0, 0]).ok()?;
         Some(())
     }
 
-    /// Makes sure that all of this was of the caller. `None`: it is gone.
+    /// Confirms that everything read so far belonged to the caller. `None`: the caller has exited.
     pub(super) fn confirm(&self) -> Option<()> {
-        self.notice.is_waiting().then_some(())
+        self.notification.is_waiting().then_some(())
     }
 
-    /// Opens the thread; or, on kernels before 6.9, its process, which has the same descriptors
-    /// unless it took care that it has not.
+    /// Opens a pidfd of the thread. Kernels before 6.9 open its process, which normally has the
+    /// same descriptors.
     fn open_process(&self) -> Option<OwnedDescriptor> {
         let open = |number, flags| {
             let args = [raw::int_arg(number), raw::int_arg(flags), 0, 0, 0, 0];
@@ -125,7 +125,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Reads one of the first lines of what the kernel says of the thread.
+    /// Reads one of the first lines of the thread's `status` file.
     fn status<'b>(&self, label: &[u8], room: &'b mut [u8; STATUS]) -> Option<&'b str> {
         let path = ShortPath::new(format_args!("{}/status", self.thread));
         let status = raw::open_read_at(self.processes, path.text(), 0).ok()?;
@@ -152,14 +152,14 @@ fn find_line<'a>(status: &'a [u8], label: &[u8]) -> Option<&'a str> {
     std::str::from_utf8(lines.next()?).ok()
 }
 
-/// As much of a status as is read: what is looked for is in its first four lines, after a name of
-/// at most 64 bytes.
+/// Bytes of a status that are read. The wanted lines are among the first four, after a name of at
+/// most 64 bytes.
 const STATUS: usize = 256;
 
 /// `PIDFD_THREAD`.
 const THREAD: c_int = libc::O_EXCL;
 
-/// No page is smaller, so that what lies within one of this size is there as a whole or not at all.
+/// No page is smaller, so memory within one such page is either mapped or not.
 const SMALLEST_PAGE: usize = MAX_PATH;
 
 #[cfg(test)]
@@ -167,7 +167,7 @@ mod tests {
     use super::find_line;
 
     #[test]
-    fn lines_are_found_by_their_labels() {
+    fn status_lines_are_found_by_label() {
         let status = b"Name:\ta b\\nUmask:\t0777\nUmask:\t0027\nState:\tS (sleeping)\nTgid:\t7\n";
         assert_eq!(find_line(status, b"\nUmask:\t"), Some("0027"));
         assert_eq!(find_line(status, b"\nTgid:\t"), Some("7"));

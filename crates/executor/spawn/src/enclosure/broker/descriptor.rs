@@ -1,4 +1,4 @@
-//! Descriptors of the broker's own, closed when dropped.
+//! The broker's own descriptors, closed on drop.
 
 use std::{
     ffi::{CStr, c_int},
@@ -7,22 +7,22 @@ use std::{
 
 use crate::raw::{self, Errno};
 
-/// A descriptor that is closed when dropped.
+/// A descriptor that is closed on drop.
 #[derive(Debug)]
 pub(super) struct OwnedDescriptor(c_int);
 
-/// What the broker wants to know of a file.
+/// Metadata of a file that the broker needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileFacts {
     /// Which file it is.
     pub(super) identity: FileIdentity,
-    /// Its type and permissions.
+    /// File type and permissions.
     pub(super) mode: u32,
-    /// Who owns it.
+    /// User id of the owner.
     pub(super) owner: u32,
 }
 
-/// Which file of which file system.
+/// Identifies a file by device and inode.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct FileIdentity {
     device: (u32, u32),
@@ -30,20 +30,20 @@ pub(super) struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// No file's.
+    /// An identity that no file has.
     pub(super) const NONE: Self = Self {
         device: (0, 0),
         inode: 0,
     };
 
-    /// Whether it could be of the view of processes: that is on no device.
+    /// Returns whether the file may be on a procfs, which has no device.
     pub(super) const fn may_be_on_procfs(&self) -> bool {
         self.device.0 == 0
     }
 }
 
 impl OwnedDescriptor {
-    /// Opens a path without opening what is there: as a place only.
+    /// Opens a path with `O_PATH`.
     pub(super) fn open_place(
         base: c_int,
         path: &CStr,
@@ -63,7 +63,7 @@ impl OwnedDescriptor {
             0,
             0,
         ];
-        // A path that must stay below somewhere cannot be followed while somebody renames anything.
+        // Resolution with `RESOLVE_BENEATH` fails with EAGAIN during concurrent renames.
         let mut opened = Err(libc::EAGAIN);
         for _ in 0..MAX_TRIES {
             opened = raw::syscall(libc::SYS_openat2, args);
@@ -74,32 +74,32 @@ impl OwnedDescriptor {
         opened.map(|fd| Self(raw::to_i32(fd)))
     }
 
-    /// Takes over a descriptor that a call of the broker has made.
+    /// Takes ownership of a descriptor that a system call returned.
     pub(super) const fn from_call(fd: c_int) -> Self {
         Self(fd)
     }
 
-    /// Duplicates a descriptor that somebody else keeps.
+    /// Duplicates a descriptor without taking ownership of it.
     pub(super) fn duplicate(fd: c_int) -> Result<Self, Errno> {
         raw::dup_above(fd, 0).map(Self)
     }
 
-    /// Keeps the descriptor open for as long as the process lives.
+    /// Keeps the descriptor open until the process exits.
     pub(super) fn leave_open(self) {
         std::mem::forget(self);
     }
 
-    /// Its number.
+    /// Returns its number.
     pub(super) const fn number(&self) -> c_int {
         self.0
     }
 
-    /// Tells about the file itself.
+    /// Returns the metadata of the open file.
     pub(super) fn facts(&self) -> Result<FileFacts, Errno> {
         stat_at(self.0, c"", libc::AT_EMPTY_PATH)
     }
 
-    /// Whether it is of the view of processes.
+    /// Returns whether the file is on a procfs.
     pub(super) fn is_on_procfs(&self) -> Result<bool, Errno> {
         let mut record = MaybeUninit::<libc::statfs>::zeroed();
         let args = [
@@ -111,7 +111,7 @@ impl OwnedDescriptor {
             0,
         ];
         raw::syscall(libc::SYS_fstatfs, args)?;
-        // SAFETY: the record is plain numbers, and began as zeroes.
+        // SAFETY: the record consists of integers and was zero-initialised.
         let record = unsafe { record.assume_init() };
         Ok(record.f_type == libc::PROC_SUPER_MAGIC)
     }
@@ -119,12 +119,12 @@ impl OwnedDescriptor {
 
 impl Drop for OwnedDescriptor {
     fn drop(&mut self) {
-        // The number is free again, whatever close says.
+        // The number is free again, even if `close` fails.
         let _ = raw::close(self.0);
     }
 }
 
-/// Tells about the file at a path.
+/// Returns the metadata of the file at a path.
 pub(super) fn stat_at(base: c_int, path: &CStr, flags: c_int) -> Result<FileFacts, Errno> {
     let mut record = MaybeUninit::<libc::statx>::zeroed();
     let flags = flags | libc::AT_STATX_DONT_SYNC;
@@ -138,7 +138,7 @@ pub(super) fn stat_at(base: c_int, path: &CStr, flags: c_int) -> Result<FileFact
         0,
     ];
     raw::syscall(libc::SYS_statx, args)?;
-    // SAFETY: the record is plain numbers, and began as zeroes.
+    // SAFETY: the record consists of integers and was zero-initialised.
     let record = unsafe { record.assume_init() };
     Ok(FileFacts {
         identity: FileIdentity {
@@ -150,7 +150,7 @@ pub(super) fn stat_at(base: c_int, path: &CStr, flags: c_int) -> Result<FileFact
     })
 }
 
-/// How to open, as the kernel reads it.
+/// The kernel's `open_how`.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct OpenHow {
@@ -158,9 +158,9 @@ pub(super) struct OpenHow {
     pub(super) flags: u64,
     /// Permissions of a new file.
     pub(super) mode: u64,
-    /// How links and mounts on the way are treated.
+    /// How links and mounts in the path are resolved.
     pub(super) resolve: u64,
 }
 
-/// How often a path is followed again.
+/// How often a path is resolved again.
 const MAX_TRIES: usize = 64;

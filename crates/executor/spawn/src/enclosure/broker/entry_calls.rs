@@ -1,4 +1,5 @@
-//! Calls that make one new entry: directories, files, pipes, sockets, links, and renames.
+//! Handles calls that create one directory entry: directories, files, pipes, sockets, links, and
+//! renames.
 
 use std::ffi::{CStr, c_int};
 
@@ -13,18 +14,18 @@ use super::{
 };
 use crate::raw::{self, Errno};
 
-/// A call that makes one entry. `None` in its answer: the kernel has the say.
+/// A call that creates one entry.
 #[derive(Debug)]
 pub(super) struct CreateCall {
-    /// What the path is relative to.
+    /// Directory that the path is relative to.
     pub(super) directory: c_int,
-    /// The address of the path.
+    /// Address of the path.
     pub(super) path: u64,
-    /// What to make.
+    /// What to create.
     pub(super) what: EntryKind,
 }
 
-/// What to make.
+/// The kind of entry to create.
 #[derive(Debug)]
 pub(super) enum EntryKind {
     /// A directory.
@@ -39,13 +40,13 @@ pub(super) enum EntryKind {
     },
     /// A symbolic link.
     Link {
-        /// The address of what it points to.
+        /// Address of the link's target.
         target: u64,
     },
 }
 
 impl CreateCall {
-    /// Makes it.
+    /// Creates the entry. `None`: let the kernel handle it.
     pub(super) fn answer(
         self,
         caller: &Caller<'_>,
@@ -54,24 +55,24 @@ impl CreateCall {
     ) -> Option<BrokerReply> {
         match self.what {
             EntryKind::Directory { .. } => caller.adopt_umask()?,
-            // Devices are not the broker's to make, and those that hide files below are devices too.
+            // The broker creates no devices. Overlay whiteouts are devices, too.
             EntryKind::Node { mode } if !is_plain(mode) => return None,
             EntryKind::Node { .. } => caller.adopt_umask()?,
             EntryKind::Link { target } => caller.read_path(target, &mut buffers.second)?,
         }
         caller.read_path(self.path, &mut buffers.first)?;
-        let place = TargetEntry::find(
+        let target = TargetEntry::find(
             caller,
             PathBase::CallerFd(self.directory),
             &mut buffers.first,
             0,
         )?;
         caller.confirm()?;
-        if let Some(refusal) = place.refusal(guards) {
+        if let Some(refusal) = target.refusal(guards) {
             return Some(refusal);
         }
-        let directory = raw::int_arg(place.directory.number());
-        let name = place.name.as_ptr() as usize;
+        let directory = raw::int_arg(target.directory.number());
+        let name = target.name.as_ptr() as usize;
         Some(BrokerReply::of(match self.what {
             EntryKind::Directory { mode } => {
                 raw::syscall(libc::SYS_mkdirat, [directory, name, mode, 0, 0, 0])
@@ -88,7 +89,7 @@ impl CreateCall {
 }
 
 impl BrokerReply {
-    /// The answer that the kernel gave to the broker.
+    /// Converts the result of the broker's own call.
     pub(super) fn of(result: Result<usize, Errno>) -> Self {
         match result {
             Ok(_) => Self::Done,
@@ -106,20 +107,20 @@ fn is_plain(mode: usize) -> bool {
 /// A call with two paths.
 #[derive(Debug)]
 pub(super) struct TwoPathCall {
-    /// What the old path is relative to.
+    /// Directory that the old path is relative to.
     old_directory: c_int,
-    /// The address of the old path.
+    /// Address of the old path.
     old_path: u64,
-    /// What the new path is relative to.
+    /// Directory that the new path is relative to.
     new_directory: c_int,
-    /// The address of the new path.
+    /// Address of the new path.
     new_path: u64,
     /// Flags.
     flags: c_int,
 }
 
 impl TwoPathCall {
-    /// Makes one of the arguments, in the order of `linkat` and `renameat2`.
+    /// Creates a call from arguments in the order of `linkat` and `renameat2`.
     pub(super) const fn of(
         old_directory: c_int,
         old_path: u64,
@@ -136,7 +137,7 @@ impl TwoPathCall {
         }
     }
 
-    /// Gives a file a second name. `None`: the kernel has the say.
+    /// Creates a hard link. `None`: let the kernel handle it.
     pub(super) fn link(
         self,
         caller: &Caller<'_>,
@@ -159,10 +160,10 @@ impl TwoPathCall {
         if let Some(refusal) = new.refusal(guards) {
             return Some(refusal);
         }
-        // A descriptor is linked by way of its entry in /proc, which needs no privileges.
+        // A descriptor is linked through its entry in /proc, which needs no privileges.
         let entry;
         let (directory, name, flags) = match &old {
-            LinkSource::ByName(place) => (place.directory.number(), place.name, 0),
+            LinkSource::ByName(target) => (target.directory.number(), target.name, 0),
             LinkSource::ByDescriptor(held) => {
                 entry = ShortPath::new(format_args!("self/fd/{}", held.number()));
                 (caller.processes(), entry.text(), libc::AT_SYMLINK_FOLLOW)
@@ -179,7 +180,7 @@ impl TwoPathCall {
         Some(BrokerReply::of(raw::syscall(libc::SYS_linkat, args)))
     }
 
-    /// Gives a file another name. `None`: the kernel has the say.
+    /// Renames a file. `None`: let the kernel handle it.
     pub(super) fn rename(
         self,
         caller: &Caller<'_>,
@@ -193,7 +194,7 @@ impl TwoPathCall {
         let start = PathBase::CallerFd(self.new_directory);
         let new = TargetEntry::find(caller, start, &mut buffers.second, 0)?;
         caller.confirm()?;
-        // Neither may something that came from outside under a guarded name be moved away.
+        // A guarded name that another process created must not be moved away either.
         if new.is_forbidden(guards) || old.is_forbidden(guards) {
             return Some(BrokerReply::Fail(libc::EROFS));
         }
@@ -208,8 +209,8 @@ impl TwoPathCall {
         Some(BrokerReply::of(raw::syscall(libc::SYS_renameat2, args)))
     }
 
-    /// Opens the descriptor that the old path stands for: how a file that was made without a name
-    /// gets one. `None`: the path is a path. `Some(None)`: there is no such descriptor.
+    /// Opens the descriptor that the old path stands for, which is how an unnamed file gets a name.
+    /// `None`: it is an ordinary path. `Some(None)`: the descriptor does not exist.
     fn descriptor(&self, caller: &Caller<'_>, path: &CStr) -> Option<Option<OwnedDescriptor>> {
         let path = path.to_bytes();
         if path.is_empty() && self.flags & libc::AT_EMPTY_PATH != 0 {
@@ -224,24 +225,24 @@ impl TwoPathCall {
         Some(caller.file(number))
     }
 
-    /// Finds what the old path names.
+    /// Finds the file that the old path names.
     fn find_old<'a>(
         &self,
         caller: &Caller<'_>,
         path: &'a mut PathBuffer,
     ) -> Option<LinkSource<'a>> {
-        let place = TargetEntry::find(caller, PathBase::CallerFd(self.old_directory), path, 0)?;
-        if place.has_slash() {
-            // It is a directory, if anything, and those have one name only.
+        let target = TargetEntry::find(caller, PathBase::CallerFd(self.old_directory), path, 0)?;
+        if target.has_slash() {
+            // Only directories match, and they cannot be hard-linked.
             return None;
         }
         if self.flags & libc::AT_SYMLINK_FOLLOW == 0 {
-            return Some(LinkSource::ByName(place));
+            return Some(LinkSource::ByName(target));
         }
-        // Not by the link itself: what `/proc/self` leads to would be the broker's.
+        // Not through the link itself: `/proc/self` would resolve to the broker.
         let held = OwnedDescriptor::open_place(
-            place.directory.number(),
-            place.name,
+            target.directory.number(),
+            target.name,
             0,
             libc::RESOLVE_NO_MAGICLINKS,
         );
@@ -252,11 +253,11 @@ impl TwoPathCall {
 /// The file that gets a second name.
 #[derive(Debug)]
 enum LinkSource<'a> {
-    /// By its first name. A link is not followed.
+    /// By its first name; a symbolic link is not followed.
     ByName(TargetEntry<'a>),
-    /// By a descriptor.
+    /// By descriptor.
     ByDescriptor(OwnedDescriptor),
 }
 
-/// Where a process finds its own descriptors.
+/// Directories where a process finds its own descriptors.
 const OWN_DESCRIPTORS: [&[u8]; 3] = [b"/proc/self/fd/", b"/proc/thread-self/fd/", b"/dev/fd/"];

@@ -1,4 +1,4 @@
-//! The table of guarded names.
+//! The table of guarded names, and when a name matches one.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -8,25 +8,25 @@ use crate::raw::Errno;
 /// Most guarded directories.
 const MAX_DIRECTORIES: usize = 64;
 
-/// Most names, of all directories together.
+/// Most guarded names in all directories together.
 const MAX_NAMES: usize = 256;
 
-/// Names that cannot be made, by directory. Of a fixed size: it lives on a stack.
+/// Names that cannot be created, by directory. Has a fixed size because it lives on a stack.
 #[derive(Debug)]
 pub(crate) struct GuardTable {
-    /// A view of processes in which the callers are.
+    /// A procfs that shows the callers.
     processes: c_int,
     directories: [FileIdentity; MAX_DIRECTORIES],
     directory_count: usize,
     /// Borrowed from the job, which outlives the broker.
     names: [*const c_char; MAX_NAMES],
-    /// The directory of each name.
+    /// Index of the directory of each name.
     owners: [u8; MAX_NAMES],
     name_count: usize,
 }
 
 impl GuardTable {
-    /// An empty table. A constant needs no room for itself besides where it goes.
+    /// An empty table. A constant, so that no temporary copy is built on the stack.
     const EMPTY: Self = Self {
         processes: -1,
         directories: [FileIdentity::NONE; MAX_DIRECTORIES],
@@ -36,8 +36,8 @@ impl GuardTable {
         name_count: 0,
     };
 
-    /// Makes an empty table. `processes` is a directory: a view of processes in which the callers have
-    /// the numbers that they have here. It need not be in anybody's view of files.
+    /// Creates an empty table. `processes` is a procfs that shows callers under the pids that
+    /// notifications use. It need not be mounted in any view.
     pub(crate) const fn new(processes: c_int) -> Self {
         Self {
             processes,
@@ -45,19 +45,19 @@ impl GuardTable {
         }
     }
 
-    /// Where callers are looked up.
+    /// Returns the procfs in which callers are looked up.
     pub(super) const fn processes(&self) -> c_int {
         self.processes
     }
 
     /// Guards one name in one directory of the view. The caller may close `directory` afterwards.
-    /// `name` ends with a zero byte, and stays as it is for as long as the table is used.
+    /// `name` ends with a zero byte and must not change while the table is used.
     ///
     /// # Errors
-    /// `ENOSPC`: the table is full. `EINVAL`: this cannot be the name of a file. Otherwise what the
-    /// kernel says of the descriptor.
+    /// `ENOSPC`: the table is full. `EINVAL`: this cannot be a file name. Otherwise the kernel's
+    /// error for the descriptor.
     pub(crate) fn add(&mut self, directory: c_int, name: *const c_char) -> Result<(), Errno> {
-        // SAFETY: names are those of a job, which lives longer than its broker.
+        // SAFETY: names belong to a job, which outlives its broker.
         let text = unsafe { CStr::from_ptr(name) }.to_bytes();
         if text.is_empty() || text.len() > 255 || text.contains(&b'/') || is_dots(text) {
             return Err(libc::EINVAL);
@@ -70,7 +70,7 @@ impl GuardTable {
         Ok(())
     }
 
-    /// Whether `name` must not be made in a directory.
+    /// Returns whether `name` is guarded in a directory.
     pub(super) fn forbids(&self, directory: FileIdentity, name: &[u8]) -> bool {
         let known = self.directories.iter().take(self.directory_count);
         let Some(index) = known.copied().position(|known| known == directory) else {
@@ -80,16 +80,16 @@ impl GuardTable {
             .any(|(guarded, owner)| owner == index && may_be_same(name, guarded))
     }
 
-    /// Whether `name` must not be made in some directory.
+    /// Returns whether `name` is guarded in any directory.
     pub(super) fn guards_anywhere(&self, name: &[u8]) -> bool {
         self.names().any(|(guarded, _)| may_be_same(name, guarded))
     }
 
-    /// Every name, with its directory.
+    /// Returns every name with the index of its directory.
     fn names(&self) -> impl Iterator<Item = (&[u8], usize)> {
         let names = self.names.iter().zip(&self.owners).take(self.name_count);
         names.map(|(guarded, owner)| {
-            // SAFETY: names are those of a job, which lives longer than its broker.
+            // SAFETY: names belong to a job, which outlives its broker.
             let guarded = unsafe { CStr::from_ptr(*guarded) };
             (guarded.to_bytes(), usize::from(*owner))
         })
@@ -97,8 +97,8 @@ impl GuardTable {
 
     /// Finds or adds a directory.
     fn directory(&mut self, directory: c_int) -> Result<u8, Errno> {
-        // While it is held, its number is not given to another file; and file systems that make
-        // numbers up as they go (overlays of several) keep the one they gave.
+        // While it is open, its inode number is not reused, and file systems with dynamic inode
+        // numbers (overlays of several layers) keep the one they assigned.
         let held = OwnedDescriptor::duplicate(directory)?;
         let identity = held.facts()?.identity;
         let known = self.directories.iter().take(self.directory_count);
@@ -116,25 +116,25 @@ impl GuardTable {
     }
 }
 
-/// Whether some file system might take `name` for `guarded`.
+/// Returns whether some file system might treat `name` as `guarded`.
 ///
-/// Always asked without regard to case: whether a directory folds names (ext4 and f2fs can, per
-/// directory) is not worth a system call per file, and a name that differs from a guarded one by
-/// case only is not missed. Such directories also fold letters beyond ASCII to ASCII ones, and skip
-/// characters that are not seen; others drop dots and spaces at the end. Composed and decomposed
-/// forms of a letter are not taken for the same: guarded names are ASCII in practice.
+/// The comparison always ignores case. Whether a directory folds case (ext4 and f2fs can, per
+/// directory) is not worth a system call per file, and commands do not need a name that differs
+/// from a guarded one only by case. Such directories also fold some non-ASCII letters to ASCII, and
+/// ignore invisible characters; other file systems drop trailing dots and spaces. Composed and
+/// decomposed forms of a letter count as different: guarded names are ASCII in practice.
 pub(super) fn may_be_same(name: &[u8], guarded: &[u8]) -> bool {
     if name == guarded {
         return true;
     }
     match (std::str::from_utf8(name), std::str::from_utf8(guarded)) {
         (Ok(name), Ok(guarded)) => folded(name).eq(folded(guarded)),
-        // What is not text is not folded beyond ASCII by anybody.
+        // No file system folds non-ASCII bytes that are not UTF-8.
         _ => name.eq_ignore_ascii_case(guarded),
     }
 }
 
-/// Whether it names no entry of its own: the directory itself, or the one above.
+/// Returns whether the name refers to the directory itself or its parent.
 pub(super) fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }
@@ -143,7 +143,7 @@ fn folded(name: &str) -> impl Iterator<Item = char> {
     name.trim_end_matches(['.', ' '])
         .chars()
         .filter(|letter| !is_ignored(*letter))
-        // Up and down again: some letters meet others in one of the cases only.
+        // Lower, upper, lower: some letters become equal in one of the cases only.
         .flat_map(char::to_lowercase)
         .flat_map(char::to_uppercase)
         .flat_map(char::to_lowercase)
@@ -178,7 +178,7 @@ mod tests {
     use super::may_be_same;
 
     #[test]
-    fn names_that_a_file_system_may_fold_are_the_same() {
+    fn names_that_a_file_system_may_fold_match() {
         for name in [
             ".git",
             ".GIT",
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_not_the_same() {
+    fn other_names_do_not_match() {
         for name in [
             ".gitignore",
             "git",

@@ -1,46 +1,46 @@
-//! Notifications of seccomp: calls of enclosed threads that wait for an answer.
+//! Seccomp notifications: calls of sandboxed threads that wait for a reply.
 
 use std::ffi::c_int;
 
 use super::descriptor::OwnedDescriptor;
 use crate::raw::{self, Errno};
 
-/// One call that waits for its answer.
+/// A call that waits for its reply.
 #[derive(Debug)]
 pub(super) struct SeccompNotification {
     listener: c_int,
     call: libc::seccomp_notif,
 }
 
-/// What becomes of a call.
+/// The reply to a call.
 #[derive(Debug)]
 pub(super) enum BrokerReply {
-    /// The kernel does it, as the caller's: it makes nothing.
+    /// The kernel makes the call as the caller, which creates nothing.
     Continue,
-    /// It was done.
+    /// The call succeeds.
     Done,
-    /// It fails.
+    /// The call fails.
     Fail(Errno),
-    /// It returns a descriptor.
+    /// The call returns a descriptor.
     Return {
-        /// Whose copy the caller gets.
+        /// The descriptor to copy into the caller.
         descriptor: OwnedDescriptor,
-        /// Whether the copy is closed on exec.
+        /// Whether the copy has close-on-exec set.
         close_on_exec: bool,
     },
 }
 
-/// Has callers run at once when they are answered, on the same processor. To be called once per
-/// listener.
+/// Makes the kernel run a caller at once, on the same CPU, when it gets its reply. Call this once
+/// per listener.
 pub(crate) fn prepare(listener: c_int) {
-    // Kernels before 6.6 do not know it; they only wake up more slowly.
+    // Unknown before Linux 6.6; callers then only wake up later.
     let _ = control(listener, SET_FLAGS, SYNC_WAKE_UP);
 }
 
 impl SeccompNotification {
-    /// Receives the next one. `None`: its caller is gone already.
+    /// Receives the next notification. `None`: its caller has exited.
     pub(super) fn receive(listener: c_int) -> Result<Option<Self>, Errno> {
-        // The kernel insists on zeroes.
+        // The kernel requires a zeroed structure.
         let mut call = libc::seccomp_notif {
             id: 0,
             pid: 0,
@@ -59,28 +59,29 @@ impl SeccompNotification {
         }
     }
 
-    /// The thread that waits, by its number here. `None`: it has none here.
+    /// Returns the id of the waiting thread. `None`: it has no id in this pid namespace.
     pub(super) fn thread(&self) -> Option<i32> {
         i32::try_from(self.call.pid).ok().filter(|pid| *pid > 0)
     }
 
-    /// The number of the call. `None`: it is of another architecture, whose numbers differ.
+    /// Returns the number of the call. `None`: another architecture with other numbers.
     pub(super) fn number(&self) -> Option<i64> {
         (self.call.data.arch == ARCHITECTURE).then_some(i64::from(self.call.data.nr))
     }
 
-    /// The arguments of the call.
+    /// Returns the arguments of the call.
     pub(super) const fn arguments(&self) -> [u64; 6] {
         self.call.data.args
     }
 
-    /// Whether its caller still waits: if so, all that was read by the thread's number was its own.
+    /// Returns whether the caller still waits. If so, everything read by its thread id so far was
+    /// its own.
     pub(super) fn is_waiting(&self) -> bool {
         let id = self.call.id;
         control(self.listener, IS_VALID, &raw const id as usize).is_ok()
     }
 
-    /// Lets the caller go on. That it is gone is no error.
+    /// Replies to the caller. A caller that has exited is not an error.
     pub(super) fn answer(self, answer: BrokerReply) -> Result<(), Errno> {
         match answer {
             BrokerReply::Continue => self.send(0, CONTINUE),
@@ -91,7 +92,7 @@ impl SeccompNotification {
                 close_on_exec,
             } => match self.send_descriptor(&descriptor, close_on_exec) {
                 Ok(_) | Err(libc::ENOENT) => Ok(()),
-                // The caller has no room for it.
+                // The caller's descriptor table is full.
                 Err(errno) => self.send(-errno, 0),
             },
         }
@@ -110,7 +111,7 @@ impl SeccompNotification {
         }
     }
 
-    /// Installs a descriptor and answers with its number, in one.
+    /// Installs a descriptor in the caller and replies with its number, atomically.
     fn send_descriptor(&self, fd: &OwnedDescriptor, close_on_exec: bool) -> Result<usize, Errno> {
         let addition = libc::seccomp_notif_addfd {
             id: self.call.id,
@@ -132,7 +133,7 @@ fn control(listener: c_int, request: usize, argument: usize) -> Result<usize, Er
     raw::syscall(libc::SYS_ioctl, args)
 }
 
-// Requests of a listener. libc's have different types with different C libraries.
+// Requests of a seccomp listener. The types in libc differ between C libraries.
 const RECEIVE: usize = 0xc050_2100;
 const SEND: usize = 0xc018_2101;
 const IS_VALID: usize = 0x4008_2102;

@@ -1,4 +1,4 @@
-//! Calls that make a file by opening it.
+//! Handles calls that create a file by opening it.
 
 use std::ffi::c_int;
 
@@ -12,23 +12,23 @@ use super::{
 };
 use crate::raw::{self, Errno};
 
-/// A call that opens a file and makes it if there is none.
+/// A call that opens a file and creates it if it does not exist.
 #[derive(Debug)]
 pub(super) struct OpenCall {
-    /// What the path is relative to.
+    /// Directory that the path is relative to.
     pub(super) directory: c_int,
-    /// The address of the path.
+    /// Address of the path.
     pub(super) path: u64,
-    /// Flags.
+    /// Flags of `open`.
     pub(super) flags: c_int,
     /// Permissions of a new file.
     pub(super) mode: usize,
-    /// How links and mounts on the way are treated.
+    /// How links and mounts in the path are resolved.
     pub(super) resolve: u64,
 }
 
 impl OpenCall {
-    /// Reads the arguments of `openat2`. `None`: the kernel has the say.
+    /// Reads the arguments of `openat2`. `None`: let the kernel handle it.
     pub(super) fn read(
         caller: &Caller<'_>,
         directory: c_int,
@@ -36,7 +36,7 @@ impl OpenCall {
         how: u64,
         size: u64,
     ) -> Option<Self> {
-        // Larger ones are of a future whose fields are not known here.
+        // A larger structure has fields of a newer kernel, which are unknown here.
         if size != size_of::<OpenHow>() as u64 {
             return None;
         }
@@ -49,7 +49,7 @@ impl OpenCall {
             mode: word()?,
             resolve: word()?,
         };
-        // Unlike `open`, it fails if there is a bit that means nothing.
+        // Unlike `open`, `openat2` fails on unknown bits.
         if how.flags & !KNOWN_FLAGS != 0 || how.mode & !0o7777 != 0 || how.resolve & !RESOLVE != 0 {
             return None;
         }
@@ -62,15 +62,15 @@ impl OpenCall {
         })
     }
 
-    /// Makes the file if there is none. `None`: the kernel has the say, as for every file that is
-    /// there already.
+    /// Creates the file if it does not exist. `None`: let the kernel handle it, as for every
+    /// existing file.
     pub(super) fn answer(
         self,
         caller: &Caller<'_>,
         guards: &GuardTable,
         buffers: &mut PathBuffers,
     ) -> Option<BrokerReply> {
-        // Without a name, without making anything, or an error.
+        // These create no named file, or are errors.
         let other = libc::O_PATH | libc::O_DIRECTORY | libc::O_TMPFILE;
         if self.flags & libc::O_CREAT == 0 || self.flags & other != 0 {
             return None;
@@ -79,24 +79,24 @@ impl OpenCall {
         caller.read_path(self.path, here)?;
         let mut start = PathBase::CallerFd(self.directory);
         if self.flags & libc::O_EXCL == 0 && self.resolve == 0 {
-            // Most of what shells open is there: this is the short way.
+            // Fast path: most files that shells open exist.
             start = start.open_base(caller, here)?;
             if start.resolves(here) {
                 return None;
             }
         }
         caller.adopt_umask()?;
-        // A link that leads nowhere yet is made good by making what it leads to.
+        // Opening a dangling link creates its target.
         for _ in 0..=MAX_LINKS {
-            let place = TargetEntry::find(caller, start, here, self.resolve)?;
+            let target = TargetEntry::find(caller, start, here, self.resolve)?;
             caller.confirm()?;
-            if place.has_slash() {
+            if target.has_slash() {
                 return None;
             }
-            if let Some(refusal) = place.refusal(guards) {
+            if let Some(refusal) = target.refusal(guards) {
                 return Some(refusal);
             }
-            match self.make(&place)? {
+            match self.make(&target)? {
                 Ok(descriptor) => {
                     return Some(BrokerReply::Return {
                         descriptor,
@@ -106,26 +106,26 @@ impl OpenCall {
                 Err(libc::EEXIST) if self.flags & libc::O_EXCL == 0 => {}
                 Err(errno) => return Some(BrokerReply::Fail(errno)),
             }
-            there.read_link(place.directory.number(), place.name)?;
-            start = PathBase::Opened(place.directory);
+            there.read_link(target.directory.number(), target.name)?;
+            start = PathBase::Opened(target.directory);
             (here, there) = (there, here);
         }
         None
     }
 
-    /// Makes the file. `EEXIST`: there is a link to be followed; or anything, if the caller insists
-    /// on a new file. `None`: there is something else.
-    fn make(&self, place: &TargetEntry<'_>) -> Option<Result<OwnedDescriptor, Errno>> {
-        // Never through a link, and never waiting for anybody: only a new file is opened. What is
-        // there is looked at afterwards, and may be gone by then.
+    /// Creates the file. `EEXIST`: there is a link to follow, or, with `O_EXCL`, any file. `None`:
+    /// another kind of file exists.
+    fn make(&self, target: &TargetEntry<'_>) -> Option<Result<OwnedDescriptor, Errno>> {
+        // Never follows a link and never blocks, because only a new file is opened. An existing
+        // file is inspected afterwards, and may be gone by then.
         for _ in 0..MAX_TRIES {
-            let made = self.make_new(place);
+            let made = self.make_new(target);
             if made.as_ref().err() != Some(&libc::EEXIST) || self.flags & libc::O_EXCL != 0 {
                 return Some(made);
             }
-            match place.entry() {
+            match target.entry() {
                 Ok(entry) if entry.mode & libc::S_IFMT == libc::S_IFLNK => {
-                    let follow = self.follows_links() && place.may_follow(&entry);
+                    let follow = self.follows_links() && target.may_follow(&entry);
                     return follow.then_some(made);
                 }
                 Err(libc::ENOENT) => {}
@@ -135,10 +135,10 @@ impl OpenCall {
         None
     }
 
-    fn make_new(&self, place: &TargetEntry<'_>) -> Result<OwnedDescriptor, Errno> {
+    fn make_new(&self, target: &TargetEntry<'_>) -> Result<OwnedDescriptor, Errno> {
         let args = [
-            raw::int_arg(place.directory.number()),
-            place.name.as_ptr() as usize,
+            raw::int_arg(target.directory.number()),
+            target.name.as_ptr() as usize,
             raw::int_arg(self.flags | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC),
             self.mode,
             0,
@@ -148,20 +148,20 @@ impl OpenCall {
     }
 
     fn follows_links(&self) -> bool {
-        // Below a root of the caller's choice, a link would have to stay there as well: only the
-        // kernel can tell.
+        // With a caller-defined root, the link's target would have to stay below it, which only the
+        // kernel can check.
         let bound = libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_SYMLINKS;
         self.flags & libc::O_NOFOLLOW == 0 && self.resolve & bound == 0
     }
 }
 
-/// As many as the kernel follows.
+/// Most links that the kernel follows.
 const MAX_LINKS: usize = 40;
 
-/// How often a file may come and go while it is looked at.
+/// How often a file may appear and disappear while it is inspected.
 const MAX_TRIES: usize = 16;
 
-/// Flags that `openat2` knows.
+/// Flags that `openat2` accepts.
 const KNOWN_FLAGS: u64 = (libc::O_ACCMODE
     | libc::O_APPEND
     | libc::O_ASYNC
@@ -179,13 +179,13 @@ const KNOWN_FLAGS: u64 = (libc::O_ACCMODE
     | libc::O_TRUNC)
     .unsigned_abs() as u64;
 
-/// The kernel's `O_LARGEFILE`: C libraries of 64-bit systems say that it is zero.
+/// The kernel's `O_LARGEFILE`; C libraries of 64-bit systems define it as zero.
 #[cfg(target_arch = "x86_64")]
 const LARGE_FILE: c_int = 0o100_000;
 #[cfg(target_arch = "aarch64")]
 const LARGE_FILE: c_int = 0o400_000;
 
-/// Ways of resolving that can be passed on.
+/// Resolve flags that can be passed on.
 const RESOLVE: u64 = libc::RESOLVE_BENEATH
     | libc::RESOLVE_IN_ROOT
     | libc::RESOLVE_NO_MAGICLINKS

@@ -1,4 +1,5 @@
-//! Where something is to be made: a directory that is held, and a name in it.
+//! The target of a call: an open directory and a name in it. Also the fixed-size buffers that hold
+//! its path.
 
 use std::{
     ffi::{CStr, c_int},
@@ -13,27 +14,27 @@ use super::{
 };
 use crate::raw::{self, Errno};
 
-/// An entry of a directory, existing or not.
+/// A directory entry, existing or not.
 #[derive(Debug)]
 pub(super) struct TargetEntry<'a> {
     /// The directory.
     pub(super) directory: OwnedDescriptor,
-    /// The name in it, perhaps with a slash at its end. Never `.` or `..`.
+    /// The name in it, possibly with a trailing slash. Never `.` or `..`.
     pub(super) name: &'a CStr,
     facts: FileFacts,
 }
 
-/// What a relative path is relative to.
+/// The directory that a relative path starts from.
 #[derive(Debug)]
 pub(super) enum PathBase {
-    /// A descriptor of the caller's, or `AT_FDCWD`.
+    /// A descriptor of the caller, or `AT_FDCWD`.
     CallerFd(c_int),
-    /// The directory that a link was found in.
+    /// A directory that the broker has opened.
     Opened(OwnedDescriptor),
 }
 
 impl PathBase {
-    /// Holds what a path is relative to, if it is relative.
+    /// Opens the base directory if the path is relative.
     pub(super) fn open_base(self, caller: &Caller<'_>, path: &PathBuffer) -> Option<Self> {
         match self {
             Self::CallerFd(fd) if !path.is_absolute() => caller.directory(fd).map(Self::Opened),
@@ -41,8 +42,8 @@ impl PathBase {
         }
     }
 
-    /// Whether there is something at the end of a path, links being followed. By way of
-    /// `/proc/self` it may be something else than to the caller.
+    /// Returns whether the path exists, following links. A path through `/proc/self` may resolve
+    /// differently for the caller.
     pub(super) fn resolves(&self, path: &PathBuffer) -> bool {
         let base = match self {
             Self::CallerFd(_) => libc::AT_FDCWD,
@@ -53,17 +54,17 @@ impl PathBase {
 }
 
 impl<'a> TargetEntry<'a> {
-    /// Finds where a path leads, but for its last name.
+    /// Resolves a path except for its last name.
     ///
-    /// `None`: nowhere; or by way of `/proc/self` and its like, which mean something else here. The
-    /// kernel will tell the caller.
+    /// `None`: it does not resolve, or leads through `/proc/self` and the like, which differ
+    /// between broker and caller. The kernel then returns the caller's error.
     pub(super) fn find(
         caller: &Caller<'_>,
         start: PathBase,
         path: &'a mut PathBuffer,
         resolve: u64,
     ) -> Option<Self> {
-        // With these two, an absolute path does not start at the root either.
+        // With these two flags, an absolute path does not start at the root either.
         let stays_below = resolve & (libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT) != 0;
         let starts_at_root = path.is_absolute() && !stays_below;
         let parts = path.split()?;
@@ -94,12 +95,12 @@ impl<'a> TargetEntry<'a> {
         })
     }
 
-    /// Whether the path ended with a slash.
+    /// Returns whether the path ended with a slash.
     pub(super) fn has_slash(&self) -> bool {
         self.name.to_bytes().ends_with(b"/")
     }
 
-    /// Whether it must not be made.
+    /// Returns whether the entry must not be created.
     pub(super) fn is_forbidden(&self, guards: &GuardTable) -> bool {
         guards.forbids(self.facts.identity, self.plain_name())
     }
@@ -109,13 +110,13 @@ impl<'a> TargetEntry<'a> {
         name.strip_suffix(b"/").unwrap_or(name)
     }
 
-    /// Whether its name is guarded in any directory.
+    /// Returns whether its name is guarded in any directory.
     pub(super) fn may_be_forbidden_elsewhere(&self, guards: &GuardTable) -> bool {
         guards.guards_anywhere(self.plain_name())
     }
 
-    /// The answer to making it new, if it must not be made. What is there already can be met as it
-    /// is everywhere: tools make directories in order to learn that they exist.
+    /// Returns the reply if the entry must not be created. An existing entry gets the kernel's
+    /// usual error, because tools create directories to learn that they exist.
     pub(super) fn refusal(&self, guards: &GuardTable) -> Option<BrokerReply> {
         if !self.is_forbidden(guards) {
             return None;
@@ -126,7 +127,7 @@ impl<'a> TargetEntry<'a> {
         })
     }
 
-    /// Tells about what is there.
+    /// Returns the metadata of the existing entry.
     pub(super) fn entry(&self) -> Result<FileFacts, Errno> {
         stat_at(
             self.directory.number(),
@@ -135,9 +136,9 @@ impl<'a> TargetEntry<'a> {
         )
     }
 
-    /// Whether the kernel would follow a link that is there. In a directory that everybody writes
-    /// to, it must be the user's own or of the directory's owner (`fs.protected_symlinks`, which is
-    /// on nearly everywhere and taken to be on here).
+    /// Returns whether the kernel would follow an existing link. In a world-writable sticky
+    /// directory, the link must belong to the user or to the directory's owner
+    /// (`fs.protected_symlinks`, which is enabled nearly everywhere and assumed here).
     pub(super) fn may_follow(&self, link: &FileFacts) -> bool {
         let shared = libc::S_ISVTX | libc::S_IWOTH;
         self.facts.mode & shared != shared
@@ -146,54 +147,55 @@ impl<'a> TargetEntry<'a> {
     }
 }
 
-/// The account whose permissions the broker has.
+/// Returns the user id that the broker runs as.
 fn own_user() -> Option<u32> {
     let user = raw::syscall(libc::SYS_geteuid, [0; 6]).ok()?;
     u32::try_from(user).ok()
 }
 
-/// The kernel's bound of a path, with the zero at its end.
+/// The kernel's limit for a path, including the terminating zero.
 pub(super) const MAX_PATH: usize = 4096;
 
-/// A path that was copied from somewhere.
+/// A path copied from a caller or a link.
 #[derive(Debug)]
 pub(super) struct PathBuffer {
-    /// A path, a zero, and anything.
+    /// The path, a zero, and arbitrary bytes.
     bytes: [u8; MAX_PATH],
 }
 
-/// The two parts of a path.
+/// A path split before its last name.
 #[derive(Debug)]
 pub(super) struct PathParts<'a> {
-    /// The directory. `None`: the one that the path is relative to.
+    /// The directory. `None`: the base of the path.
     pub(super) parent: Option<&'a CStr>,
-    /// The entry in it. Ends with one slash if the path ended with any: calls differ in what they
-    /// make of that.
+    /// The last name. Keeps one trailing slash if the path had any, because calls treat it
+    /// differently.
     pub(super) name: &'a CStr,
 }
 
 impl PathBuffer {
-    /// An empty one. A constant needs no room for itself besides where it goes.
+    /// An empty path. A constant, so that no temporary copy is built on the stack.
     pub(super) const EMPTY: Self = Self {
         bytes: [0; MAX_PATH],
     };
 
-    /// Where the bytes go. What is put there ends with a zero.
+    /// Returns the buffer. Its contents must end with a zero.
     pub(super) const fn buffer(&mut self) -> &mut [u8; MAX_PATH] {
         &mut self.bytes
     }
 
-    /// The path.
+    /// Returns the path.
     pub(super) fn text(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }
 
-    /// Whether it starts at the root.
+    /// Returns whether the path is absolute.
     pub(super) fn is_absolute(&self) -> bool {
         self.bytes.first() == Some(&b'/')
     }
 
-    /// Replaces the path by that of a symbolic link. `None`: there is none, or it is too long.
+    /// Replaces the path by the target of a symbolic link. `None`: not a link, or the target is too
+    /// long.
     pub(super) fn read_link(&mut self, directory: c_int, name: &CStr) -> Option<()> {
         let room = MAX_PATH - 1;
         let args = [
@@ -212,7 +214,7 @@ impl PathBuffer {
         Some(())
     }
 
-    /// Takes the path apart. `None`: there is no name in it that could be made.
+    /// Splits the path. `None`: it has no last name that could be created.
     pub(super) fn split(&mut self) -> Option<PathParts<'_>> {
         let length = self.text().to_bytes().len();
         let path = self.bytes.get(..length)?;
@@ -243,7 +245,7 @@ impl PathBuffer {
     }
 }
 
-/// A short path that the broker writes itself, such as `7/cwd`.
+/// A short path that the broker formats itself, such as `7/cwd`.
 #[derive(Debug)]
 pub(super) struct ShortPath {
     bytes: [u8; 64],
@@ -251,7 +253,7 @@ pub(super) struct ShortPath {
 }
 
 impl ShortPath {
-    /// Writes one. What has no room is cut off; nothing that the broker writes is that long.
+    /// Formats a path. Longer text is cut off; the broker formats no path that long.
     pub(super) fn new(text: fmt::Arguments<'_>) -> Self {
         let mut short = Self {
             bytes: [0; 64],
@@ -261,7 +263,7 @@ impl ShortPath {
         short
     }
 
-    /// The path.
+    /// Returns the path.
     pub(super) fn text(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }
@@ -285,7 +287,7 @@ impl fmt::Write for ShortPath {
 mod tests {
     use super::PathBuffer;
 
-    /// The parts of `text`.
+    /// Splits `text`.
     fn split(text: &str) -> Option<(Option<String>, String)> {
         let mut path = PathBuffer::EMPTY;
         path.buffer()[..text.len()].copy_from_slice(text.as_bytes());
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_split_before_its_last_name() {
+    fn path_is_split_before_its_last_name() {
         let cases = [
             ("a", None, "a"),
             ("/a", Some("/"), "a"),
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_without_a_name_is_not_split() {
+    fn path_without_a_last_name_is_not_split() {
         for path in ["", "/", "//", ".", "..", "a/.", "a/..", "a/../", "./"] {
             assert_eq!(split(path), None, "{path}");
         }

@@ -1,5 +1,5 @@
-//! The broker, on the kernel that runs the tests: a thread is enclosed, as a command would be, and
-//! another answers it. Some steps are taken with and without an enclosure, and compared.
+//! Tests the broker on this kernel: one thread is sandboxed like a command, and another runs the
+//! broker. Some tests take the same steps with and without a sandbox and compare the results.
 
 mod guarded_names;
 mod racing_callers;
@@ -22,7 +22,8 @@ use std::{
 use super::{GuardTable, answer, prepare};
 use crate::raw;
 
-/// Runs `inside` while `names` are guarded in `directory`. `None`: this kernel has no Landlock.
+/// Runs `inside` in a sandbox while `names` are guarded in `directory`. `None`: this kernel has no
+/// Landlock.
 pub(super) fn enclosed<T: Send>(
     directory: &Path,
     names: &[&str],
@@ -35,20 +36,20 @@ pub(super) fn enclosed<T: Send>(
     let (send, listeners) = mpsc::sync_channel(1);
     Some(thread::scope(|scope| {
         let command = scope.spawn(move || {
-            live_apart();
+            isolate_thread();
             enclose(&send);
             inside()
         });
         let broker = thread::Builder::new().stack_size(STACK);
         let broker = broker.spawn_scoped(scope, move || {
-            live_apart();
+            isolate_thread();
             let names: Vec<_> = names
                 .iter()
                 .map(|name| CString::new(*name).unwrap())
                 .collect();
-            let processes = place(Path::new("/proc"));
+            let processes = open_directory(Path::new("/proc"));
             let mut guards = GuardTable::new(processes.as_raw_fd());
-            let place = place(directory);
+            let place = open_directory(directory);
             for name in &names {
                 guards.add(place.as_raw_fd(), name.as_ptr()).unwrap();
             }
@@ -62,25 +63,25 @@ pub(super) fn enclosed<T: Send>(
     }))
 }
 
-/// Runs `outside` as `enclosed` would, but without an enclosure.
+/// Runs `outside` like `enclosed` does, but without a sandbox.
 pub(super) fn free<T: Send>(outside: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            live_apart();
+            isolate_thread();
             outside()
         });
         thread.join().unwrap()
     })
 }
 
-/// Opens a directory as a place.
-pub(super) fn place(directory: &Path) -> OwnedFd {
+/// Opens a directory with `O_PATH`.
+pub(super) fn open_directory(directory: &Path) -> OwnedFd {
     let mut options = File::options();
     let options = options.read(true).custom_flags(libc::O_PATH);
     options.open(directory).unwrap().into()
 }
 
-/// Answers until nobody is left who could ask.
+/// Serves notifications until no process is left that could notify.
 fn serve(listener: &OwnedFd, guards: &GuardTable) {
     prepare(listener.as_raw_fd());
     loop {
@@ -90,7 +91,7 @@ fn serve(listener: &OwnedFd, guards: &GuardTable) {
             revents: 0,
         }];
         let ready = raw::poll(&mut poll, Some(30_000)).unwrap();
-        assert_eq!(ready, 1, "nothing was asked for a long time");
+        assert_eq!(ready, 1, "timed out waiting for a notification");
         if poll[0].revents & libc::POLLIN != 0 {
             answer(listener.as_raw_fd(), guards).unwrap();
         } else if poll[0].revents != 0 {
@@ -99,8 +100,8 @@ fn serve(listener: &OwnedFd, guards: &GuardTable) {
     }
 }
 
-/// Gives the thread a working directory and a umask of its own, and takes root's privileges away.
-fn live_apart() {
+/// Gives the thread its own working directory and umask, and drops root's privileges.
+fn isolate_thread() {
     let flags = raw::int_arg(libc::CLONE_FS);
     raw::syscall(libc::SYS_unshare, [flags, 0, 0, 0, 0, 0]).unwrap();
     let header = [0x2008_0522_u32, 0];
@@ -110,10 +111,10 @@ fn live_apart() {
     raw::syscall(libc::SYS_umask, [0o022, 0, 0, 0, 0, 0]).unwrap();
 }
 
-/// Lets the thread make nothing, and hands the listener out.
+/// Forbids the thread to create anything, and sends the listener out.
 fn enclose(listeners: &mpsc::SyncSender<OwnedFd>) {
     raw::prctl(libc::PR_SET_NO_NEW_PRIVS, 1).unwrap();
-    // Every kind of file that can be made, and moving between directories.
+    // Creating any kind of file, and moving between directories.
     let handled = 0b11_1111_1100_0000_u64;
     let ruleset = landlock(&raw const handled, 8, 0).unwrap();
     let args = [raw::int_arg(ruleset.as_raw_fd()), 0, 0, 0, 0, 0];
@@ -134,7 +135,7 @@ fn enclose(listeners: &mpsc::SyncSender<OwnedFd>) {
         0,
     ];
     let listener = raw::syscall(libc::SYS_seccomp, args).unwrap();
-    // SAFETY: the kernel has just made it.
+    // SAFETY: the kernel has just created it.
     let listener = unsafe { OwnedFd::from_raw_fd(raw::to_i32(listener)) };
     listeners.send(listener).unwrap();
 }
@@ -143,14 +144,14 @@ fn landlock(handled: *const u64, size: usize, flags: usize) -> Result<OwnedFd, i
     let args = [handled as usize, size, flags, 0, 0, 0];
     let fd = raw::syscall(libc::SYS_landlock_create_ruleset, args)?;
     if flags != 0 {
-        // It is a version.
+        // The call returned a version instead of a descriptor.
         return File::open("/dev/null").map(OwnedFd::from).map_err(|_| 0);
     }
-    // SAFETY: the kernel has just made it.
+    // SAFETY: the kernel has just created it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw::to_i32(fd)) })
 }
 
-/// A program that notifies of each call that makes something.
+/// Builds a program that notifies of each call that creates something.
 fn filter() -> Vec<libc::sock_filter> {
     let mut calls = vec![
         (libc::SYS_openat, Some(2)),
@@ -200,15 +201,15 @@ fn filter() -> Vec<libc::sock_filter> {
     program
 }
 
-/// As much as the broker has in earnest, with all else that its process does.
+/// The stack of the real broker, including what its process needs besides.
 const STACK: usize = 32 * 1024;
 
-/// What the steps said, one line each.
+/// Results of the steps, one line each.
 #[derive(Debug, Default)]
 pub(super) struct Log(Vec<String>);
 
 impl Log {
-    /// Notes a result: that it worked, or its error number.
+    /// Records a result: success, or its error.
     pub(super) fn note<T>(&mut self, what: &str, result: io::Result<T>) -> Option<T> {
         let said = match &result {
             Ok(_) => "ok".to_owned(),
@@ -218,13 +219,13 @@ impl Log {
         result.ok()
     }
 
-    /// Notes a fact.
+    /// Records a fact.
     pub(super) fn fact(&mut self, what: &str, fact: impl std::fmt::Debug) {
         self.0.push(format!("{what} = {fact:?}"));
     }
 }
 
-/// Takes the same steps twice, and compares what they said and left behind.
+/// Takes the same steps twice, and compares results and files.
 pub(super) fn compare(steps: impl Fn(&mut Log) + Sync) {
     let run = |directory: &Path| {
         let mut log = Log::default();
@@ -241,7 +242,7 @@ pub(super) fn compare(steps: impl Fn(&mut Log) + Sync) {
     assert_eq!(tree(with.path()), tree(without.path()));
 }
 
-/// Every file below a directory: name, type and permissions, number of names, content.
+/// Returns every file below a directory: name, type and permissions, link count, content.
 fn tree(directory: &Path) -> Vec<(String, u32, u64, Vec<u8>)> {
     let mut all = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -259,7 +260,7 @@ fn tree(directory: &Path) -> Vec<(String, u32, u64, Vec<u8>)> {
         } else {
             Vec::new()
         };
-        // How a directory counts its names is its file system's.
+        // The link count of a directory depends on the file system.
         let names = if kind.is_dir() { 0 } else { about.nlink() };
         all.push((name.clone(), about.mode(), names, content));
         if kind.is_dir() {
@@ -271,12 +272,12 @@ fn tree(directory: &Path) -> Vec<(String, u32, u64, Vec<u8>)> {
     all
 }
 
-/// A path as the kernel takes it.
+/// Returns a path as a C string.
 pub(super) fn text(path: &str) -> CString {
     CString::new(path).unwrap()
 }
 
-/// A call that the C library has no use for any more.
+/// Makes a system call that the C library does not use.
 pub(super) fn call(number: i64, args: [usize; 6]) -> io::Result<usize> {
     raw::syscall(number, args).map_err(io::Error::from_raw_os_error)
 }

@@ -1,4 +1,4 @@
-//! Guarded names are not made, whatever the call and however the path is written.
+//! Guarded names are not created, by any call or spelling of the path.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -12,10 +12,10 @@ use std::{
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 
-use super::{enclosed, place};
+use super::{enclosed, open_directory};
 
-/// Runs `inside` in a directory where `.git` and `.agents` are guarded and nothing else is there
-/// but `sub`, `file` and `up`, a link to the directory; and makes sure that neither was made.
+/// Runs `inside` in a directory where `.git` and `.agents` are guarded, and which contains only
+/// `sub`, `file` and `up`, a link to the directory. Checks that neither name was created.
 fn guarded(inside: impl FnOnce(&Path) + Send) {
     let root = tempfile::tempdir().unwrap();
     let path = root.path();
@@ -44,7 +44,7 @@ fn refused<T>(result: io::Result<T>) {
     );
 }
 
-/// Tries every call that makes something on `path`.
+/// Tries every call that creates something on `path`.
 #[track_caller]
 fn every_call_refuses(path: &str) {
     let slash = path.ends_with('/');
@@ -84,12 +84,12 @@ fn every_call_refuses(path: &str) {
 }
 
 #[test]
-fn a_guarded_name_is_not_made_by_any_call() {
+fn no_call_creates_a_guarded_name() {
     guarded(|_| every_call_refuses(".git"));
 }
 
 #[test]
-fn a_guarded_name_is_not_made_by_any_path() {
+fn no_spelling_of_the_path_creates_a_guarded_name() {
     guarded(|root| {
         for path in [
             "./.git",
@@ -112,16 +112,16 @@ fn a_guarded_name_is_not_made_by_any_path() {
         fs::create_dir("sub").unwrap();
         fs::write("file", "").unwrap();
         every_call_refuses("../.git");
-        // Only where it is guarded.
+        // The name is guarded in one directory only.
         fs::create_dir_all(".git/refs").unwrap();
     });
 }
 
 #[test]
-fn a_guarded_name_is_not_made_by_a_descriptor() {
+fn guarded_name_cannot_be_created_relative_to_a_descriptor() {
     guarded(|root| {
-        let directory = place(root);
-        let below = place(Path::new("sub"));
+        let directory = open_directory(root);
+        let below = open_directory(Path::new("sub"));
         std::env::set_current_dir("/").unwrap();
         for (at, path) in [
             (&directory, ".git"),
@@ -145,7 +145,7 @@ fn a_guarded_name_is_not_made_by_a_descriptor() {
 }
 
 #[test]
-fn a_guarded_name_is_not_made_through_a_link() {
+fn guarded_name_cannot_be_created_through_a_symlink() {
     guarded(|root| {
         symlink(".git", "x").unwrap();
         symlink("../x", "sub/y").unwrap();
@@ -158,7 +158,7 @@ fn a_guarded_name_is_not_made_through_a_link() {
 }
 
 #[test]
-fn a_guarded_name_is_not_given_to_a_file_without_one() {
+fn unnamed_file_cannot_be_linked_to_guarded_name() {
     guarded(|_| {
         let mut options = OpenOptions::new();
         let options = options.write(true).custom_flags(libc::O_TMPFILE);
@@ -176,9 +176,9 @@ fn a_guarded_name_is_not_given_to_a_file_without_one() {
 }
 
 #[test]
-fn nothing_is_made_by_way_of_the_brokers_own_descriptors() {
+fn paths_through_proc_self_never_resolve_to_the_broker() {
     guarded(|root| {
-        let directory = place(root);
+        let directory = open_directory(root);
         let own = format!("/proc/self/fd/{}", directory.as_raw_fd());
         symlink(&own, "own").unwrap();
         for path in [
@@ -186,12 +186,12 @@ fn nothing_is_made_by_way_of_the_brokers_own_descriptors() {
             format!("{own}/.git"),
             "own/new".to_owned(),
         ] {
-            // The kernel says so, by what the domain forbids.
+            // The kernel refuses, because of the Landlock domain.
             for result in [fs::write(&path, ""), fs::create_dir(&path)] {
                 assert_eq!(result.unwrap_err().kind(), ErrorKind::PermissionDenied);
             }
         }
-        // A link to what would be the broker's program.
+        // A link that would resolve to the broker's program.
         symlink("/proc/self/exe", "exe").unwrap();
         let linked = rustix::fs::linkat(CWD, "exe", CWD, "program", AtFlags::SYMLINK_FOLLOW);
         linked.unwrap_err();
@@ -200,7 +200,7 @@ fn nothing_is_made_by_way_of_the_brokers_own_descriptors() {
 }
 
 #[test]
-fn a_guarded_name_that_is_there_is_met_as_everywhere() {
+fn existing_guarded_name_behaves_as_without_sandbox() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path();
     fs::create_dir(path.join(".git")).unwrap();
@@ -224,24 +224,27 @@ fn a_guarded_name_that_is_there_is_met_as_everywhere() {
 }
 
 #[test]
-fn the_table_is_bounded() {
+fn guard_table_has_a_fixed_capacity() {
     let root = tempfile::tempdir().unwrap();
     let mut guards = super::super::GuardTable::new(-1);
     for index in 0..64 {
         let path = root.path().join(format!("{index}"));
         fs::create_dir(&path).unwrap();
-        let place = place(&path);
+        let place = open_directory(&path);
         for name in [c".git", c".agents", c".codex", c"more"] {
             guards.add(place.as_raw_fd(), name.as_ptr()).unwrap();
         }
     }
-    let full = guards.add(place(root.path()).as_raw_fd(), c".git".as_ptr());
+    let full = guards.add(open_directory(root.path()).as_raw_fd(), c".git".as_ptr());
     assert_eq!(full, Err(libc::ENOSPC));
-    let full = guards.add(place(&root.path().join("0")).as_raw_fd(), c"x".as_ptr());
+    let full = guards.add(
+        open_directory(&root.path().join("0")).as_raw_fd(),
+        c"x".as_ptr(),
+    );
     assert_eq!(full, Err(libc::ENOSPC));
     let mut guards = super::super::GuardTable::new(-1);
     for name in [c"", c".", c"..", c"a/b"] {
-        let bad = guards.add(place(root.path()).as_raw_fd(), name.as_ptr());
+        let bad = guards.add(open_directory(root.path()).as_raw_fd(), name.as_ptr());
         assert_eq!(bad, Err(libc::EINVAL));
     }
     assert_eq!(guards.add(-1, c"a".as_ptr()), Err(libc::EBADF));

@@ -1,4 +1,4 @@
-//! Callers that change their minds while the broker works.
+//! Callers that change their arguments while the broker works.
 
 use std::{
     ffi::CString,
@@ -12,19 +12,19 @@ use std::{
 use super::enclosed;
 use crate::raw;
 
-/// How often each call is made while the path flips.
+/// How often each call is made while the path changes.
 pub(super) const ROUNDS: usize = 3000;
 
 #[test]
-fn a_path_that_flips_while_it_is_read_never_makes_a_guarded_name() {
+fn path_that_changes_while_read_never_creates_guarded_name() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("sub")).unwrap();
     let made = enclosed(root.path(), &[".git"], || flip_name(root.path()));
     assert!(!root.path().join(".git").exists());
-    assert!(made.is_none_or(|made| made > 0), "nothing was made at all");
+    assert!(made.is_none_or(|made| made > 0), "nothing was created");
 }
 
-/// Makes directories and files at a path whose last letter is another at every moment.
+/// Creates directories and files at a path whose last letter keeps changing.
 fn flip_name(root: &Path) -> usize {
     let directory = root.join(".gi_");
     let path = CString::new(directory.to_str().unwrap()).unwrap();
@@ -32,12 +32,12 @@ fn flip_name(root: &Path) -> usize {
     let at = raw::int_arg(libc::AT_FDCWD);
     let flags = raw::int_arg(libc::O_CREAT | libc::O_WRONLY);
     let last = bytes.len() - 2;
-    flipping(bytes, last, |path| {
+    with_flipping_byte(bytes, last, |path| {
         let mut made = 0;
         for _ in 0..ROUNDS {
             let result = raw::syscall(libc::SYS_mkdirat, [at, path, 0o755, 0, 0, 0]);
             made += usize::from(result.is_ok());
-            // There is none if the path was the other one.
+            // Missing if the path was the other one.
             drop(fs::remove_dir(&directory));
             if let Ok(fd) = raw::syscall(libc::SYS_openat, [at, path, flags, 0o644, 0, 0]) {
                 raw::close(raw::to_i32(fd)).unwrap();
@@ -49,22 +49,26 @@ fn flip_name(root: &Path) -> usize {
     })
 }
 
-/// Runs `work` on the address of bytes of which one is `t` and `_` in turns.
-pub(super) fn flipping<T>(bytes: Vec<u8>, index: usize, work: impl FnOnce(usize) -> T) -> T {
+/// Runs `work` on the address of bytes of which one alternates between `t` and `_`.
+pub(super) fn with_flipping_byte<T>(
+    bytes: Vec<u8>,
+    index: usize,
+    work: impl FnOnce(usize) -> T,
+) -> T {
     let bytes: Vec<_> = bytes.into_iter().map(AtomicU8::new).collect();
     let letter = &bytes[index];
     let flip = || {
-        // As long the one as the other, so that both are met.
+        // Both values last equally long, so that the broker sees both.
         for value in [b't', b'_'] {
             letter.store(value, Ordering::Relaxed);
             std::hint::spin_loop();
         }
     };
-    meanwhile(flip, || work(bytes.as_ptr() as usize))
+    run_concurrently(flip, || work(bytes.as_ptr() as usize))
 }
 
 #[test]
-fn a_directory_that_flips_while_it_is_found_never_gets_a_guarded_name() {
+fn directory_that_changes_while_resolved_never_gets_guarded_name() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path();
     for name in ["guarded", "free"] {
@@ -78,26 +82,26 @@ fn a_directory_that_flips_while_it_is_found_never_gets_a_guarded_name() {
             let (at, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
             rustix::fs::renameat_with(at, &one, at, &two, flags).unwrap();
         };
-        meanwhile(exchange, || {
+        run_concurrently(exchange, || {
             let mut made = 0;
             for _ in 0..ROUNDS {
                 made += usize::from(fs::create_dir(path.join("link/.git")).is_ok());
-                // There is none if the directory was the other one.
+                // Missing if the directory was the other one.
                 drop(fs::remove_dir(path.join("free/.git")));
             }
             made
         })
     });
     assert!(!path.join("guarded/.git").exists());
-    assert!(made.is_none_or(|made| made > 0), "nothing was made at all");
+    assert!(made.is_none_or(|made| made > 0), "nothing was created");
 }
 
 #[test]
-fn a_signal_does_not_repeat_a_call() {
+fn signal_does_not_repeat_a_brokered_call() {
     extern "C" fn nothing(_: libc::c_int) {}
-    // One that nothing else here uses, and that is ignored otherwise.
+    // Not used elsewhere in this process, and ignored by default.
     let signal = libc::SIGURG;
-    // SAFETY: the set is plain numbers, for which zero is a value: no signal.
+    // SAFETY: the set consists of integers; zero means no signal.
     let none = unsafe { std::mem::zeroed() };
     let action = libc::sigaction {
         sa_sigaction: nothing as *const () as usize,
@@ -117,7 +121,7 @@ fn a_signal_does_not_repeat_a_call() {
             let args = [process, thread, raw::int_arg(signal), 0, 0, 0];
             raw::syscall(libc::SYS_tgkill, args).unwrap();
         };
-        meanwhile(interrupt, || {
+        run_concurrently(interrupt, || {
             for index in 0..ROUNDS / 3 {
                 let path = path.join(format!("{index}"));
                 fs::create_dir(&path).unwrap();
@@ -128,7 +132,7 @@ fn a_signal_does_not_repeat_a_call() {
 }
 
 #[test]
-fn many_threads_are_answered() {
+fn calls_of_many_threads_are_answered() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path();
     let done = enclosed(path, &[".git"], || {
@@ -151,8 +155,8 @@ fn many_threads_are_answered() {
     }
 }
 
-/// Runs `work` while another thread does `step` over and over.
-pub(super) fn meanwhile<T>(step: impl Fn() + Sync, work: impl FnOnce() -> T) -> T {
+/// Runs `work` while another thread repeats `step`.
+pub(super) fn run_concurrently<T>(step: impl Fn() + Sync, work: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -160,13 +164,13 @@ pub(super) fn meanwhile<T>(step: impl Fn() + Sync, work: impl FnOnce() -> T) -> 
                 step();
             }
         });
-        // Also if the work panics: the other thread is waited for.
+        // Stops the other thread even if the work panics.
         let _stop = Stop(&stop);
         work()
     })
 }
 
-/// Sets a flag when dropped.
+/// Sets a flag on drop.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

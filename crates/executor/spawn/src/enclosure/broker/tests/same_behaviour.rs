@@ -1,4 +1,4 @@
-//! What is not guarded is made as it is without an enclosure, and paths lead to the same places.
+//! Calls on unguarded names behave as they do without a sandbox.
 
 use std::{
     fs::{self, File, OpenOptions, Permissions},
@@ -13,12 +13,12 @@ use std::{
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 
 use super::{
-    place, {call, compare, text},
+    open_directory, {call, compare, text},
 };
 use crate::raw;
 
 #[test]
-fn files_are_made_and_opened_as_everywhere() {
+fn creating_and_opening_files_behaves_as_without_sandbox() {
     compare(|log| {
         log.note("write", fs::write("a", "one"));
         log.note("write again", fs::write("a", "2"));
@@ -80,7 +80,7 @@ fn files_are_made_and_opened_as_everywhere() {
 }
 
 #[test]
-fn everything_else_is_made_as_everywhere() {
+fn creating_other_entries_behaves_as_without_sandbox() {
     compare(|log| {
         log.note("directory", fs::create_dir("a"));
         log.note("with a slash", fs::create_dir("b/"));
@@ -123,7 +123,7 @@ fn everything_else_is_made_as_everywhere() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn the_oldest_calls_work_as_well() {
+fn legacy_system_calls_behave_as_without_sandbox() {
     compare(|log| {
         let [a, b, c, d] = ["a", "b", "c", "d"].map(text);
         let [a, b, c, d] = [&a, &b, &c, &d].map(|name| name.as_ptr() as usize);
@@ -140,7 +140,7 @@ fn the_oldest_calls_work_as_well() {
 }
 
 #[test]
-fn the_umask_is_the_callers() {
+fn umask_of_the_caller_is_applied() {
     compare(|log| {
         for (mask, name) in [(0, "a"), (0o077, "b"), (0o027, "c")] {
             call(libc::SYS_umask, [mask, 0, 0, 0, 0, 0]).unwrap();
@@ -154,7 +154,7 @@ fn the_umask_is_the_callers() {
 }
 
 #[test]
-fn errors_are_the_kernels() {
+fn errors_are_those_of_the_kernel() {
     compare(|log| {
         fs::write("file", "").unwrap();
         fs::create_dir("closed").unwrap();
@@ -207,7 +207,7 @@ fn errors_are_the_kernels() {
 }
 
 #[test]
-fn links_are_followed_as_everywhere() {
+fn symlinks_are_followed_as_without_sandbox() {
     compare(|log| {
         fs::create_dir("sub").unwrap();
         symlink("sub/new", "dangling").unwrap();
@@ -262,19 +262,19 @@ fn links_are_followed_as_everywhere() {
 }
 
 #[test]
-fn a_path_may_end_at_the_end_of_memory() {
+fn path_may_end_at_an_unmapped_page() {
     compare(|log| {
         let page = 4096;
         let flags = rustix::mm::MapFlags::PRIVATE;
         let access = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
         let anywhere = std::ptr::null_mut();
-        // SAFETY: a new mapping, which nobody else knows.
+        // SAFETY: a new mapping that nothing else uses.
         let memory = unsafe { rustix::mm::mmap_anonymous(anywhere, 2 * page, access, flags) };
         let memory = memory.unwrap().cast::<[u8; 4096]>();
         let beyond = memory.wrapping_add(1);
         // SAFETY: the second page of the mapping; nothing refers to it.
         unsafe { rustix::mm::munmap(beyond.cast(), page) }.unwrap();
-        // SAFETY: the first page is left, and zero.
+        // SAFETY: the first page is still mapped, and zero.
         let memory = unsafe { &mut *memory };
         let path = beyond as usize - 2;
         let directory = raw::int_arg(libc::AT_FDCWD);
@@ -287,7 +287,7 @@ fn a_path_may_end_at_the_end_of_memory() {
 }
 
 #[test]
-fn paths_are_relative_to_what_the_caller_says() {
+fn relative_paths_start_at_the_callers_directory() {
     compare(|log| {
         fs::create_dir_all("a/b").unwrap();
         std::env::set_current_dir("a").unwrap();
@@ -295,7 +295,7 @@ fn paths_are_relative_to_what_the_caller_says() {
         fs::rename("../a", "../moved").unwrap();
         log.note("moved", fs::write("two", ""));
         log.note("and below", fs::create_dir("b/three"));
-        let directory = place(Path::new("b"));
+        let directory = open_directory(Path::new("b"));
         let at = directory.as_fd();
         let make = |at: BorrowedFd<'_>, name: &str| {
             rustix::fs::mkdirat(at, name, Mode::from(0o755)).map_err(io::Error::from)
@@ -316,7 +316,7 @@ fn paths_are_relative_to_what_the_caller_says() {
 }
 
 #[test]
-fn a_file_without_a_name_gets_one() {
+fn unnamed_file_can_be_linked() {
     compare(|log| {
         let nameless = |content: &str| {
             let mut options = OpenOptions::new();
@@ -344,12 +344,12 @@ fn a_file_without_a_name_gets_one() {
 }
 
 #[test]
-fn ways_of_resolving_are_kept() {
+fn resolve_flags_of_openat2_are_respected() {
     compare(|log| {
         fs::create_dir_all("root/sub").unwrap();
         symlink("/sub/new", "root/rooted").unwrap();
         symlink("sub", "root/link").unwrap();
-        let root = place(Path::new("root"));
+        let root = open_directory(Path::new("root"));
         let ways = [
             ResolveFlags::empty(),
             ResolveFlags::BENEATH,
@@ -375,7 +375,7 @@ fn ways_of_resolving_are_kept() {
                 }
                 let path = format!("{path}{index}");
                 let open = || rustix::fs::openat2(&root, &*path, flags, Mode::from(0o640), way);
-                // The kernel gives up if anything is renamed meanwhile, as other tests do.
+                // The kernel returns EAGAIN during concurrent renames, which other tests make.
                 let busy = rustix::io::Errno::AGAIN;
                 let opened = std::iter::repeat_with(open)
                     .find(|opened| opened.as_ref().err() != Some(&busy));

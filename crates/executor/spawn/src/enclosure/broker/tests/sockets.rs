@@ -15,16 +15,16 @@ use std::{
 
 use super::{
     call, compare, enclosed,
-    racing_callers::{ROUNDS, flipping, meanwhile},
+    racing_callers::{ROUNDS, run_concurrently, with_flipping_byte},
 };
 use crate::raw;
 
-/// Binds a new socket to an address of these bytes.
+/// Binds a new socket to an address with these bytes.
 fn bind(family: libc::c_int, address: &[u8], length: usize) -> io::Result<OwnedFd> {
     bind_at(family, address.as_ptr() as usize, length)
 }
 
-/// Binds a new socket to an address that lies there.
+/// Binds a new socket to the address at this memory location.
 fn bind_at(family: libc::c_int, address: usize, length: usize) -> io::Result<OwnedFd> {
     let socket = socket(family)?;
     let fd = raw::int_arg(socket.as_raw_fd());
@@ -35,11 +35,11 @@ fn bind_at(family: libc::c_int, address: usize, length: usize) -> io::Result<Own
 fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
     let kind = raw::int_arg(libc::SOCK_STREAM | libc::SOCK_CLOEXEC);
     let fd = call(libc::SYS_socket, [raw::int_arg(family), kind, 0, 0, 0, 0])?;
-    // SAFETY: the kernel has just made it.
+    // SAFETY: the kernel has just created it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw::to_i32(fd)) })
 }
 
-/// The address of a path, without a zero at its end.
+/// Builds the address of a path, without a terminating zero.
 fn address(path: &[u8]) -> Vec<u8> {
     let mut address = u16::try_from(libc::AF_UNIX).unwrap().to_ne_bytes().to_vec();
     address.extend_from_slice(path);
@@ -47,7 +47,7 @@ fn address(path: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn sockets_are_bound_as_everywhere() {
+fn binding_sockets_behaves_as_without_sandbox() {
     compare(|log| {
         fs::create_dir("dir").unwrap();
         fs::write("file", "").unwrap();
@@ -62,7 +62,7 @@ fn sockets_are_bound_as_everywhere() {
             let Some(listener) = log.note(path, UnixListener::bind(path)) else {
                 continue;
             };
-            // In a guarded name that is free here only the last part is known afterwards.
+            // For a name that is guarded elsewhere, the broker binds the last component only.
             if path != "dir/.git" {
                 log.fact("address", listener.local_addr().unwrap());
             }
@@ -111,7 +111,7 @@ fn sockets_are_bound_as_everywhere() {
 }
 
 #[test]
-fn a_datagram_is_answered_where_it_came_from() {
+fn datagram_reply_reaches_the_sender_path() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path();
     enclosed(path, &[".git"], || {
@@ -124,7 +124,7 @@ fn a_datagram_is_answered_where_it_came_from() {
 }
 
 #[test]
-fn names_that_are_no_files_and_other_families_are_the_kernels() {
+fn abstract_names_and_other_address_families_are_left_to_the_kernel() {
     let root = tempfile::tempdir().unwrap();
     enclosed(root.path(), &[".git"], || {
         std::env::set_current_dir(root.path()).unwrap();
@@ -139,7 +139,7 @@ fn names_that_are_no_files_and_other_families_are_the_kernels() {
 }
 
 #[test]
-fn a_socket_is_not_bound_to_a_guarded_name() {
+fn socket_cannot_be_bound_to_guarded_name() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path();
     fs::create_dir(path.join("sub")).unwrap();
@@ -152,7 +152,7 @@ fn a_socket_is_not_bound_to_a_guarded_name() {
             let bound = UnixListener::bind(name);
             assert_eq!(bound.unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
         }
-        // By way of the broker's own descriptors: the kernel says no.
+        // Through `/proc/self`, which would resolve to the broker: the kernel refuses.
         let bound = UnixListener::bind("/proc/self/cwd/new");
         assert_eq!(bound.unwrap_err().kind(), ErrorKind::PermissionDenied);
     });
@@ -160,7 +160,7 @@ fn a_socket_is_not_bound_to_a_guarded_name() {
 }
 
 #[test]
-fn no_device_is_made() {
+fn devices_cannot_be_created() {
     use rustix::fs::{CWD, FileType, Mode};
     let root = tempfile::tempdir().unwrap();
     enclosed(root.path(), &[".git"], || {
@@ -173,23 +173,23 @@ fn no_device_is_made() {
 }
 
 #[test]
-fn an_address_that_flips_while_it_is_read_never_makes_a_guarded_name() {
+fn address_that_changes_while_read_never_creates_guarded_name() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path();
     let made = enclosed(path, &[".git"], || {
         let harmless = path.join(".gi_");
         let bytes = address(harmless.to_str().unwrap().as_bytes());
         let length = bytes.len();
-        flipping(bytes, length - 1, |address| {
+        with_flipping_byte(bytes, length - 1, |address| {
             count_bound(&harmless, || bind_at(libc::AF_UNIX, address, length))
         })
     });
     assert!(!path.join(".git").exists());
-    assert!(made.is_none_or(|made| made > 0), "nothing was made at all");
+    assert!(made.is_none_or(|made| made > 0), "nothing was created");
 }
 
 #[test]
-fn a_directory_that_flips_while_a_socket_is_bound_never_gets_a_guarded_name() {
+fn directory_that_changes_during_bind_never_gets_guarded_name() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path();
     for name in ["guarded", "free"] {
@@ -203,22 +203,22 @@ fn a_directory_that_flips_while_a_socket_is_bound_never_gets_a_guarded_name() {
             let (at, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
             rustix::fs::renameat_with(at, &one, at, &two, flags).unwrap();
         };
-        meanwhile(exchange, || {
+        run_concurrently(exchange, || {
             count_bound(&path.join("free/.git"), || {
                 UnixListener::bind(path.join("link/.git")).map(Into::into)
             })
         })
     });
     assert!(!path.join("guarded/.git").exists());
-    assert!(made.is_none_or(|made| made > 0), "nothing was made at all");
+    assert!(made.is_none_or(|made| made > 0), "nothing was created");
 }
 
-/// Binds many times, and removes what was made.
+/// Binds many times, and removes what was created.
 fn count_bound(made_at: &Path, bind: impl Fn() -> io::Result<OwnedFd>) -> usize {
     let mut made = 0;
     for _ in 0..ROUNDS {
         made += usize::from(bind().is_ok());
-        // There is none if it was the other one.
+        // Missing if it was the other one.
         drop(fs::remove_file(made_at));
     }
     made
