@@ -3,6 +3,11 @@
     unsafe_code,
     reason = "probes that run before main, and system calls without a safe wrapper"
 )]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a panic is how a test fails, and probes print their results"
+)]
 
 mod guarded;
 mod launched;
