@@ -19,7 +19,7 @@ use exec_process::{
     spawner::{SpawnError, Spawner, Stage},
 };
 use exec_proxy::outside::{Machine, Outside};
-use exec_sandbox::Sandboxes;
+use exec_sandbox::{CommandRequest, ManagedRequest, Prepared, Sandboxes};
 use exec_wire::{
     environment::{Capabilities, EnvironmentInfo},
     error::RpcError,
@@ -29,7 +29,7 @@ use exec_wire::{
 use futures_util::future::{BoxFuture, FutureExt};
 
 use crate::{
-    enclosed, env_policy::child_environment, host::Host, network::Arranged, snapshots::Snapshots,
+    command_network::Arranged, env_policy::child_environment, host::Host, shell_snapshot::Snapshots,
 };
 
 /// What a local environment is made of.
@@ -236,11 +236,11 @@ impl LocalBackend {
             tries += 1;
             let Launch { cwd, env, .. } = &command;
             let managed = arranged.managed();
-            let prepared = enclosed::prepare(&self.sandboxes, sandbox, cwd, env, managed).await;
+            let prepared = prepare_sandbox(&self.sandboxes, sandbox, cwd, env, managed).await;
             let mut prepared = prepared.map_err(Failed::Refused)?;
             let door = prepared.door.take();
             let spare = command.without_enclosure().ok().filter(|_| tries < TRIES);
-            let command_in_it = enclosed::put_into(prepared, command);
+            let command_in_it = apply_sandbox(prepared, command);
             match launch(&self.spawner, command_in_it, settings).await {
                 Ok(process) => return Ok((process, door)),
                 Err(error) => match spare {
@@ -319,5 +319,51 @@ fn explain(error: SpawnError, program: &str, cwd: &Path, sandboxed: bool) -> Sta
             context: "cannot create a process".to_owned(),
             source: std::io::Error::other(error),
         },
+    }
+}
+
+/// Prepares what encloses a command.
+pub(crate) async fn prepare_sandbox(
+    sandboxes: &Sandboxes,
+    sandbox: &Sandbox,
+    cwd: &Path,
+    env: &[(OsString, OsString)],
+    managed: Option<ManagedRequest>,
+) -> Result<Prepared, StartError> {
+    let request = CommandRequest {
+        sandbox,
+        cwd,
+        env,
+        managed,
+    };
+    let refused = |error: exec_sandbox::SandboxError| StartError::Refused {
+        field: "sandbox",
+        reason: error.to_string(),
+    };
+    sandboxes.prepare(request).await.map_err(refused)
+}
+
+/// Puts a command into what was prepared for it.
+pub(crate) fn apply_sandbox(prepared: Prepared, command: Launch) -> Launch {
+    let Some(wrapper) = prepared.wrapper else {
+        return Launch {
+            enclosure: prepared.enclosure,
+            ..command
+        };
+    };
+    let mut argv = vec![wrapper.program.clone().into_os_string()];
+    argv.extend(wrapper.arguments);
+    argv.push(command.program);
+    argv.extend(command.argv.into_iter().skip(1));
+    let mut extra = command.extra;
+    extra.extend(wrapper.extra);
+    Launch {
+        program: wrapper.program.into_os_string(),
+        argv,
+        // The wrapper sets the command's environment, and has none itself.
+        env: Vec::new(),
+        cwd: "/".into(),
+        extra,
+        ..command
     }
 }

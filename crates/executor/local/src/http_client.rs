@@ -5,24 +5,45 @@
 //! when they are compressed. Not here: the wire (`exec-service`), requests from elsewhere
 //! (`exec-client`).
 
-mod pool;
-mod request;
-mod response_body;
+mod connection_pool;
 
-use std::{collections::BTreeMap, error::Error, ffi::OsString, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    ffi::{OsStr, OsString},
+    fmt,
+    os::unix::ffi::OsStrExt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
-use exec_env::http::{HttpBody, HttpClient, HttpError, HttpFuture, HttpRequest, HttpResponse};
-use exec_wire::http::HttpResponseHeader;
-use futures_util::future::FutureExt;
-use reqwest::{Response, header::HeaderMap};
+use exec_env::{
+    credential::CredentialVariable,
+    http::{HttpBody, HttpClient, HttpError, HttpFuture, HttpRequest, HttpResponse},
+};
+use exec_wire::{
+    http::{HttpHeader, HttpResponseHeader, RedirectPolicy},
+    limits,
+};
+use futures_util::{
+    future::FutureExt,
+    stream::{StreamExt, try_unfold},
+};
+use reqwest::{
+    Method, RequestBuilder, Response, Url,
+    header::{AUTHORIZATION, CONTENT_LENGTH, COOKIE, HeaderMap, HeaderName, HeaderValue},
+};
 use tokio::{
     sync::OnceCell,
     task::spawn_blocking,
     time::{Instant, timeout_at},
 };
 
-use self::{pool::Pool, response_body::Room};
+use self::connection_pool::{Pool, Redirections};
 
 /// Makes requests from this machine. Clones share connections.
 #[derive(Clone, Default)]
@@ -53,7 +74,7 @@ impl LocalHttpClient {
     /// Sends a request and waits for the headers of its answer.
     async fn send(self, asked: HttpRequest) -> Result<(Response, Deadline), HttpError> {
         let deadline = Deadline::after(asked.timeout);
-        let checked = request::check(asked, &self.shared.env)?;
+        let checked = check_request(asked, &self.shared.env)?;
         let pool = deadline.bound(self.pool()).await??;
         let response = deadline.bound(checked.with(pool).send()).await?;
         Ok((response.map_err(failed)?, deadline))
@@ -77,7 +98,7 @@ impl HttpClient for LocalHttpClient {
             let room = Arc::clone(&client.shared.room);
             let (response, deadline) = client.send(request).await?;
             let (status, headers) = head(&response);
-            let body = response_body::whole(response, deadline, room).await?;
+            let body = read_whole_body(response, deadline, room).await?;
             Ok(HttpResponse {
                 status,
                 headers,
@@ -95,7 +116,7 @@ impl HttpClient for LocalHttpClient {
             Ok(HttpResponse {
                 status,
                 headers,
-                body: response_body::parts(response, deadline),
+                body: stream_body(response, deadline),
             })
         }
         .boxed()
@@ -170,4 +191,254 @@ pub(crate) fn failed(error: reqwest::Error) -> HttpError {
         cause = error.source();
     }
     HttpError::Host(text)
+}
+
+/// A request that can be made.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    method: Method,
+    url: Url,
+    headers: HeaderMap,
+    body: Option<Bytes>,
+    redirections: Redirections,
+}
+
+impl Checked {
+    /// Makes it a request of a client's, which turns a name and a password in the URL into a header.
+    pub(crate) fn with(self, pool: &Pool) -> RequestBuilder {
+        let client = pool.client(self.redirections);
+        let request = client.request(self.method, self.url);
+        let request = request.headers(self.headers);
+        match self.body {
+            Some(body) => request.body(body),
+            None => request,
+        }
+    }
+}
+
+/// Checks a request and puts the host's variables into its headers.
+fn check_request(
+    asked: HttpRequest,
+    env: &BTreeMap<OsString, OsString>,
+) -> Result<Checked, HttpError> {
+    let method = Method::from_bytes(asked.method.as_bytes())
+        .map_err(|error| refused(format!("http/request method is invalid: {error}")))?;
+    let url = Url::parse(&asked.url)
+        .map_err(|error| refused(format!("http/request url is invalid: {error}")))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        let text = format!(
+            "http/request only supports http and https URLs, got {}",
+            url.scheme()
+        );
+        return Err(refused(text));
+    }
+    let mut headers = HeaderMap::with_capacity(asked.headers.len());
+    for header in &asked.headers {
+        let name = HeaderName::from_bytes(header.name.as_bytes())
+            .map_err(|error| refused(format!("http/request header name is invalid: {error}")))?;
+        let value = value(header, env)?;
+        let appended = headers.try_append(name, value);
+        appended.map_err(|_| refused("there are too many headers".to_owned()))?;
+    }
+    // The library takes these two from a request that goes to another host, but no other.
+    let secret = |(name, value): (&HeaderName, &HeaderValue)| {
+        value.is_sensitive() && *name != AUTHORIZATION && *name != COOKIE
+    };
+    let redirections = match asked.redirects {
+        RedirectPolicy::Stop => Redirections::Stop,
+        RedirectPolicy::Follow if headers.iter().any(secret) => Redirections::Stay,
+        RedirectPolicy::Follow => Redirections::Follow,
+    };
+    let body = asked.body.unwrap_or_default();
+    // Another length would have the host wait for what never comes.
+    let length = body.len().to_string();
+    if headers
+        .get_all(CONTENT_LENGTH)
+        .iter()
+        .any(|told| told != length.as_str())
+    {
+        let text = format!("header content-length must be that of the body, {length}");
+        return Err(refused(text));
+    }
+    let body = (!body.is_empty()).then_some(body);
+    Ok(Checked {
+        method,
+        url,
+        headers,
+        body,
+        redirections,
+    })
+}
+
+/// Makes a header's value: its text, and the host's variable behind it.
+fn value(
+    header: &HttpHeader,
+    env: &BTreeMap<OsString, OsString>,
+) -> Result<HeaderValue, HttpError> {
+    let (name, text) = (&header.name, &header.value);
+    let invalid = |error| {
+        refused(format!(
+            "http/request header value is invalid for {name}: {error}"
+        ))
+    };
+    let Some(variable) = &header.value_env_var else {
+        return HeaderValue::from_bytes(text.as_bytes()).map_err(invalid);
+    };
+    // Credentials of the server and of clouds, as the stock server; and those that it does not know.
+    if CredentialVariable::find(OsStr::new(variable)).is_some() {
+        let text = format!(
+            "http/request header {name} cannot use executor environment variable {variable}"
+        );
+        return Err(refused(text));
+    }
+    let found = env.get(OsStr::new(variable)).map(|value| value.as_bytes());
+    let secret = match found {
+        None => Err(format!(
+            "http/request header {name} requires executor environment variable {variable}"
+        )),
+        Some([]) => Err(format!(
+            "http/request header {name} requires a non-empty executor environment variable {variable}"
+        )),
+        Some(value) => Ok(value),
+    }
+    .map_err(refused)?;
+    let joined = [text.as_bytes(), secret].concat();
+    let mut value = HeaderValue::from_bytes(&joined).map_err(invalid)?;
+    // Not shown, and not kept in the tables of HTTP/2.
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn refused(text: String) -> HttpError {
+    HttpError::Refused(text)
+}
+
+/// What whole bodies take at once, all together; one more is refused, and can be streamed. A server
+/// answers four of the largest at a time.
+const HELD_BYTES: usize = 256 << 20;
+
+/// Reads a whole body.
+async fn read_whole_body(
+    mut response: Response,
+    deadline: Deadline,
+    room: Arc<Room>,
+) -> Result<Bytes, HttpError> {
+    let most = limits::MAX_HTTP_BODY_BYTES;
+    let too_large = || HttpError::Host(format!("body is larger than {most} bytes: stream it"));
+    // Told before it is read, where that is known.
+    if response.content_length() > u64::try_from(most).ok() {
+        return Err(too_large());
+    }
+    let mut held = Held::new(room);
+    while let Some(part) = next_chunk(&mut response, deadline).await? {
+        if held.len() + part.len() > most {
+            return Err(too_large());
+        }
+        if !held.push(&part) {
+            let text = "bodies that are read whole take too much memory: stream this one";
+            return Err(HttpError::Host(text.to_owned()));
+        }
+    }
+    Ok(held.finish())
+}
+
+/// Reads a body as whoever wants it asks for it. Dropping it closes the connection that it comes by.
+fn stream_body(response: Response, deadline: Deadline) -> HttpBody {
+    try_unfold(response, move |mut response| async move {
+        let part = next_chunk(&mut response, deadline).await?;
+        Ok(part.map(|part| (part, response)))
+    })
+    .boxed()
+}
+
+async fn next_chunk(
+    response: &mut Response,
+    deadline: Deadline,
+) -> Result<Option<Bytes>, HttpError> {
+    deadline.bound(response.chunk()).await?.map_err(failed)
+}
+
+/// Room for bodies.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    taken: AtomicUsize,
+}
+
+/// A body that grows, and its room.
+#[derive(Debug)]
+pub(crate) struct Held {
+    room: Arc<Room>,
+    bytes: Vec<u8>,
+    taken: usize,
+}
+
+impl Held {
+    pub(crate) fn new(room: Arc<Room>) -> Self {
+        Self {
+            room,
+            bytes: Vec::new(),
+            taken: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Appends a part, if there is room for it.
+    pub(crate) fn push(&mut self, part: &[u8]) -> bool {
+        let before = self.room.taken.fetch_add(part.len(), Ordering::Relaxed);
+        self.taken += part.len();
+        let fits = before + part.len() <= HELD_BYTES;
+        if fits {
+            self.bytes.extend_from_slice(part);
+        }
+        fits
+    }
+
+    /// The body is whole. Its room is taken until the last who holds it drops it.
+    pub(crate) fn finish(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.room.taken.fetch_sub(self.taken, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_taken_until_the_body_is_dropped() {
+        let room = Arc::new(Room::default());
+        let mut held = Held::new(Arc::clone(&room));
+        assert!(held.push(b"some"));
+        let body = held.finish();
+        assert_eq!(
+            (&body[..], room.taken.load(Ordering::Relaxed)),
+            (&b"some"[..], 4)
+        );
+        drop(body);
+        assert_eq!(room.taken.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_given_back() {
+        let room = Arc::new(Room::default());
+        room.taken.store(HELD_BYTES - 3, Ordering::Relaxed);
+        let mut held = Held::new(Arc::clone(&room));
+        assert!(!held.push(b"some"));
+        drop(held);
+        assert_eq!(room.taken.load(Ordering::Relaxed), HELD_BYTES - 3);
+    }
 }

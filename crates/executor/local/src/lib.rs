@@ -4,11 +4,9 @@
 
 pub mod backend;
 pub mod catalog;
-mod enclosed;
+mod command_network;
 pub mod env_policy;
 pub mod filesystem;
 pub mod host;
 pub mod http_client;
-mod network;
 pub mod shell_snapshot;
-mod snapshots;

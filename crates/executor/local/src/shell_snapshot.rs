@@ -9,12 +9,298 @@
 //! Not here: running shells, time limits, the descriptor that carries the state. Variables that the
 //! profiles do not export, traps and resource limits are not part of the state.
 
-pub mod cache;
 pub mod capture;
-mod kind;
-pub mod parse;
 pub mod replay;
+pub mod snapshot_cache;
 #[cfg(test)]
 mod tests;
 
-pub use self::kind::{ShellKind, SnapshotError, applies};
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    io::Write,
+    os::fd::OwnedFd,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use exec_core::log::{Follow, From, Pace};
+use exec_env::{
+    backend::StartError,
+    command::Command,
+    process::{ExecProcess, ExecProcessEvent},
+};
+use exec_process::{Launch, LaunchIo, Settings, launch, spawner::Extra};
+use exec_sandbox::Prepared;
+use exec_wire::{
+    id::OutputSeq,
+    limits::MAX_SNAPSHOT_SCOPE_BYTES,
+    process::{Metadata, OutputStream, ShellSnapshot},
+    sandbox::Sandbox,
+};
+use futures_util::StreamExt;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use tokio::{sync::OnceCell, time::timeout};
+
+use self::{
+    capture::Captured,
+    snapshot_cache::{SnapshotCache, SnapshotKey},
+};
+use crate::{
+    backend::{LocalBackend, apply_sandbox, prepare_sandbox},
+    command_network::without_network,
+    env_policy::child_environment,
+};
+
+/// A shell whose state can be captured.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum ShellKind {
+    /// GNU bash.
+    Bash,
+    /// The Z shell.
+    Zsh,
+    /// Any POSIX shell, mostly dash.
+    Sh,
+}
+
+impl ShellKind {
+    /// Returns the kind that `shell.name` stands for.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "bash" => Some(Self::Bash),
+            "zsh" => Some(Self::Zsh),
+            "sh" => Some(Self::Sh),
+            _ => None,
+        }
+    }
+}
+
+/// Tells whether the snapshot changes how `argv` runs, and for which kind of shell.
+///
+/// It does for the login commands of its shell. A shell takes a third word that looks like a flag
+/// for one, so that the command is elsewhere: such an `argv` is left alone.
+///
+/// # Errors
+/// A bad scope is refused even if the snapshot does not apply, an unknown shell only if it does.
+pub fn applies(
+    argv: &[String],
+    snapshot: &ShellSnapshot,
+) -> Result<Option<ShellKind>, SnapshotError> {
+    let scope_bytes = snapshot.scope_id.len();
+    if !(1..=MAX_SNAPSHOT_SCOPE_BYTES).contains(&scope_bytes) {
+        return Err(SnapshotError::Scope(scope_bytes));
+    }
+    match argv {
+        [program, flags, command, ..]
+            if *program == snapshot.shell.path
+                && flags == LOGIN_COMMAND
+                && !command.starts_with(['-', '+']) =>
+        {
+            let name = &snapshot.shell.name;
+            let kind = ShellKind::from_name(name);
+            kind.map(Some)
+                .ok_or_else(|| SnapshotError::UnknownShell(name.clone()))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Why a snapshot request is refused.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// Caller: the scope is empty or too long.
+    #[error("scopeId has {0} bytes: expected 1 to {MAX_SNAPSHOT_SCOPE_BYTES}")]
+    Scope(usize),
+    /// Caller: the state of this shell cannot be captured.
+    #[error("shell `{0}` is not bash, zsh or sh")]
+    UnknownShell(String),
+}
+
+/// The flags of the only form of command that is rewritten.
+pub(super) const LOGIN_COMMAND: &str = "-lc";
+
+/// The descriptor that a replaying shell reads its state from.
+const STATE_FD: u8 = 9;
+
+/// Captured shell states. Concurrent first uses of one share a capture.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshots {
+    cache: Mutex<SnapshotCache<OnceCell<Option<State>>>>,
+}
+
+#[derive(Debug)]
+struct State {
+    captured: Captured,
+    memory: OwnedFd,
+}
+
+/// A command that begins in a captured state.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    pub(crate) argv: Vec<String>,
+    pub(crate) env: BTreeMap<OsString, OsString>,
+    pub(crate) state: Extra,
+}
+
+impl Snapshots {
+    /// Rewrites a command to begin in its login shell's state. `None`: it runs as it is, because it
+    /// did not ask, the rules do not apply, or the state could not be captured.
+    pub(crate) async fn replay(
+        &self,
+        backend: &LocalBackend,
+        command: &Command,
+        cwd: &Path,
+    ) -> Result<Option<Replay>, StartError> {
+        let Some(request) = &command.shell_snapshot else {
+            return Ok(None);
+        };
+        let applied = applies(&command.argv, request).map_err(|error| StartError::Refused {
+            field: "shellSnapshot",
+            reason: error.to_string(),
+        })?;
+        // A name of the caller's own would become `$0` of the rewritten command.
+        let (Some(kind), None) = (applied, &command.arg0) else {
+            return Ok(None);
+        };
+        let sandbox = sandbox_of(command);
+        let key = SnapshotKey {
+            request: request.clone(),
+            cwd: cwd.to_owned(),
+            env_policy: command.env_policy.clone(),
+            env: command.env.clone(),
+            sandbox: sandbox
+                .as_ref()
+                .and_then(|sandbox| serde_json::to_string(sandbox).ok()),
+        };
+        let entry = {
+            let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            cache.get_or_insert_with(key, OnceCell::new)
+        };
+        let state = entry
+            .get_or_init(|| capture_state(backend, command, request, kind, cwd))
+            .await;
+        let Some(state) = state else { return Ok(None) };
+        let Ok(fd) = state.memory.try_clone() else {
+            return Ok(None);
+        };
+        Ok(Some(Replay {
+            argv: replay::rewrite(kind, &command.argv, i32::from(STATE_FD)),
+            env: replay::environment(
+                kind,
+                &state.captured,
+                command.env_policy.as_ref(),
+                &backend.config.env,
+                &command.env,
+                &command.metadata,
+            ),
+            state: Extra {
+                fd,
+                target: STATE_FD,
+            },
+        }))
+    }
+}
+
+/// The policy that profiles are run under. A managed network is the command's own, and not there yet.
+fn sandbox_of(command: &Command) -> Option<Sandbox> {
+    let sandbox = command.sandbox.as_deref()?;
+    Some(
+        if command.network.enforced || command.network.proxy.is_some() {
+            without_network(sandbox)
+        } else {
+            sandbox.clone()
+        },
+    )
+}
+
+async fn capture_state(
+    backend: &LocalBackend,
+    command: &Command,
+    request: &ShellSnapshot,
+    kind: ShellKind,
+    cwd: &Path,
+) -> Option<State> {
+    let argv = capture::argv(kind, &request.shell.path);
+    let host = &backend.config.env;
+    let policy = command.env_policy.as_ref();
+    let env = child_environment(host, policy, &command.env, &Metadata::default());
+    let env: Vec<(OsString, OsString)> = env.into_iter().collect();
+    // Profiles are run as the command is, under its policy.
+    let prepared = match sandbox_of(command) {
+        Some(sandbox) => {
+            let prepared = prepare_sandbox(&backend.sandboxes, &sandbox, cwd, &env, None);
+            prepared.await.ok()?
+        }
+        None => Prepared::default(),
+    };
+    let launched = launch(
+        &backend.spawner,
+        apply_sandbox(
+            prepared,
+            Launch {
+                id: command.process_id.clone(),
+                program: request.shell.path.clone().into(),
+                argv: argv.into_iter().map(OsString::from).collect(),
+                env,
+                cwd: cwd.to_owned(),
+                io: LaunchIo::Pipes,
+                limits: command.limits,
+                extra: Vec::new(),
+                sandboxed: false,
+                enclosure: None,
+            },
+        ),
+        Settings::default(),
+    );
+    let process: Arc<dyn ExecProcess> = launched.await.ok()?;
+    let output = timeout(capture::CAPTURE_TIMEOUT, collect(&*process)).await;
+    let captured = output
+        .ok()
+        .flatten()
+        .and_then(|output| capture::captured(&output));
+    if captured.is_none() {
+        tracing::debug!(shell = request.shell.path, "shell state was not captured");
+    }
+    let captured = captured?;
+    let memory = sealed(&captured.restore)
+        .inspect_err(|error| tracing::debug!(%error, "shell state has no memory"))
+        .ok()?;
+    Some(State { captured, memory })
+}
+
+/// Returns everything written to standard output, unless it is too much.
+async fn collect(process: &dyn ExecProcess) -> Option<Vec<u8>> {
+    let follow = Follow {
+        from: From::After(OutputSeq(0)),
+        pace: Pace::Held,
+    };
+    let mut events = process.follow(follow);
+    let mut output = Vec::new();
+    while let Some(event) = events.next().await {
+        match event {
+            ExecProcessEvent::Output(chunk) if chunk.stream == OutputStream::Stdout => {
+                output.extend_from_slice(&chunk.data);
+                if output.len() > capture::MAX_CAPTURE_BYTES {
+                    return None;
+                }
+            }
+            // Descendants of a profile may keep the output open; the shell itself is done.
+            ExecProcessEvent::Exited(..) => return Some(output),
+            ExecProcessEvent::Output(_)
+            | ExecProcessEvent::Closed(_)
+            | ExecProcessEvent::Failed(_) => {}
+        }
+    }
+    None
+}
+
+/// Memory with this content that nobody can change.
+fn sealed(content: &[u8]) -> std::io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = std::fs::File::from(memfd_create("shell-state", flags)?);
+    file.write_all(content)?;
+    let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    fcntl_add_seals(&file, seals)?;
+    Ok(file.into())
+}

@@ -1,13 +1,212 @@
 //! The configuration of Codex on this machine, layer by layer.
 
-mod git;
-mod layers;
-mod managed;
-mod project;
-mod read;
-mod select;
+mod config_layers;
+mod project_layers;
 #[cfg(test)]
 mod tests;
-mod trust;
 
-pub(super) use self::read::read;
+use std::path::Path;
+
+use exec_env::filesystem::FileError;
+use exec_wire::{
+    config::{ConfigLayer, ConfigStack, EnvironmentConfig, ReadEnvironmentConfig},
+    limits,
+    path_uri::PathUri,
+};
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use self::config_layers::{Layer, Layers, LoadError, Place};
+use super::{CatalogConfig, aside};
+
+/// Reads the configuration that counts in a directory.
+pub(super) async fn read(
+    catalog: &CatalogConfig,
+    read: ReadEnvironmentConfig,
+) -> Result<EnvironmentConfig, FileError> {
+    let refused = |text: &str| Err(FileError::Refused(text.to_owned()));
+    let (config, requirements) = (&read.config_paths, &read.requirements_paths);
+    if config.is_empty() && requirements.is_empty() {
+        return refused("at least one config or requirements path is required");
+    }
+    if config.len().max(requirements.len()) > limits::MAX_CONFIG_PATHS {
+        let most = limits::MAX_CONFIG_PATHS;
+        return refused(&format!(
+            "at most {most} key paths can be selected of each kind"
+        ));
+    }
+    if config.iter().chain(requirements).any(Vec::is_empty) {
+        return refused("TOML paths must contain at least one key segment");
+    }
+    if let Err(error) = read.cwd.to_native() {
+        return Err(FileError::Refused(error.to_string()));
+    }
+    let layers = Layers::load(catalog, &read.cwd).await;
+    let layers = layers.map_err(|error| FileError::Host(error.to_string()))?;
+    let stacks = move || -> Result<_, FileError> {
+        let config = stack(&layers.config, &read.config_paths)?;
+        let requirements = stack(&layers.requirements, &read.requirements_paths)?;
+        Ok((config, requirements))
+    };
+    let stacks = aside(stacks).await;
+    let (config, requirements) = stacks.map_err(|lost| FileError::Host(lost.to_string()))??;
+    let home = catalog.user_home.as_deref();
+    Ok(EnvironmentConfig {
+        user_home_dir: home.and_then(|home| PathUri::from_native(home).ok()),
+        codex_home_dir: uri(&catalog.codex_home)?,
+        hostname: catalog.hostname.clone(),
+        config,
+        requirements,
+    })
+}
+
+fn uri(path: &Path) -> Result<PathUri, FileError> {
+    PathUri::from_native(path).map_err(|error| FileError::Host(error.to_string()))
+}
+
+/// Keeps the layers in which something is selected. A client's own layers come after the machine's.
+fn stack(layers: &[Layer], paths: &[Vec<String>]) -> Result<ConfigStack, FileError> {
+    let mut stack = ConfigStack::default();
+    for layer in layers {
+        let selected = selected(&layer.values, paths);
+        if selected.is_empty() {
+            continue;
+        }
+        if layer.place == Place::Machine {
+            stack.cloud_insertion_index += 1;
+        }
+        stack.layers.push(ConfigLayer {
+            source: layer.source.clone(),
+            base_dir: layer.base.clone(),
+            toml: text(&selected)?,
+        });
+    }
+    Ok(stack)
+}
+
+fn text(values: &Table) -> Result<String, FileError> {
+    toml::to_string(values).map_err(|error| FileError::Host(error.to_string()))
+}
+
+/// Returns what the paths select, in the order of the layer.
+///
+/// Where a path goes on below something that is no table, that something is selected: it stands in the
+/// way of tables in lower layers. Where it goes on below a table that has no such key, the table is
+/// selected and empty.
+fn selected(layer: &Table, paths: &[Vec<String>]) -> Table {
+    let paths: Vec<&[String]> = paths.iter().map(Vec::as_slice).collect();
+    select_below(layer, &paths)
+}
+
+fn select_below(table: &Table, paths: &[&[String]]) -> Table {
+    let mut found = Table::new();
+    for (key, value) in table {
+        let with_key = paths.iter().filter(|path| path.first() == Some(key));
+        let rests: Vec<&[String]> = with_key.map(|path| &path[1..]).collect();
+        if rests.is_empty() {
+            continue;
+        }
+        let is_whole = rests.iter().any(|rest| rest.is_empty());
+        let value = match value.as_table() {
+            Some(inner) if !is_whole => Value::Table(select_below(inner, &rests)),
+            Some(_) | None => value.clone(),
+        };
+        found.insert(key.clone(), value);
+    }
+    found
+}
+
+/// The keys of a managed configuration that are demands.
+#[derive(Debug, Deserialize)]
+struct Managed {
+    approval_policy: Option<ApprovalPolicy>,
+    approvals_reviewer: Option<Reviewer>,
+    sandbox_mode: Option<SandboxMode>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum ApprovalPolicy {
+    Untrusted,
+    OnFailure,
+    OnRequest,
+    Granular(Granular),
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct Granular {
+    sandbox_approval: bool,
+    rules: bool,
+    #[serde(default)]
+    skill_approval: bool,
+    #[serde(default)]
+    request_permissions: bool,
+    mcp_elicitations: bool,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Reviewer {
+    User,
+    #[serde(alias = "guardian_subagent")]
+    AutoReview,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum SandboxMode {
+    ReadOnly,
+    WorkspaceWrite,
+    DangerFullAccess,
+}
+
+/// What is demanded, in the words of `requirements.toml`.
+#[derive(Debug, Serialize)]
+struct Demanded {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed_approval_policies: Option<[ApprovalPolicy; 1]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed_approvals_reviewers: Option<Vec<Reviewer>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed_sandbox_modes: Option<Vec<SandboxMode>>,
+}
+
+/// Makes requirements of a managed configuration. What cannot be understood fails: a demand that nobody
+/// sees would not be kept.
+fn managed_requirements(managed: &Table) -> Result<Table, LoadError> {
+    let unreadable = |error: String| {
+        LoadError::Unreadable(format!(
+            "managed_config.toml makes no requirements: {error}"
+        ))
+    };
+    let managed = Managed::deserialize(managed.clone());
+    let managed = managed.map_err(|error| unreadable(error.to_string()))?;
+    // Asking after a failure is asking on request, since the former is not offered any more.
+    let policy = managed.approval_policy.map(|policy| {
+        let after_a_failure = matches!(policy, ApprovalPolicy::OnFailure);
+        [if after_a_failure {
+            ApprovalPolicy::OnRequest
+        } else {
+            policy
+        }]
+    });
+    let reviewers = managed.approvals_reviewer.map(|reviewer| match reviewer {
+        Reviewer::User => vec![Reviewer::User],
+        // People may always be asked instead.
+        Reviewer::AutoReview => vec![reviewer, Reviewer::User],
+    });
+    let modes = managed.sandbox_mode.map(|mode| match mode {
+        SandboxMode::ReadOnly => vec![mode],
+        // Less may always be asked for.
+        SandboxMode::WorkspaceWrite | SandboxMode::DangerFullAccess => {
+            vec![SandboxMode::ReadOnly, mode]
+        }
+    });
+    let demanded = Demanded {
+        allowed_approval_policies: policy,
+        allowed_approvals_reviewers: reviewers,
+        allowed_sandbox_modes: modes,
+    };
+    Table::try_from(demanded).map_err(|error| unreadable(error.to_string()))
+}

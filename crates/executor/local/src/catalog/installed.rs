@@ -1,11 +1,298 @@
 //! What is installed for the account: skills of its own, and plugins with theirs.
 
-mod front_matter;
-mod inventory;
-mod metadata;
-mod plugins;
-mod skill;
-mod version;
+mod plugin_cache;
+mod skill_metadata;
 mod yaml;
 
-pub(super) use self::inventory::discover;
+use std::path::Path;
+
+use exec_wire::{
+    discovery::{
+        CapabilityFile, DiscoveredCapabilities, DiscoveredRoot, InstalledPlugin, InstalledSkill,
+        SkillFiles, SkillRoot,
+    },
+    limits,
+    path_uri::PathUri,
+    sandbox::Sandbox,
+};
+use futures_util::stream::{self, StreamExt};
+
+use self::{
+    plugin_cache::Cached,
+    skill_metadata::{FrontMatter, FrontMatterError, Metadata},
+};
+use crate::catalog::{
+    CatalogConfig, aside,
+    capability_root::{self, Manifest},
+    catalog_reader::{Allowance, Reader, in_answer},
+};
+
+/// Lists what is installed. What cannot be read is left out and warned of.
+pub(super) async fn discover(
+    catalog: &CatalogConfig,
+    sandbox: Option<Box<Sandbox>>,
+) -> DiscoveredCapabilities {
+    let reader = Reader::new(&catalog.files, sandbox);
+    let allowance = Allowance::default();
+    let mut found = DiscoveredCapabilities::default();
+    for (id, path) in skill_roots(catalog) {
+        let Ok(path) = PathUri::from_native(&path) else {
+            continue;
+        };
+        add_skills(&reader, allowance.clone(), id, path, &mut found).await;
+    }
+    add_plugins(&reader, &allowance, &catalog.codex_home, &mut found).await;
+    found
+}
+
+/// Where skills outside of plugins may lie, under the names that clients know.
+fn skill_roots(catalog: &CatalogConfig) -> Vec<(&'static str, std::path::PathBuf)> {
+    let user = catalog.user_home.as_deref();
+    let user = user.map(|home| ("user-agent-skills", home.join(".agents/skills")));
+    let mut roots = vec![("codex-home-skills", catalog.codex_home.join("skills"))];
+    roots.extend(user);
+    roots.push(("system-skills", catalog.system.join("skills")));
+    roots
+}
+
+async fn add_skills(
+    reader: &Reader,
+    allowance: Allowance,
+    id: &str,
+    path: PathUri,
+    found: &mut DiscoveredCapabilities,
+) {
+    // Few accounts have all of these directories.
+    match reader.metadata(&path).await {
+        Ok(metadata) if metadata.is_directory => {}
+        Ok(_) | Err(_) => return,
+    }
+    let below =
+        capability_root::discover_root(reader, allowance.clone(), id.to_owned(), path.clone())
+            .await;
+    let root = SkillRoot {
+        id: id.to_owned(),
+        path,
+    };
+    let bytes = size(&below);
+    let (skills, warning) = read_skills(below, Some(root)).await;
+    allowance.give_back(bytes.saturating_sub(said(&skills)));
+    found.skills.extend(skills);
+    found.warnings.extend(warning);
+}
+
+async fn add_plugins(
+    reader: &Reader,
+    allowance: &Allowance,
+    codex_home: &Path,
+    found: &mut DiscoveredCapabilities,
+) {
+    let Ok(cache) = PathUri::from_native(&codex_home.join("plugins/cache")) else {
+        return;
+    };
+    let (cached, warnings) = plugin_cache::cached(reader, &cache).await;
+    found.warnings.extend(warnings);
+    let each = cached.into_iter().map(|cached| {
+        let allowance = allowance.clone();
+        async move { plugin(reader, allowance, cached).await }
+    });
+    let mut each = stream::iter(each).buffered(limits::DISCOVERY_ROOTS_AT_ONCE);
+    while let Some((plugin, warnings)) = each.next().await {
+        found.plugins.extend(plugin);
+        found.warnings.extend(warnings);
+    }
+}
+
+async fn plugin(
+    reader: &Reader,
+    allowance: Allowance,
+    cached: Cached,
+) -> (Option<InstalledPlugin>, Vec<String>) {
+    let (remote_plugin_id, warning) = plugin_cache::remote_id(reader, &cached).await;
+    let mut warnings: Vec<String> = warning.into_iter().collect();
+    let root = cached.root.clone();
+    let mut below =
+        capability_root::discover_root(reader, allowance.clone(), cached.id.clone(), root).await;
+    let all = size(&below);
+    let files = below.plugin.take();
+    let named = files.and_then(|files| Some((Manifest::parse(&files.manifest.contents)?, files)));
+    let Some((manifest, files)) = named else {
+        allowance.give_back(all);
+        warnings.push(format!("`{}` is not a plugin", cached.root));
+        return (None, warnings);
+    };
+    let rest = size(&below);
+    let (skills, warning) = read_skills(below, None).await;
+    let kept = in_answer(&files.manifest.contents) + said(&skills);
+    allowance.give_back(rest.saturating_sub(kept));
+    warnings.extend(warning);
+    let plugin = InstalledPlugin {
+        id: cached.id,
+        display_name: Some(manifest.display_name(&cached.root)),
+        remote_plugin_id,
+        version: cached.version,
+        root: cached.root,
+        files,
+        skills,
+    };
+    (Some(plugin), warnings)
+}
+
+/// Makes skills of what lies below a root, aside: their authors decide how long that takes.
+async fn read_skills(
+    below: DiscoveredRoot,
+    root: Option<SkillRoot>,
+) -> (Vec<InstalledSkill>, Option<String>) {
+    let path = below.path.clone();
+    let read = aside(move || skills_of(&below, root.as_ref())).await;
+    read.unwrap_or_else(|lost| (Vec::new(), Some(format!("`{path}`: {lost}"))))
+}
+
+/// Makes skills of what lies below a root; and one warning for everything that could not be read.
+fn skills_of(
+    below: &DiscoveredRoot,
+    root: Option<&SkillRoot>,
+) -> (Vec<InstalledSkill>, Option<String>) {
+    let mut skills = Vec::new();
+    let mut problems = below.warnings.clone();
+    problems.extend(below.error.clone());
+    let namespaces = Namespaces::new(&below.namespace_manifests);
+    for files in &below.skills {
+        match parse_skill(files, &namespaces, root) {
+            Ok(skill) => skills.push(skill),
+            Err(why) => problems.push(format!("`{}`: {why}", files.instructions.path)),
+        }
+    }
+    let warning = problems.first().map(|first| match problems.len() {
+        1 => first.clone(),
+        more => format!("{first} (and {} more below `{}`)", more - 1, below.path),
+    });
+    (skills, warning)
+}
+
+/// What the files of a root take in an answer.
+fn size(below: &DiscoveredRoot) -> usize {
+    let file = |file: &CapabilityFile| in_answer(&file.contents);
+    let optional = |further: &Option<CapabilityFile>| further.as_ref().map_or(0, file);
+    let skill = |skill: &SkillFiles| file(&skill.instructions) + optional(&skill.metadata);
+    let plugin = below.plugin.as_ref().map_or(0, |plugin| {
+        optional(&plugin.mcp_config) + optional(&plugin.apps_config)
+    });
+    // The plugin's own manifest is among these, and counts once.
+    let manifests: usize = below.namespace_manifests.iter().map(file).sum();
+    below.skills.iter().map(skill).sum::<usize>() + plugin + manifests
+}
+
+/// What of it skills still say.
+fn said(skills: &[InstalledSkill]) -> usize {
+    let said = |skill: &InstalledSkill| {
+        let short = skill.short_description.as_deref().map_or(0, in_answer);
+        in_answer(&skill.description) + short
+    };
+    skills.iter().map(said).sum()
+}
+
+/// Why a file makes no skill. Its author must act.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+enum SkillError {
+    /// Caller: it does not say what it must.
+    #[error(transparent)]
+    FrontMatter(#[from] FrontMatterError),
+    /// Caller: the name is too long.
+    #[error(
+        "its name is longer than {MAX_NAME} characters, or {MAX_QUALIFIED_NAME} with its plugin's"
+    )]
+    LongName,
+}
+
+/// Makes a skill of its files, named after the plugin that it lies in.
+fn parse_skill(
+    files: &SkillFiles,
+    namespaces: &Namespaces,
+    root: Option<&SkillRoot>,
+) -> Result<InstalledSkill, SkillError> {
+    let path = &files.instructions.path;
+    let matter = FrontMatter::parse(&files.instructions.contents)?;
+    let name = matter.name.unwrap_or_else(|| directory_name(path));
+    if name.chars().count() > MAX_NAME {
+        return Err(SkillError::LongName);
+    }
+    let name = match namespaces.around(path) {
+        Some(plugin) => format!("{plugin}:{name}"),
+        None => name,
+    };
+    if name.chars().count() > MAX_QUALIFIED_NAME {
+        return Err(SkillError::LongName);
+    }
+    let metadata = files.metadata.as_ref();
+    let metadata = metadata.map(|file| Metadata::parse(&file.contents));
+    let Metadata {
+        dependencies,
+        policy,
+    } = metadata.unwrap_or_default();
+    Ok(InstalledSkill {
+        name,
+        description: matter.description,
+        short_description: matter.short_description,
+        path: path.clone(),
+        discovery_root: root.cloned(),
+        dependencies,
+        policy,
+    })
+}
+
+fn directory_name(instructions: &PathUri) -> String {
+    let directory = instructions.parent();
+    let name = directory.and_then(|directory| directory.file_name());
+    String::from_utf8_lossy(&name.unwrap_or_default()).into_owned()
+}
+
+/// The plugins around and below a root, by the directories they begin at.
+#[derive(Debug)]
+struct Namespaces(Vec<(PathUri, String)>);
+
+impl Namespaces {
+    fn new(manifests: &[CapabilityFile]) -> Self {
+        let namespace = |file: &CapabilityFile| {
+            let (root, _) = capability_root::plugin_root(&file.path)?;
+            let name = capability_root::namespace(&file.contents, &root)?;
+            Some((root, name))
+        };
+        Self(manifests.iter().filter_map(namespace).collect())
+    }
+
+    /// Returns the name of the innermost plugin that a path lies in.
+    fn around(&self, path: &PathUri) -> Option<&str> {
+        let around = self.0.iter().filter(|(root, _)| root.contains(path));
+        let innermost = around.max_by_key(|(root, _)| root.as_str().len());
+        innermost.map(|(_, name)| name.as_str())
+    }
+}
+
+/// Longest name of a skill: as the stock server.
+const MAX_NAME: usize = 64;
+/// Longest name of a skill with its plugin's before it: as the stock server.
+const MAX_QUALIFIED_NAME: usize = 129;
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, sync::Arc};
+
+    use super::*;
+    use crate::filesystem::LocalFileSystem;
+
+    #[tokio::test]
+    async fn what_skills_say_counts_and_the_rest_of_their_files_does_not() {
+        let home = tempfile::tempdir().unwrap();
+        let text = "---\ndescription: twelve bytes\n---\nmuch more than that";
+        fs::write(home.path().join("SKILL.md"), text).unwrap();
+        let reader = Reader::new(&(Arc::new(LocalFileSystem::default()) as Arc<_>), None);
+        let (allowance, mut found) = (Allowance::default(), DiscoveredCapabilities::default());
+        let root = PathUri::from_native(home.path()).unwrap();
+        add_skills(&reader, allowance.clone(), "r", root, &mut found).await;
+        assert_eq!(found.skills.len(), 1);
+        let said = found.skills[0].description.len();
+        assert!(!allowance.take(limits::MAX_DISCOVERY_BYTES - said + 1));
+        assert!(allowance.take(limits::MAX_DISCOVERY_BYTES - said));
+    }
+}

@@ -8,7 +8,7 @@ use std::{
 
 use exec_wire::process::{EnvPolicy, Metadata};
 
-use super::{kind::ShellKind, parse::Captured};
+use super::{ShellKind, capture::Captured};
 use crate::env_policy;
 
 /// Rewrites a login command so that it first sources the state which descriptor `fd` holds.

@@ -1,11 +1,25 @@
 //! Real shells: a command on a replayed state does what it does after the profiles.
 
-mod fixture;
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
 
-use std::{ffi::OsString, fs, os::unix::fs::symlink};
+use exec_wire::{
+    environment::Shell,
+    process::{Metadata, ShellSnapshot},
+};
+use tempfile::TempDir;
 
-use self::fixture::Fixture;
-use super::ShellKind;
+use super::{ShellKind, SnapshotError, applies};
+use crate::shell_snapshot::{
+    capture::{self, Captured},
+    replay,
+};
 
 const COMMON: &str = r#"
 echo ran >> "$HOME/runs"
@@ -370,3 +384,197 @@ const SHELLS: [(ShellKind, &str, &str); 3] = [
     (ShellKind::Zsh, "zsh", ".zprofile"),
     (ShellKind::Sh, "dash", ".profile"),
 ];
+
+/// A shell with a home of its own.
+struct Fixture {
+    kind: ShellKind,
+    path: PathBuf,
+    home: TempDir,
+    variables: BTreeMap<String, String>,
+}
+
+impl Fixture {
+    fn find(kind: ShellKind, name: &str) -> Option<Self> {
+        let folders = ["/bin", "/usr/bin", "/usr/local/bin"].map(Path::new);
+        let found = folders
+            .iter()
+            .map(|folder| folder.join(name))
+            .find(|path| path.exists());
+        if found.is_none() {
+            eprintln!("{name} is not installed here: not tested");
+        }
+        Some(Self {
+            kind,
+            path: found?,
+            home: TempDir::new().unwrap(),
+            variables: BTreeMap::new(),
+        })
+    }
+
+    fn write_profile(&self, name: &str, parts: &[&str]) {
+        fs::write(self.home.path().join(name), parts.concat()).unwrap();
+    }
+
+    /// Sets a variable of the shell's environment.
+    fn set(&mut self, name: &str, value: &str) {
+        self.variables.insert(name.to_owned(), value.to_owned());
+    }
+
+    fn capture(&self) -> Option<Captured> {
+        let argv = capture::argv(self.kind, self.path.to_str().unwrap());
+        // A capture that stalls is cut off, as the server does it, only sooner.
+        let mut bounded = ["/usr/bin/timeout", "5"].map(str::to_owned).to_vec();
+        bounded.extend(argv);
+        capture::captured(&run(&bounded, &os(&self.environment())).stdout)
+    }
+
+    /// Compares the outcome of commands with and without the snapshot.
+    fn assert_same(&self, state: &Captured, commands: &[&str]) {
+        for command in commands {
+            for arguments in [&[][..], &["zero", "one", "t w o"]] {
+                let login = self.login(command, arguments);
+                let replayed = self.replay(state, command, arguments);
+                assert_eq!(
+                    essence(&replayed),
+                    essence(&login),
+                    "{:?}: {command}",
+                    self.path
+                );
+            }
+        }
+    }
+
+    fn login(&self, command: &str, arguments: &[&str]) -> Output {
+        run(&self.argv(command, arguments), &os(&self.environment()))
+    }
+
+    fn replay(&self, state: &Captured, command: &str, arguments: &[&str]) -> Output {
+        let file = self.home.path().join("state");
+        fs::write(&file, &state.restore).unwrap();
+        let open = [
+            "/bin/sh",
+            "-c",
+            "exec 9<\"$0\"; exec \"$@\"",
+            file.to_str().unwrap(),
+        ];
+        let mut argv = open.map(str::to_owned).to_vec();
+        argv.extend(replay::rewrite(
+            self.kind,
+            &self.argv(command, arguments),
+            9,
+        ));
+        let (host, metadata) = (BTreeMap::new(), Metadata::default());
+        let environment = replay::environment(
+            self.kind,
+            state,
+            None,
+            &host,
+            &self.environment(),
+            &metadata,
+        );
+        run(&argv, &environment)
+    }
+
+    fn argv(&self, command: &str, arguments: &[&str]) -> Vec<String> {
+        let program = [self.path.to_str().unwrap(), "-lc", command];
+        program
+            .iter()
+            .chain(arguments)
+            .map(|&word| word.to_owned())
+            .collect()
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        let home = self.home.path().to_str().unwrap();
+        let own = [("HOME", home), ("LC_ALL", "C")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+        let mut variables = self.variables.clone();
+        variables.extend(own);
+        variables
+    }
+}
+
+fn run(argv: &[String], environment: &BTreeMap<OsString, OsString>) -> Output {
+    let mut command = Command::new(&argv[0]);
+    command
+        .args(&argv[1..])
+        .env_clear()
+        .envs(environment)
+        .stdin(Stdio::null());
+    command.current_dir("/").output().unwrap()
+}
+
+/// Returns status, stdout without what the profile printed, and the errors without their places:
+/// these name the profile in one case and the state in the other.
+fn essence(output: &Output) -> (Option<i32>, String, Vec<&str>) {
+    let stdout = str::from_utf8(&output.stdout).unwrap();
+    let errors = str::from_utf8(&output.stderr).unwrap().lines();
+    (
+        output.status.code(),
+        stdout.replace("welcome to 'this' host\n", ""),
+        errors.filter_map(|line| line.rsplit(": ").next()).collect(),
+    )
+}
+
+fn os(pairs: &BTreeMap<String, String>) -> BTreeMap<OsString, OsString> {
+    pairs
+        .iter()
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect()
+}
+
+#[test]
+fn a_snapshot_applies_to_login_commands_of_its_shell() {
+    let bash = snapshot("scope", "bash");
+    assert_eq!(
+        applies(&argv(&["/bin/x", "-lc", "ls"]), &bash),
+        Ok(Some(ShellKind::Bash))
+    );
+    assert_eq!(
+        applies(&argv(&["/bin/x", "-lc", "ls", "a"]), &bash),
+        Ok(Some(ShellKind::Bash))
+    );
+    for other in [
+        &["/bin/x", "-lc"][..],
+        &["/bin/x", "-c", "ls"],
+        &["x", "-lc", "ls"],
+        &[],
+    ] {
+        assert_eq!(applies(&argv(other), &bash), Ok(None), "{other:?}");
+    }
+}
+
+#[test]
+fn an_unknown_shell_is_refused_only_if_the_snapshot_applies() {
+    let fish = snapshot("scope", "fish");
+    assert_eq!(
+        applies(&argv(&["/bin/x", "-lc", "ls"]), &fish),
+        Err(SnapshotError::UnknownShell("fish".to_owned()))
+    );
+    assert_eq!(applies(&argv(&["/bin/x", "-c", "ls"]), &fish), Ok(None));
+}
+
+#[test]
+fn a_bad_scope_is_always_refused() {
+    for (scope, expected) in [
+        (String::new(), Err(SnapshotError::Scope(0))),
+        ("é".repeat(129), Err(SnapshotError::Scope(258))),
+        ("é".repeat(128), Ok(None)),
+    ] {
+        assert_eq!(applies(&argv(&["ls"]), &snapshot(&scope, "fish")), expected);
+    }
+}
+
+fn argv(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+fn snapshot(scope: &str, name: &str) -> ShellSnapshot {
+    let shell = Shell {
+        name: name.to_owned(),
+        path: "/bin/x".to_owned(),
+    };
+    ShellSnapshot {
+        scope_id: scope.to_owned(),
+        shell,
+    }
+}

@@ -7,7 +7,7 @@ use exec_wire::{
 };
 use tempfile::TempDir;
 
-use super::read;
+use super::{LoadError, managed_requirements, read, selected};
 use crate::{catalog::CatalogConfig, filesystem::LocalFileSystem};
 
 /// A machine with a project in `project`, and configuration as far as it is written.
@@ -135,4 +135,117 @@ async fn the_home_of_the_account_is_no_project() {
     std::os::unix::fs::symlink(root.join("home"), root.join("project/.codex")).unwrap();
     machine.write("home/config.toml", &format!("model = 'user'\n{TRUSTED}"));
     assert_eq!(machine.models().await, ["user"]);
+}
+
+const LAYER: &str = r#"
+zeta = 1
+alpha = "a"
+[servers."do.tted"]
+command = "x"
+args = ["a", "b"]
+env = { A = "1", B = "2" }
+[[hooks.stop]]
+c = 1
+"#;
+
+fn select(paths: &[&[&str]]) -> String {
+    let keys = |path: &&[&str]| path.iter().map(|&key| key.to_owned()).collect();
+    let paths: Vec<Vec<String>> = paths.iter().map(keys).collect();
+    let layer = toml::from_str(LAYER).unwrap();
+    toml::to_string(&selected(&layer, &paths)).unwrap()
+}
+
+#[test]
+fn keys_are_literal_and_keep_the_order_of_the_layer() {
+    assert_eq!(
+        select(&[&["alpha"], &["zeta"]]),
+        "zeta = 1\nalpha = \"a\"\n"
+    );
+    let args = "[servers.\"do.tted\"]\nargs = [\"a\", \"b\"]\n";
+    assert_eq!(select(&[&["servers", "do.tted", "args"]]), args);
+    assert_eq!(select(&[&["servers.do"]]), "");
+    assert_eq!(select(&[&[""]]), "");
+}
+
+#[test]
+fn inline_tables_and_arrays_of_tables_are_written_as_tables() {
+    let env = "[servers.\"do.tted\".env]\nB = \"2\"\n";
+    assert_eq!(select(&[&["servers", "do.tted", "env", "B"]]), env);
+    assert_eq!(select(&[&["hooks"]]), "[[hooks.stop]]\nc = 1\n");
+}
+
+#[test]
+fn a_whole_table_wins_over_a_part_of_it() {
+    let whole = select(&[&["servers"]]);
+    assert_eq!(
+        select(&[&["servers", "do.tted", "args"], &["servers"]]),
+        whole
+    );
+}
+
+#[test]
+fn what_stands_in_the_way_is_selected() {
+    assert_eq!(select(&[&["alpha", "below"]]), "alpha = \"a\"\n");
+    assert_eq!(
+        select(&[&["hooks", "stop", "0"]]),
+        "[[hooks.stop]]\nc = 1\n"
+    );
+    assert_eq!(select(&[&["servers", "other", "args"]]), "[servers]\n");
+}
+
+fn demanded(managed: &str) -> Result<String, LoadError> {
+    let table = managed_requirements(&toml::from_str(managed).unwrap())?;
+    Ok(toml::to_string(&table).unwrap())
+}
+
+#[test]
+fn what_is_set_is_what_remains_allowed() {
+    let pairs = [
+        ("model = 'x'", ""),
+        (
+            "approval_policy = 'never'",
+            "allowed_approval_policies = [\"never\"]\n",
+        ),
+        (
+            "approval_policy = 'on-failure'",
+            "allowed_approval_policies = [\"on-request\"]\n",
+        ),
+        (
+            "approvals_reviewer = 'user'",
+            "allowed_approvals_reviewers = [\"user\"]\n",
+        ),
+        (
+            "approvals_reviewer = 'auto_review'",
+            "allowed_approvals_reviewers = [\"auto_review\", \"user\"]\n",
+        ),
+        (
+            "sandbox_mode = 'read-only'",
+            "allowed_sandbox_modes = [\"read-only\"]\n",
+        ),
+        (
+            "sandbox_mode = 'danger-full-access'",
+            "allowed_sandbox_modes = [\"read-only\", \"danger-full-access\"]\n",
+        ),
+        (
+            "approval_policy = { granular = { sandbox_approval = true, rules = true, \
+             mcp_elicitations = false } }",
+            "[[allowed_approval_policies]]\n\n[allowed_approval_policies.granular]\n\
+             sandbox_approval = true\nrules = true\nskill_approval = false\n\
+             request_permissions = false\nmcp_elicitations = false\n",
+        ),
+    ];
+    for (managed, expected) in pairs {
+        assert_eq!(demanded(managed).unwrap(), expected, "{managed}");
+    }
+}
+
+#[test]
+fn a_demand_that_cannot_be_understood_is_not_dropped() {
+    for managed in [
+        "approval_policy = 'bogus'",
+        "approval_policy = 5",
+        "sandbox_mode = 'x'",
+    ] {
+        assert!(demanded(managed).is_err(), "{managed}");
+    }
 }

@@ -5,11 +5,10 @@ use std::path::Path;
 use exec_wire::{limits, path_uri::PathUri};
 use toml::{Table, Value};
 
-use super::{managed, project};
+use super::{managed_requirements, project_layers};
 use crate::catalog::{
-    aside::aside,
-    local::CatalogConfig,
-    reader::{Read, Reader},
+    CatalogConfig, aside,
+    catalog_reader::{Read, Reader},
 };
 
 /// Why the configuration cannot be told. Whoever wrote the file must act.
@@ -68,9 +67,9 @@ impl Layers {
         for file in [&machine, &user, &managed].into_iter().flatten() {
             merge(&mut merged, &file.values);
         }
-        let projects = project::layers(&reader, &merged, home, cwd).await?;
+        let projects = project_layers::layers(&reader, &merged, home, cwd).await?;
         let demanded = match &managed {
-            Some(file) => managed::requirements(&file.values)?,
+            Some(file) => managed_requirements(&file.values)?,
             None => Table::new(),
         };
 

@@ -3,7 +3,7 @@
 use std::{os::fd::OwnedFd, sync::Arc};
 
 use bytes::Bytes;
-use exec_env::filesystem::{FileError, FileFuture, OpenFile};
+use exec_env::filesystem::{FileBlock, FileError, FileFuture, OpenFile};
 use exec_fs::{BlockFile, Cached, Stop, WholeFile};
 use exec_wire::{
     fs::{FileMetadata, GetMetadata, ReadFile},
@@ -11,7 +11,10 @@ use exec_wire::{
 };
 use futures_util::future::{FutureExt, ready};
 
-use super::{line::Line, memory::Memory, offload::Threads, open::LocalOpenFile};
+use super::{
+    content_memory::{Block, Memory, Room},
+    write_queue::{Line, Threads},
+};
 
 /// Content that is read in one go with the opening, whoever else reads.
 const SMALL_FILE_BYTES: u64 = 64 << 10;
@@ -128,4 +131,51 @@ impl Here {
 enum Opened {
     Small(Vec<u8>),
     Large(WholeFile),
+}
+
+#[derive(Debug)]
+pub(super) struct LocalOpenFile {
+    pub(super) file: Arc<BlockFile>,
+    pub(super) line: Line,
+    pub(super) memory: Memory,
+    pub(super) cached: Arc<Cached>,
+    pub(super) threads: Threads,
+}
+
+impl OpenFile for LocalOpenFile {
+    fn read_block(&self, offset: u64, length: usize) -> FileFuture<FileBlock> {
+        if let Err(error) = BlockFile::check_read(offset, length as u64) {
+            return ready(Err(error)).boxed();
+        }
+        let (file, memory) = (Arc::clone(&self.file), self.memory.clone());
+        let cached = Arc::clone(&self.cached);
+        let threads = self.threads.clone();
+        async move {
+            let room = memory.room(Memory::block_cost(length)).await?;
+            let mut block = memory.block(length);
+            if let Some(read) = cached.block(&file, offset, block.space()) {
+                return Ok(read_into(block, read, length, room));
+            }
+            // The room goes along: whoever gives up does not stop what is read.
+            let read = threads.run(move |_| {
+                let read = file.read_block(offset, block.space())?;
+                Ok(read_into(block, read, length, room))
+            });
+            read.await
+        }
+        .boxed()
+    }
+
+    fn write_block(&self, offset: u64, data: Bytes) -> FileFuture<()> {
+        let file = Arc::clone(&self.file);
+        self.line.push(move |_| file.write_block(offset, &data))
+    }
+}
+
+fn read_into(mut block: Block, read: usize, wanted: usize, room: Room) -> FileBlock {
+    block.truncate(read);
+    FileBlock {
+        data: room.hold(block),
+        eof: read < wanted,
+    }
 }

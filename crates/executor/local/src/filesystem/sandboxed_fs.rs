@@ -5,10 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use exec_env::filesystem::{FileError, FileFuture, OpenFile};
 use exec_fs::BlockFile;
-use exec_sandbox::policy::{reads_everything, writes_everything};
 use exec_sandbox::{
     Need, Planned, Sandboxes,
     files::{Files, Read, Request},
+    policy::{reads_everything, writes_everything},
 };
 use exec_wire::{
     fs::ReadFile,
@@ -17,7 +17,7 @@ use exec_wire::{
 use futures_util::future::FutureExt;
 use tokio::runtime::Handle;
 
-use super::here::Here;
+use super::direct_fs::Here;
 
 /// Who sees to it that policies are kept.
 #[derive(Clone, Debug, Default)]
