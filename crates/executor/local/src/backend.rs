@@ -29,7 +29,8 @@ use exec_wire::{
 use futures_util::future::{BoxFuture, FutureExt};
 
 use crate::{
-    command_network::Arranged, env_policy::child_environment, host::Host, shell_snapshot::Snapshots,
+    command_network::CommandNetwork, env_policy::child_environment, host::Host,
+    shell_snapshot::ShellSnapshots,
 };
 
 /// What a local environment is made of.
@@ -64,8 +65,8 @@ pub struct LocalBackend {
     pub(crate) spawner: Spawner,
     pub(crate) sandboxes: Sandboxes,
     /// Where managed networks lead to.
-    outside: Arc<dyn Outside>,
-    snapshots: Snapshots,
+    connector: Arc<dyn Outside>,
+    snapshots: ShellSnapshots,
 }
 
 impl Clone for LocalBackend {
@@ -74,8 +75,8 @@ impl Clone for LocalBackend {
             config: Arc::clone(&self.config),
             spawner: self.spawner.clone(),
             sandboxes: self.sandboxes.clone(),
-            outside: Arc::clone(&self.outside),
-            snapshots: Snapshots::default(),
+            connector: Arc::clone(&self.connector),
+            snapshots: ShellSnapshots::default(),
         }
     }
 }
@@ -93,8 +94,8 @@ impl LocalBackend {
             config: Arc::new(config),
             spawner,
             sandboxes,
-            outside: Arc::new(Machine::default()),
-            snapshots: Snapshots::default(),
+            connector: Arc::new(Machine::default()),
+            snapshots: ShellSnapshots::default(),
         }
     }
 
@@ -158,11 +159,11 @@ impl LocalBackend {
         };
         let sandbox = command.sandbox.as_deref();
         let sandboxed = sandbox.is_some();
-        let arranged = Arranged::new(
+        let network = CommandNetwork::new(
             command.network,
             sandbox,
             &command.process_id,
-            &self.outside,
+            &self.connector,
             &mut env,
         )?;
         let env: Vec<(OsString, OsString)> = env.into_iter().collect();
@@ -183,21 +184,22 @@ impl LocalBackend {
             enclosure: None,
         };
         let settings = Settings { retention };
-        let explained = |error| explain(error, &program, &cwd, sandboxed);
+        let to_start_error = |error| start_error(error, &program, &cwd, sandboxed);
         let process = match sandbox {
             None => {
                 let process = launch(&self.spawner, command, settings).await;
-                let process = process.map_err(explained)?;
-                arranged.run(None, &process)?;
+                let process = process.map_err(to_start_error)?;
+                network.run(None, &process)?;
                 process
             }
             Some(sandbox) => {
-                let enclosed = self.launch_enclosed(command, sandbox, &arranged, settings);
-                let (process, door) = enclosed.await.map_err(|failed| match failed {
-                    Failed::Refused(error) => error,
-                    Failed::Spawn(error) => explained(error),
-                })?;
-                arranged.run(door, &process)?;
+                let launched = self.launch_sandboxed(command, sandbox, &network, settings);
+                let (process, listener_socket) =
+                    launched.await.map_err(|failure| match failure {
+                        LaunchFailure::Refused(error) => error,
+                        LaunchFailure::Spawn(error) => to_start_error(error),
+                    })?;
+                network.run(listener_socket, &process)?;
                 process
             }
         };
@@ -213,10 +215,10 @@ impl LocalBackend {
 }
 
 /// How often a start is tried while files that its policy names come and go.
-const TRIES: usize = 4;
+const MAX_LAUNCH_ATTEMPTS: usize = 4;
 
 /// Why an enclosed command does not run.
-enum Failed {
+enum LaunchFailure {
     Refused(StartError),
     Spawn(SpawnError),
 }
@@ -224,28 +226,31 @@ enum Failed {
 impl LocalBackend {
     /// Launches a command under a policy. What was looked at to make the plan may be gone when the plan
     /// is applied, which then fails as a whole: it is made again.
-    async fn launch_enclosed(
+    async fn launch_sandboxed(
         &self,
         mut command: Launch,
         sandbox: &Sandbox,
-        arranged: &Arranged,
+        network: &CommandNetwork,
         settings: Settings,
-    ) -> Result<(Arc<LocalProcess>, Option<OwnedFd>), Failed> {
-        let mut tries = 0;
+    ) -> Result<(Arc<LocalProcess>, Option<OwnedFd>), LaunchFailure> {
+        let mut attempts = 0;
         loop {
-            tries += 1;
+            attempts += 1;
             let Launch { cwd, env, .. } = &command;
-            let managed = arranged.managed();
+            let managed = network.sandbox_request();
             let prepared = prepare_sandbox(&self.sandboxes, sandbox, cwd, env, managed).await;
-            let mut prepared = prepared.map_err(Failed::Refused)?;
-            let door = prepared.door.take();
-            let spare = command.without_enclosure().ok().filter(|_| tries < TRIES);
-            let command_in_it = apply_sandbox(prepared, command);
-            match launch(&self.spawner, command_in_it, settings).await {
-                Ok(process) => return Ok((process, door)),
-                Err(error) => match spare {
-                    Some(spare) if error.is_about_missing_files() => command = spare,
-                    Some(_) | None => return Err(Failed::Spawn(error)),
+            let mut prepared = prepared.map_err(LaunchFailure::Refused)?;
+            let listener_socket = prepared.door.take();
+            let retry = command
+                .without_enclosure()
+                .ok()
+                .filter(|_| attempts < MAX_LAUNCH_ATTEMPTS);
+            let sandboxed_command = apply_sandbox(prepared, command);
+            match launch(&self.spawner, sandboxed_command, settings).await {
+                Ok(process) => return Ok((process, listener_socket)),
+                Err(error) => match retry {
+                    Some(retry) if error.is_about_missing_files() => command = retry,
+                    Some(_) | None => return Err(LaunchFailure::Spawn(error)),
                 },
             }
         }
@@ -290,7 +295,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     linux_approved_root_write_preserves_restrictions: cfg!(target_os = "linux"),
 };
 
-fn explain(error: SpawnError, program: &str, cwd: &Path, sandboxed: bool) -> StartError {
+fn start_error(error: SpawnError, program: &str, cwd: &Path, sandboxed: bool) -> StartError {
     match error {
         SpawnError::Host { stage, source } => StartError::Spawn {
             context: match stage {

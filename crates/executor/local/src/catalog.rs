@@ -92,11 +92,13 @@ impl ExecutorCatalog for LocalCatalog {
 }
 
 /// Runs work on a thread that may block. Dropping the future does not end the work.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Lost> {
-    spawn_blocking(work).await.map_err(Lost)
+async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, OffloadError> {
+    spawn_blocking(work).await.map_err(OffloadError)
 }
 
 /// Host: the work was not done, because the runtime ends or the work panicked.
 #[derive(Debug, thiserror::Error)]
 #[error("what was read was lost: {0}")]
-struct Lost(JoinError);
+struct OffloadError(JoinError);

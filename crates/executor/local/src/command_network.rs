@@ -42,72 +42,74 @@ const MAX_PORTS: usize = 64;
 
 /// What stands behind the network of one command.
 #[derive(Debug)]
-pub(crate) struct Arranged {
-    behind: Behind,
+pub(crate) struct CommandNetwork {
+    placement: ProxyPlacement,
     process_id: ProcessId,
     watcher: Option<Arc<dyn NetworkWatcher>>,
-    outside: Arc<dyn Outside>,
+    connector: Arc<dyn Outside>,
     unix: bool,
 }
 
 #[derive(Debug)]
-enum Behind {
+enum ProxyPlacement {
     /// Nothing of ours.
-    Nothing,
+    Unmanaged,
     /// A proxy on the host's loopback, which the command may use or not.
     OnHost(Box<Checked>, Listeners),
     /// A proxy, and no other way out.
-    Inside(Box<Checked>),
+    InSandbox(Box<Checked>),
     /// A proxy of the client's, and no other way out.
     Bridged(Vec<u16>),
 }
 
-impl Arranged {
+impl CommandNetwork {
     /// Decides what is needed, and leads the command's environment to it.
     pub(crate) fn new(
         network: Network,
         sandbox: Option<&Sandbox>,
         process_id: &ProcessId,
-        outside: &Arc<dyn Outside>,
+        connector: &Arc<dyn Outside>,
         env: &mut BTreeMap<OsString, OsString>,
     ) -> Result<Self, StartError> {
         let managed = network.managed.unwrap_or_default();
         let restricted = sandbox.is_some_and(|sandbox| !has_host_network(sandbox));
-        let apart = sandbox.is_some() && (network.enforced || restricted);
-        let behind = match &network.proxy {
+        let isolated = sandbox.is_some() && (network.enforced || restricted);
+        let placement = match &network.proxy {
             Some(proxy) => {
                 let checked = settings::check(proxy).map_err(|error| StartError::Refused {
                     field: "networkProxy",
                     reason: error.to_string(),
                 })?;
-                lead_to_proxy(checked, apart, env)?
+                place_proxy(checked, isolated, env)?
             }
-            None if network.enforced && sandbox.is_some() => bridged(&managed, env)?,
-            None => Behind::Nothing,
+            None if network.enforced && sandbox.is_some() => place_bridge(&managed, env)?,
+            None => ProxyPlacement::Unmanaged,
         };
-        if apart && !managed.allow_unix_sockets.is_empty() {
+        if isolated && !managed.allow_unix_sockets.is_empty() {
             return Err(StartError::Refused {
                 field: "managedNetwork.allowUnixSockets",
                 reason: "single sockets cannot be let through here; allow none, or all".to_owned(),
             });
         }
         Ok(Self {
-            behind,
+            placement,
             process_id: process_id.clone(),
             watcher: network.watcher,
-            outside: Arc::clone(outside),
+            connector: Arc::clone(connector),
             unix: managed.dangerously_allow_all_unix_sockets,
         })
     }
 
     /// Tells which ports lead out of the command's own network. `None`: it has none of its own, or one
     /// without a way out.
-    pub(crate) fn managed(&self) -> Option<ManagedRequest> {
-        let ports = match &self.behind {
-            Behind::Nothing | Behind::OnHost(..) => return None,
-            Behind::Inside(checked) if checked.speaks_socks() => vec![HTTP_PORT, SOCKS_PORT],
-            Behind::Inside(_) => vec![HTTP_PORT],
-            Behind::Bridged(ports) => ports.clone(),
+    pub(crate) fn sandbox_request(&self) -> Option<ManagedRequest> {
+        let ports = match &self.placement {
+            ProxyPlacement::Unmanaged | ProxyPlacement::OnHost(..) => return None,
+            ProxyPlacement::InSandbox(checked) if checked.speaks_socks() => {
+                vec![HTTP_PORT, SOCKS_PORT]
+            }
+            ProxyPlacement::InSandbox(_) => vec![HTTP_PORT],
+            ProxyPlacement::Bridged(ports) => ports.clone(),
         };
         Some(ManagedRequest {
             ports,
@@ -118,46 +120,48 @@ impl Arranged {
     /// Runs what was arranged until the command's output is closed.
     pub(crate) fn run(
         self,
-        door: Option<OwnedFd>,
+        listener_socket: Option<OwnedFd>,
         process: &Arc<LocalProcess>,
     ) -> Result<(), StartError> {
         let host = |source: io::Error| StartError::Spawn {
             context: "cannot set up the managed network".to_owned(),
             source,
         };
-        let (process_id, watcher, outside) = (self.process_id, self.watcher, self.outside);
+        let (process_id, watcher, connector) = (self.process_id, self.watcher, self.connector);
         let proxy = |settings: Checked, listeners| {
             let limits = Limits::default();
             let setup = Setup {
                 settings,
                 process_id,
                 watcher,
-                outside,
+                outside: connector,
                 limits,
             };
-            Proxy::start(setup, listeners).map(Running::Proxy)
+            Proxy::start(setup, listeners).map(NetworkGuard::Proxy)
         };
-        let running = match (self.behind, door) {
-            (Behind::Nothing, _) => return Ok(()),
-            (Behind::OnHost(settings, listeners), _) => {
+        let running = match (self.placement, listener_socket) {
+            (ProxyPlacement::Unmanaged, _) => return Ok(()),
+            (ProxyPlacement::OnHost(settings, listeners), _) => {
                 proxy(*settings, listeners).map_err(host)?
             }
-            (Behind::Inside(settings), Some(door)) => {
-                let mut sockets = received(&door).map_err(host)?.into_iter();
-                let gone = || host(io::Error::other("a listening socket is missing"));
+            (ProxyPlacement::InSandbox(settings), Some(listener_socket)) => {
+                let mut sockets = receive_listeners(&listener_socket)
+                    .map_err(host)?
+                    .into_iter();
+                let missing = || host(io::Error::other("a listening socket is missing"));
                 let listeners = Listeners {
-                    http: sockets.next().ok_or_else(gone)?,
+                    http: sockets.next().ok_or_else(missing)?,
                     socks: sockets.next(),
                     datagrams: None,
                 };
                 proxy(*settings, listeners).map_err(host)?
             }
-            (Behind::Bridged(ports), Some(door)) => {
-                let sockets = received(&door).map_err(host)?;
+            (ProxyPlacement::Bridged(ports), Some(listener_socket)) => {
+                let sockets = receive_listeners(&listener_socket).map_err(host)?;
                 let ports = sockets.into_iter().zip(ports).collect();
-                Running::Bridge(Bridge::start(ports, Limits::default()).map_err(host)?)
+                NetworkGuard::Bridge(Bridge::start(ports, Limits::default()).map_err(host)?)
             }
-            (Behind::Inside(_) | Behind::Bridged(_), None) => {
+            (ProxyPlacement::InSandbox(_) | ProxyPlacement::Bridged(_), None) => {
                 return Err(host(io::Error::other(
                     "the sandbox has no network of its own",
                 )));
@@ -174,29 +178,37 @@ impl Arranged {
 
 /// What stands behind the ports, as long as it is kept.
 #[derive(Debug)]
-enum Running {
+enum NetworkGuard {
     Proxy(#[expect(dead_code, reason = "it runs as long as it is kept")] Proxy),
     Bridge(#[expect(dead_code, reason = "it runs as long as it is kept")] Bridge),
 }
 
-fn lead_to_proxy(
+fn place_proxy(
     checked: Checked,
-    apart: bool,
+    isolated: bool,
     env: &mut BTreeMap<OsString, OsString>,
-) -> Result<Behind, StartError> {
+) -> Result<ProxyPlacement, StartError> {
     let host = |source: io::Error| StartError::Spawn {
         context: "cannot listen for the managed network".to_owned(),
         source,
     };
     let local_binding = checked.allows_local_binding();
-    let (behind, http, socks) = if apart {
+    let (placement, http, socks) = if isolated {
         let socks = checked.speaks_socks().then_some(SOCKS_PORT);
-        (Behind::Inside(Box::new(checked)), HTTP_PORT, socks)
+        (
+            ProxyPlacement::InSandbox(Box::new(checked)),
+            HTTP_PORT,
+            socks,
+        )
     } else {
         let listeners = Listeners::on_loopback(&checked).map_err(host)?;
         let http = listeners.http_port().map_err(host)?;
         let socks = listeners.socks_port().map_err(host)?;
-        (Behind::OnHost(Box::new(checked), listeners), http, socks)
+        (
+            ProxyPlacement::OnHost(Box::new(checked), listeners),
+            http,
+            socks,
+        )
     };
     let variables = environment::variables(http, socks, local_binding);
     env.extend(
@@ -204,13 +216,13 @@ fn lead_to_proxy(
             .into_iter()
             .map(|(name, value)| (name.into(), value.into())),
     );
-    Ok(behind)
+    Ok(placement)
 }
 
-fn bridged(
+fn place_bridge(
     managed: &ManagedNetwork,
     env: &BTreeMap<OsString, OsString>,
-) -> Result<Behind, StartError> {
+) -> Result<ProxyPlacement, StartError> {
     let refused = |field, reason: &str| {
         Err(StartError::Refused {
             field,
@@ -220,8 +232,8 @@ fn bridged(
     let texts = env
         .iter()
         .filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)));
-    let named = environment::proxy_ports(texts);
-    if named.is_empty() {
+    let proxy_ports = environment::proxy_ports(texts);
+    if proxy_ports.is_empty() {
         return refused(
             "enforceManagedNetwork",
             "the environment names no proxy on 127.0.0.1, and there is no networkProxy",
@@ -229,7 +241,7 @@ fn bridged(
     }
     let mut ports = managed.loopback_ports.clone();
     if ports.is_empty() {
-        ports = named;
+        ports = proxy_ports;
     }
     ports.sort_unstable();
     ports.dedup();
@@ -239,7 +251,7 @@ fn bridged(
             "expected at most 64 ports, none of them 0",
         );
     }
-    Ok(Behind::Bridged(ports))
+    Ok(ProxyPlacement::Bridged(ports))
 }
 
 /// The policy for what runs on a command's behalf before its managed network is there: without any.
@@ -268,13 +280,13 @@ fn has_host_network(sandbox: &Sandbox) -> bool {
 }
 
 /// Takes the listening sockets that a sandbox handed out before its command began.
-fn received(door: &OwnedFd) -> io::Result<Vec<TcpListener>> {
+fn receive_listeners(listener_socket: &OwnedFd) -> io::Result<Vec<TcpListener>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PORTS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
     let mut slices = [IoSliceMut::new(&mut byte)];
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    recvmsg(door.as_fd(), &mut slices, &mut control, flags)?;
+    recvmsg(listener_socket.as_fd(), &mut slices, &mut control, flags)?;
     let mut sockets = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = message {

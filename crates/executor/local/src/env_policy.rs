@@ -31,15 +31,15 @@ pub fn child_environment(
             let inherited = host
                 .iter()
                 .filter(|(name, _)| inherits(policy.inherit, name));
-            filtered(policy, inherited)
+            apply_filters(policy, inherited)
         }
     };
-    overlaid(base, overlay, metadata)
+    apply_overlay(base, overlay, metadata)
 }
 
 /// Tells whether `name` is a credential or a setting of the server itself, which no child may see.
 pub fn is_non_inheritable(name: &OsStr) -> bool {
-    name == OWN_SETTING || scope(name) == Some(CredentialScope::Reserved)
+    name == SERVER_SETTING || scope(name) == Some(CredentialScope::Reserved)
 }
 
 /// Tells whether a policy begins with `name` of the host's environment. Credentials that the server uses
@@ -61,7 +61,7 @@ pub(crate) fn inherits(inherit: EnvInherit, name: &OsStr) -> bool {
 }
 
 /// Applies everything of `policy` but its `inherit`: the patterns and the pairs to set.
-pub(crate) fn filtered<'a>(
+pub(crate) fn apply_filters<'a>(
     policy: &EnvPolicy,
     base: impl Iterator<Item = (&'a OsString, &'a OsString)>,
 ) -> BTreeMap<OsString, OsString> {
@@ -92,7 +92,7 @@ pub(crate) fn filtered<'a>(
 }
 
 /// Lays the request's own pairs over `base` and removes what no child may see.
-pub(crate) fn overlaid(
+pub(crate) fn apply_overlay(
     mut base: BTreeMap<OsString, OsString>,
     overlay: &BTreeMap<String, String>,
     metadata: &Metadata,
@@ -139,7 +139,7 @@ fn matches(pattern: &str, name: &str) -> bool {
                 last_star = Some((next_pattern.clone(), name.clone()));
                 pattern = next_pattern;
             }
-            (Some(wanted), Some(found)) if wanted == '?' || is_same_letter(wanted, found) => {
+            (Some(wanted), Some(found)) if wanted == '?' || eq_ignore_case(wanted, found) => {
                 (pattern, name) = (next_pattern, next_name);
             }
             _ => {
@@ -155,7 +155,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-fn is_same_letter(a: char, b: char) -> bool {
+fn eq_ignore_case(a: char, b: char) -> bool {
     a == b || a.to_lowercase().eq(b.to_lowercase())
 }
 
@@ -171,4 +171,4 @@ const CORE_NAMES: [&str; 11] = [
 
 const DEFAULT_EXCLUDES: &[&str] = &["*KEY*", "*SECRET*", "*TOKEN*"];
 
-const OWN_SETTING: &str = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE";
+const SERVER_SETTING: &str = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE";

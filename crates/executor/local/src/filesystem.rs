@@ -7,7 +7,7 @@
 
 mod content_memory;
 mod direct_fs;
-mod sandboxed_fs;
+mod fs_placement;
 #[cfg(test)]
 mod tests;
 mod write_queue;
@@ -36,24 +36,24 @@ use exec_wire::{
 use futures_util::future::FutureExt;
 
 use self::{
-    content_memory::Memory,
-    direct_fs::Here,
-    sandboxed_fs::{Enclosed, Place, Policies},
+    content_memory::ContentMemory,
+    direct_fs::DirectFs,
+    fs_placement::{FsPlacement, PolicyEnforcement, SandboxedOperation},
 };
 use crate::backend::LocalBackend;
 
 /// Files of this machine. A clone has its own line of changes: each session has one.
 #[derive(Debug)]
 pub struct LocalFileSystem {
-    here: Here,
-    policies: Policies,
+    direct: DirectFs,
+    enforcement: PolicyEnforcement,
 }
 
 impl Default for LocalFileSystem {
     fn default() -> Self {
         Self {
-            here: Here::new(Memory::unbounded()),
-            policies: Policies::default(),
+            direct: DirectFs::new(ContentMemory::unbounded()),
+            enforcement: PolicyEnforcement::default(),
         }
     }
 }
@@ -61,8 +61,8 @@ impl Default for LocalFileSystem {
 impl Clone for LocalFileSystem {
     fn clone(&self) -> Self {
         Self {
-            here: self.here.for_another(),
-            policies: self.policies.clone(),
+            direct: self.direct.for_new_session(),
+            enforcement: self.enforcement.clone(),
         }
     }
 }
@@ -72,8 +72,8 @@ impl LocalFileSystem {
     /// more is read beyond [`exec_wire::limits::FILE_WINDOW_BYTES`] of a session.
     pub fn for_a_server() -> Self {
         Self {
-            here: Here::new(Memory::bounded(Arc::default())),
-            policies: Policies::default(),
+            direct: DirectFs::new(ContentMemory::bounded(Arc::default())),
+            enforcement: PolicyEnforcement::default(),
         }
     }
 
@@ -83,7 +83,7 @@ impl LocalFileSystem {
         let sandboxes = backend.sandboxes().clone();
         let files = Files::new(backend.spawner.clone(), sandboxes.clone());
         Self {
-            policies: Policies::Kept { sandboxes, files },
+            enforcement: PolicyEnforcement::Enforced { sandboxes, files },
             ..self
         }
     }
@@ -93,17 +93,17 @@ impl LocalFileSystem {
         &self,
         sandbox: Option<Box<Sandbox>>,
         request: R,
-        here: fn(&Here, R) -> FileFuture<T>,
-        enclosed: fn(Enclosed, Here, R) -> FileFuture<T>,
+        direct: fn(&DirectFs, R) -> FileFuture<T>,
+        enclosed: fn(SandboxedOperation, DirectFs, R) -> FileFuture<T>,
     ) -> FileFuture<T> {
         let Some(sandbox) = sandbox else {
-            return here(&self.here, request);
+            return direct(&self.direct, request);
         };
-        let (own, policies) = (self.here.clone(), self.policies.clone());
+        let (direct_fs, enforcement) = (self.direct.clone(), self.enforcement.clone());
         async move {
-            match policies.place(&sandbox, Need::Read).await? {
-                Place::Here => here(&own, request).await,
-                Place::Enclosed(place) => enclosed(place, own, request).await,
+            match enforcement.resolve(&sandbox, Need::Read).await? {
+                FsPlacement::Direct => direct(&direct_fs, request).await,
+                FsPlacement::Sandboxed(operation) => enclosed(operation, direct_fs, request).await,
             }
         }
         .boxed()
@@ -114,19 +114,19 @@ impl LocalFileSystem {
         &self,
         sandbox: Option<Box<Sandbox>>,
         request: R,
-        here: fn(&R, &Stop) -> Result<(), FileError>,
-        ask: fn(R) -> (Request, Bytes),
+        direct: fn(&R, &Stop) -> Result<(), FileError>,
+        request_of: fn(R) -> (Request, Bytes),
     ) -> FileFuture<()> {
-        let policies = self.policies.clone();
-        self.here.in_line(move |stop| {
+        let enforcement = self.enforcement.clone();
+        self.direct.enqueue(move |stop| {
             let Some(sandbox) = sandbox else {
-                return here(&request, stop);
+                return direct(&request, stop);
             };
-            match policies.place_in_line(&sandbox, Need::Change)? {
-                Place::Here => here(&request, stop),
-                Place::Enclosed(place) => {
-                    let (request, data) = ask(request);
-                    place.change_in_line(request, data)
+            match enforcement.resolve_blocking(&sandbox, Need::Change)? {
+                FsPlacement::Direct => direct(&request, stop),
+                FsPlacement::Sandboxed(operation) => {
+                    let (request, data) = request_of(request);
+                    operation.change_blocking(request, data)
                 }
             }
         })
@@ -136,7 +136,12 @@ impl LocalFileSystem {
 impl ExecutorFileSystem for LocalFileSystem {
     fn read_file(&self, mut read: ReadFile) -> FileFuture<Bytes> {
         let sandbox = read.sandbox.take();
-        self.read(sandbox, read, Here::read_file, Enclosed::read_file)
+        self.read(
+            sandbox,
+            read,
+            DirectFs::read_file,
+            SandboxedOperation::read_file,
+        )
     }
 
     fn write_file(&self, mut write: WriteFile, data: Bytes) -> FileFuture<()> {
@@ -158,20 +163,27 @@ impl ExecutorFileSystem for LocalFileSystem {
     }
 
     fn metadata(&self, mut get: GetMetadata) -> FileFuture<FileMetadata> {
-        self.read(get.sandbox.take(), get, Here::metadata, |place, _, get| {
-            place.files.result(place.plan, Request::Metadata(get))
-        })
+        self.read(
+            get.sandbox.take(),
+            get,
+            DirectFs::metadata,
+            |operation, _, get| {
+                operation
+                    .files
+                    .result(operation.plan, Request::Metadata(get))
+            },
+        )
     }
 
     fn canonicalize(&self, mut request: Canonicalize) -> FileFuture<PathUri> {
         self.read(
             request.sandbox.take(),
             request,
-            |here, request| here.read(move |_| exec_fs::canonicalize(&request)),
-            |place, _, request| {
-                place
+            |direct, request| direct.read(move |_| exec_fs::canonicalize(&request)),
+            |operation, _, request| {
+                operation
                     .files
-                    .result(place.plan, Request::Canonicalize(request))
+                    .result(operation.plan, Request::Canonicalize(request))
             },
         )
     }
@@ -180,8 +192,12 @@ impl ExecutorFileSystem for LocalFileSystem {
         self.read(
             read.sandbox.take(),
             read,
-            |here, read| here.read(move |_| exec_fs::read_directory(&read)),
-            |place, _, read| place.files.result(place.plan, Request::ReadDirectory(read)),
+            |direct, read| direct.read(move |_| exec_fs::read_directory(&read)),
+            |operation, _, read| {
+                operation
+                    .files
+                    .result(operation.plan, Request::ReadDirectory(read))
+            },
         )
     }
 
@@ -189,8 +205,8 @@ impl ExecutorFileSystem for LocalFileSystem {
         self.read(
             walk.sandbox.take(),
             walk,
-            |here, walk| here.read(move |stop| exec_fs::walk(&walk, stop)),
-            |place, _, walk| place.files.result(place.plan, Request::Walk(walk)),
+            |direct, walk| direct.read(move |stop| exec_fs::walk(&walk, stop)),
+            |operation, _, walk| operation.files.result(operation.plan, Request::Walk(walk)),
         )
     }
 
@@ -216,20 +232,21 @@ impl ExecutorFileSystem for LocalFileSystem {
     }
 
     fn open(&self, mut open: Open) -> FileFuture<Arc<dyn OpenFile>> {
-        let (here, policies) = (self.here.clone(), self.policies.clone());
+        let (direct, enforcement) = (self.direct.clone(), self.enforcement.clone());
         let need = match open.mode {
             OpenMode::Read => Need::Read,
             OpenMode::Replace | OpenMode::Update => Need::Change,
         };
         // In line in either mode: what was called before is what is opened.
-        self.here.in_line(move |_| {
+        self.direct.enqueue(move |_| {
             if let Some(sandbox) = open.sandbox.take()
-                && let Place::Enclosed(place) = policies.place_in_line(&sandbox, need)?
+                && let FsPlacement::Sandboxed(operation) =
+                    enforcement.resolve_blocking(&sandbox, need)?
             {
-                return place.open_in_line(&here, open);
+                return operation.open_blocking(&direct, open);
             }
             let file = BlockFile::open(&open.path, open.mode)?;
-            Ok(here.opened(file, &open.path))
+            Ok(direct.open_file(file, &open.path))
         })
     }
 
@@ -237,8 +254,12 @@ impl ExecutorFileSystem for LocalFileSystem {
         self.read(
             search.sandbox.take(),
             search,
-            |here, search| here.read(move |stop| exec_fs::search(&search, stop)),
-            |place, _, search| place.files.result(place.plan, Request::Search(search)),
+            |direct, search| direct.read(move |stop| exec_fs::search(&search, stop)),
+            |operation, _, search| {
+                operation
+                    .files
+                    .result(operation.plan, Request::Search(search))
+            },
         )
     }
 
@@ -246,8 +267,8 @@ impl ExecutorFileSystem for LocalFileSystem {
         self.read(
             find.sandbox.take(),
             find,
-            |here, find| here.read(move |stop| exec_fs::find(&find, stop)),
-            |place, _, find| place.files.result(place.plan, Request::Find(find)),
+            |direct, find| direct.read(move |stop| exec_fs::find(&find, stop)),
+            |operation, _, find| operation.files.result(operation.plan, Request::Find(find)),
         )
     }
 
@@ -255,8 +276,8 @@ impl ExecutorFileSystem for LocalFileSystem {
         self.read(
             watch.sandbox.take(),
             watch,
-            |here, watch| here.read(move |_| exec_fs::watch(&watch)),
-            |place, _, watch| place.files.watch(place.plan, watch),
+            |direct, watch| direct.read(move |_| exec_fs::watch(&watch)),
+            |operation, _, watch| operation.files.watch(operation.plan, watch),
         )
     }
 
@@ -264,8 +285,8 @@ impl ExecutorFileSystem for LocalFileSystem {
         self.read(
             paths.sandbox.take(),
             paths,
-            |here, paths| here.read(move |_| exec_fs::watch_missing(&paths)),
-            |place, _, paths| place.files.watch_missing(place.plan, paths),
+            |direct, paths| direct.read(move |_| exec_fs::watch_missing(&paths)),
+            |operation, _, paths| operation.files.watch_missing(operation.plan, paths),
         )
     }
 }

@@ -35,7 +35,7 @@ pub struct Host {
 impl Host {
     /// Works out the description from what was read of the host.
     pub fn new(facts: &HostFacts<'_>) -> Self {
-        let account = Account::find(facts.passwd, facts.uid);
+        let account = PasswdEntry::find(facts.passwd, facts.uid);
         let home = facts
             .variable("HOME")
             .or(account.as_ref().map(|account| OsStr::new(account.home)))
@@ -116,19 +116,19 @@ impl HostFacts<'_> {
             .unwrap_or_default();
         std::env::split_paths(path)
             .filter(|folder| folder.is_absolute())
-            .chain(STANDARD_FOLDERS.map(PathBuf::from))
+            .chain(STANDARD_BIN_DIRS.map(PathBuf::from))
             .map(|folder| folder.join(name))
             .find(|program| (self.exists)(program))
     }
 }
 
 /// A line of `/etc/passwd`.
-struct Account<'a> {
+struct PasswdEntry<'a> {
     home: &'a str,
     shell: &'a str,
 }
 
-impl<'a> Account<'a> {
+impl<'a> PasswdEntry<'a> {
     fn find(passwd: &'a str, uid: u32) -> Option<Self> {
         passwd.lines().find_map(|line| {
             let mut fields = line.split(':');
@@ -140,9 +140,9 @@ impl<'a> Account<'a> {
     }
 }
 
-fn login_shell(facts: &HostFacts<'_>, account: Option<&Account<'_>>) -> Shell {
+fn login_shell(facts: &HostFacts<'_>, account: Option<&PasswdEntry<'_>>) -> Shell {
     if let Some(account) = account
-        && let Some(name) = known_kind(account.shell)
+        && let Some(name) = known_shell_name(account.shell)
         && (facts.exists)(Path::new(account.shell))
     {
         return Shell {
@@ -175,7 +175,7 @@ fn login_shell(facts: &HostFacts<'_>, account: Option<&Account<'_>>) -> Shell {
 }
 
 /// Returns the kind of the shell at an absolute path, if a client knows how to talk to it.
-fn known_kind(path: &str) -> Option<&str> {
+fn known_shell_name(path: &str) -> Option<&str> {
     let path = Path::new(path);
     let name = path.file_name()?.to_str()?;
     (path.is_absolute() && KNOWN_SHELLS.contains(&name)).then_some(name)
@@ -186,5 +186,5 @@ fn uri(path: &Path) -> Option<PathUri> {
 }
 
 const KNOWN_SHELLS: [&str; 3] = ["zsh", "bash", "sh"];
-const STANDARD_FOLDERS: [&str; 3] = ["/bin", "/usr/bin", "/usr/local/bin"];
+const STANDARD_BIN_DIRS: [&str; 3] = ["/bin", "/usr/bin", "/usr/local/bin"];
 const DEFAULT_TEMP_DIR: &str = "/tmp";

@@ -43,48 +43,48 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use self::connection_pool::{Pool, Redirections};
+use self::connection_pool::{ConnectionPool, RedirectMode};
 
 /// Makes requests from this machine. Clones share connections.
 #[derive(Clone, Default)]
 pub struct LocalHttpClient {
-    shared: Arc<Shared>,
+    shared: Arc<ClientState>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct ClientState {
     /// The host's environment: variables of headers, proxies, certificates.
     env: BTreeMap<OsString, OsString>,
     /// Built by the first request.
-    pool: OnceCell<Pool>,
-    room: Arc<Room>,
+    pool: OnceCell<ConnectionPool>,
+    memory: Arc<BodyMemory>,
 }
 
 impl LocalHttpClient {
     /// Takes the host's environment. Header values and proxies are found there.
     pub fn new(env: BTreeMap<OsString, OsString>) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ClientState {
                 env,
-                ..Shared::default()
+                ..ClientState::default()
             }),
         }
     }
 
     /// Sends a request and waits for the headers of its answer.
-    async fn send(self, asked: HttpRequest) -> Result<(Response, Deadline), HttpError> {
-        let deadline = Deadline::after(asked.timeout);
-        let checked = check_request(asked, &self.shared.env)?;
-        let pool = deadline.bound(self.pool()).await??;
-        let response = deadline.bound(checked.with(pool).send()).await?;
-        Ok((response.map_err(failed)?, deadline))
+    async fn send(self, request: HttpRequest) -> Result<(Response, RequestDeadline), HttpError> {
+        let deadline = RequestDeadline::after(request.timeout);
+        let request = validate_request(request, &self.shared.env)?;
+        let pool = deadline.apply(self.pool()).await??;
+        let response = deadline.apply(request.into_builder(pool).send()).await?;
+        Ok((response.map_err(request_error)?, deadline))
     }
 
-    async fn pool(&self) -> Result<&Pool, HttpError> {
+    async fn pool(&self) -> Result<&ConnectionPool, HttpError> {
         let build = || async {
             let shared = Arc::clone(&self.shared);
             // Certificates are read from files.
-            let built = spawn_blocking(move || Pool::new(&shared.env)).await;
+            let built = spawn_blocking(move || ConnectionPool::new(&shared.env)).await;
             built.map_err(|error| HttpError::Host(error.to_string()))?
         };
         self.shared.pool.get_or_try_init(build).await
@@ -95,10 +95,10 @@ impl HttpClient for LocalHttpClient {
     fn request(&self, request: HttpRequest) -> HttpFuture<HttpResponse<Bytes>> {
         let client = self.clone();
         async move {
-            let room = Arc::clone(&client.shared.room);
+            let memory = Arc::clone(&client.shared.memory);
             let (response, deadline) = client.send(request).await?;
             let (status, headers) = head(&response);
-            let body = read_whole_body(response, deadline, room).await?;
+            let body = read_whole_body(response, deadline, memory).await?;
             Ok(HttpResponse {
                 status,
                 headers,
@@ -147,11 +147,11 @@ fn headers(headers: &HeaderMap) -> Vec<HttpResponseHeader> {
 
 /// When a request must be over, its body included.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
+pub(crate) struct RequestDeadline {
     limit: Option<(Instant, Duration)>,
 }
 
-impl Deadline {
+impl RequestDeadline {
     /// Ends in `timeout`. One that is too far away to be told is none.
     pub(crate) fn after(timeout: Option<Duration>) -> Self {
         let limit = timeout.and_then(|limit| Some((Instant::now().checked_add(limit)?, limit)));
@@ -160,20 +160,20 @@ impl Deadline {
 
     /// Waits for something that is part of the request. What comes too late is not taken, also when
     /// nobody was there to take it in time.
-    pub(crate) async fn bound<F: Future>(&self, future: F) -> Result<F::Output, HttpError> {
+    pub(crate) async fn apply<F: Future>(&self, future: F) -> Result<F::Output, HttpError> {
         let Some((at, limit)) = self.limit else {
             return Ok(future.await);
         };
-        let late = || HttpError::Host(late(limit));
+        let timeout_message = || HttpError::Host(timeout_message(limit));
         if Instant::now() >= at {
-            return Err(late());
+            return Err(timeout_message());
         }
-        timeout_at(at, future).await.map_err(|_| late())
+        timeout_at(at, future).await.map_err(|_| timeout_message())
     }
 }
 
 /// Says that a request took too long; without any time at all, as the stock server does.
-fn late(limit: Duration) -> String {
+fn timeout_message(limit: Duration) -> String {
     match limit.as_millis() {
         0 => "http/request failed: route-aware request timed out".to_owned(),
         limit => format!("http/request failed: no complete response within {limit} ms"),
@@ -181,7 +181,7 @@ fn late(limit: Duration) -> String {
 }
 
 /// Host: the request was not answered. The text has every cause, and no URL: it may hold a secret.
-pub(crate) fn failed(error: reqwest::Error) -> HttpError {
+pub(crate) fn request_error(error: reqwest::Error) -> HttpError {
     let error = error.without_url();
     let mut text = format!("http/request failed: {error}");
     let mut cause = error.source();
@@ -195,18 +195,18 @@ pub(crate) fn failed(error: reqwest::Error) -> HttpError {
 
 /// A request that can be made.
 #[derive(Debug)]
-pub(crate) struct Checked {
+pub(crate) struct ValidatedRequest {
     method: Method,
     url: Url,
     headers: HeaderMap,
     body: Option<Bytes>,
-    redirections: Redirections,
+    redirect_mode: RedirectMode,
 }
 
-impl Checked {
+impl ValidatedRequest {
     /// Makes it a request of a client's, which turns a name and a password in the URL into a header.
-    pub(crate) fn with(self, pool: &Pool) -> RequestBuilder {
-        let client = pool.client(self.redirections);
+    pub(crate) fn into_builder(self, pool: &ConnectionPool) -> RequestBuilder {
+        let client = pool.client(self.redirect_mode);
         let request = client.request(self.method, self.url);
         let request = request.headers(self.headers);
         match self.body {
@@ -217,13 +217,13 @@ impl Checked {
 }
 
 /// Checks a request and puts the host's variables into its headers.
-fn check_request(
-    asked: HttpRequest,
+fn validate_request(
+    request: HttpRequest,
     env: &BTreeMap<OsString, OsString>,
-) -> Result<Checked, HttpError> {
-    let method = Method::from_bytes(asked.method.as_bytes())
+) -> Result<ValidatedRequest, HttpError> {
+    let method = Method::from_bytes(request.method.as_bytes())
         .map_err(|error| refused(format!("http/request method is invalid: {error}")))?;
-    let url = Url::parse(&asked.url)
+    let url = Url::parse(&request.url)
         .map_err(|error| refused(format!("http/request url is invalid: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") {
         let text = format!(
@@ -232,8 +232,8 @@ fn check_request(
         );
         return Err(refused(text));
     }
-    let mut headers = HeaderMap::with_capacity(asked.headers.len());
-    for header in &asked.headers {
+    let mut headers = HeaderMap::with_capacity(request.headers.len());
+    for header in &request.headers {
         let name = HeaderName::from_bytes(header.name.as_bytes())
             .map_err(|error| refused(format!("http/request header name is invalid: {error}")))?;
         let value = value(header, env)?;
@@ -244,12 +244,12 @@ fn check_request(
     let secret = |(name, value): (&HeaderName, &HeaderValue)| {
         value.is_sensitive() && *name != AUTHORIZATION && *name != COOKIE
     };
-    let redirections = match asked.redirects {
-        RedirectPolicy::Stop => Redirections::Stop,
-        RedirectPolicy::Follow if headers.iter().any(secret) => Redirections::Stay,
-        RedirectPolicy::Follow => Redirections::Follow,
+    let redirect_mode = match request.redirects {
+        RedirectPolicy::Stop => RedirectMode::Stop,
+        RedirectPolicy::Follow if headers.iter().any(secret) => RedirectMode::SameOrigin,
+        RedirectPolicy::Follow => RedirectMode::Follow,
     };
-    let body = asked.body.unwrap_or_default();
+    let body = request.body.unwrap_or_default();
     // Another length would have the host wait for what never comes.
     let length = body.len().to_string();
     if headers
@@ -261,12 +261,12 @@ fn check_request(
         return Err(refused(text));
     }
     let body = (!body.is_empty()).then_some(body);
-    Ok(Checked {
+    Ok(ValidatedRequest {
         method,
         url,
         headers,
         body,
-        redirections,
+        redirect_mode,
     })
 }
 
@@ -315,13 +315,13 @@ fn refused(text: String) -> HttpError {
 
 /// What whole bodies take at once, all together; one more is refused, and can be streamed. A server
 /// answers four of the largest at a time.
-const HELD_BYTES: usize = 256 << 20;
+const MAX_BUFFERED_BYTES: usize = 256 << 20;
 
 /// Reads a whole body.
 async fn read_whole_body(
     mut response: Response,
-    deadline: Deadline,
-    room: Arc<Room>,
+    deadline: RequestDeadline,
+    memory: Arc<BodyMemory>,
 ) -> Result<Bytes, HttpError> {
     let most = limits::MAX_HTTP_BODY_BYTES;
     let too_large = || HttpError::Host(format!("body is larger than {most} bytes: stream it"));
@@ -329,21 +329,21 @@ async fn read_whole_body(
     if response.content_length() > u64::try_from(most).ok() {
         return Err(too_large());
     }
-    let mut held = Held::new(room);
+    let mut buffer = BodyBuffer::new(memory);
     while let Some(part) = next_chunk(&mut response, deadline).await? {
-        if held.len() + part.len() > most {
+        if buffer.len() + part.len() > most {
             return Err(too_large());
         }
-        if !held.push(&part) {
+        if !buffer.push(&part) {
             let text = "bodies that are read whole take too much memory: stream this one";
             return Err(HttpError::Host(text.to_owned()));
         }
     }
-    Ok(held.finish())
+    Ok(buffer.finish())
 }
 
 /// Reads a body as whoever wants it asks for it. Dropping it closes the connection that it comes by.
-fn stream_body(response: Response, deadline: Deadline) -> HttpBody {
+fn stream_body(response: Response, deadline: RequestDeadline) -> HttpBody {
     try_unfold(response, move |mut response| async move {
         let part = next_chunk(&mut response, deadline).await?;
         Ok(part.map(|part| (part, response)))
@@ -353,31 +353,34 @@ fn stream_body(response: Response, deadline: Deadline) -> HttpBody {
 
 async fn next_chunk(
     response: &mut Response,
-    deadline: Deadline,
+    deadline: RequestDeadline,
 ) -> Result<Option<Bytes>, HttpError> {
-    deadline.bound(response.chunk()).await?.map_err(failed)
+    deadline
+        .apply(response.chunk())
+        .await?
+        .map_err(request_error)
 }
 
 /// Room for bodies.
 #[derive(Debug, Default)]
-pub(crate) struct Room {
-    taken: AtomicUsize,
+pub(crate) struct BodyMemory {
+    reserved: AtomicUsize,
 }
 
 /// A body that grows, and its room.
 #[derive(Debug)]
-pub(crate) struct Held {
-    room: Arc<Room>,
+pub(crate) struct BodyBuffer {
+    memory: Arc<BodyMemory>,
     bytes: Vec<u8>,
-    taken: usize,
+    reserved: usize,
 }
 
-impl Held {
-    pub(crate) fn new(room: Arc<Room>) -> Self {
+impl BodyBuffer {
+    pub(crate) fn new(memory: Arc<BodyMemory>) -> Self {
         Self {
-            room,
+            memory,
             bytes: Vec::new(),
-            taken: 0,
+            reserved: 0,
         }
     }
 
@@ -387,9 +390,12 @@ impl Held {
 
     /// Appends a part, if there is room for it.
     pub(crate) fn push(&mut self, part: &[u8]) -> bool {
-        let before = self.room.taken.fetch_add(part.len(), Ordering::Relaxed);
-        self.taken += part.len();
-        let fits = before + part.len() <= HELD_BYTES;
+        let before = self
+            .memory
+            .reserved
+            .fetch_add(part.len(), Ordering::Relaxed);
+        self.reserved += part.len();
+        let fits = before + part.len() <= MAX_BUFFERED_BYTES;
         if fits {
             self.bytes.extend_from_slice(part);
         }
@@ -402,15 +408,17 @@ impl Held {
     }
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for BodyBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Held {
+impl Drop for BodyBuffer {
     fn drop(&mut self) {
-        self.room.taken.fetch_sub(self.taken, Ordering::Relaxed);
+        self.memory
+            .reserved
+            .fetch_sub(self.reserved, Ordering::Relaxed);
     }
 }
 
@@ -420,25 +428,30 @@ mod tests {
 
     #[test]
     fn room_is_taken_until_the_body_is_dropped() {
-        let room = Arc::new(Room::default());
-        let mut held = Held::new(Arc::clone(&room));
-        assert!(held.push(b"some"));
-        let body = held.finish();
+        let memory = Arc::new(BodyMemory::default());
+        let mut buffer = BodyBuffer::new(Arc::clone(&memory));
+        assert!(buffer.push(b"some"));
+        let body = buffer.finish();
         assert_eq!(
-            (&body[..], room.taken.load(Ordering::Relaxed)),
+            (&body[..], memory.reserved.load(Ordering::Relaxed)),
             (&b"some"[..], 4)
         );
         drop(body);
-        assert_eq!(room.taken.load(Ordering::Relaxed), 0);
+        assert_eq!(memory.reserved.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn what_does_not_fit_is_refused_and_given_back() {
-        let room = Arc::new(Room::default());
-        room.taken.store(HELD_BYTES - 3, Ordering::Relaxed);
-        let mut held = Held::new(Arc::clone(&room));
-        assert!(!held.push(b"some"));
-        drop(held);
-        assert_eq!(room.taken.load(Ordering::Relaxed), HELD_BYTES - 3);
+        let memory = Arc::new(BodyMemory::default());
+        memory
+            .reserved
+            .store(MAX_BUFFERED_BYTES - 3, Ordering::Relaxed);
+        let mut buffer = BodyBuffer::new(Arc::clone(&memory));
+        assert!(!buffer.push(b"some"));
+        drop(buffer);
+        assert_eq!(
+            memory.reserved.load(Ordering::Relaxed),
+            MAX_BUFFERED_BYTES - 3
+        );
     }
 }

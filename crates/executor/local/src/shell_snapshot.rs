@@ -43,7 +43,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use tokio::{sync::OnceCell, time::timeout};
 
 use self::{
-    capture::Captured,
+    capture::CapturedState,
     snapshot_cache::{SnapshotCache, SnapshotKey},
 };
 use crate::{
@@ -82,7 +82,7 @@ impl ShellKind {
 ///
 /// # Errors
 /// A bad scope is refused even if the snapshot does not apply, an unknown shell only if it does.
-pub fn applies(
+pub fn applicable_shell(
     argv: &[String],
     snapshot: &ShellSnapshot,
 ) -> Result<Option<ShellKind>, SnapshotError> {
@@ -125,25 +125,25 @@ const STATE_FD: u8 = 9;
 
 /// Captured shell states. Concurrent first uses of one share a capture.
 #[derive(Debug, Default)]
-pub(crate) struct Snapshots {
-    cache: Mutex<SnapshotCache<OnceCell<Option<State>>>>,
+pub(crate) struct ShellSnapshots {
+    cache: Mutex<SnapshotCache<OnceCell<Option<CachedState>>>>,
 }
 
 #[derive(Debug)]
-struct State {
-    captured: Captured,
+struct CachedState {
+    captured: CapturedState,
     memory: OwnedFd,
 }
 
 /// A command that begins in a captured state.
 #[derive(Debug)]
-pub(crate) struct Replay {
+pub(crate) struct SnapshotReplay {
     pub(crate) argv: Vec<String>,
     pub(crate) env: BTreeMap<OsString, OsString>,
     pub(crate) state: Extra,
 }
 
-impl Snapshots {
+impl ShellSnapshots {
     /// Rewrites a command to begin in its login shell's state. `None`: it runs as it is, because it
     /// did not ask, the rules do not apply, or the state could not be captured.
     pub(crate) async fn replay(
@@ -151,14 +151,15 @@ impl Snapshots {
         backend: &LocalBackend,
         command: &Command,
         cwd: &Path,
-    ) -> Result<Option<Replay>, StartError> {
+    ) -> Result<Option<SnapshotReplay>, StartError> {
         let Some(request) = &command.shell_snapshot else {
             return Ok(None);
         };
-        let applied = applies(&command.argv, request).map_err(|error| StartError::Refused {
-            field: "shellSnapshot",
-            reason: error.to_string(),
-        })?;
+        let applied =
+            applicable_shell(&command.argv, request).map_err(|error| StartError::Refused {
+                field: "shellSnapshot",
+                reason: error.to_string(),
+            })?;
         // A name of the caller's own would become `$0` of the rewritten command.
         let (Some(kind), None) = (applied, &command.arg0) else {
             return Ok(None);
@@ -184,7 +185,7 @@ impl Snapshots {
         let Ok(fd) = state.memory.try_clone() else {
             return Ok(None);
         };
-        Ok(Some(Replay {
+        Ok(Some(SnapshotReplay {
             argv: replay::rewrite(kind, &command.argv, i32::from(STATE_FD)),
             env: replay::environment(
                 kind,
@@ -220,7 +221,7 @@ async fn capture_state(
     request: &ShellSnapshot,
     kind: ShellKind,
     cwd: &Path,
-) -> Option<State> {
+) -> Option<CachedState> {
     let argv = capture::argv(kind, &request.shell.path);
     let host = &backend.config.env;
     let policy = command.env_policy.as_ref();
@@ -258,15 +259,15 @@ async fn capture_state(
     let captured = output
         .ok()
         .flatten()
-        .and_then(|output| capture::captured(&output));
+        .and_then(|output| capture::parse_capture(&output));
     if captured.is_none() {
         tracing::debug!(shell = request.shell.path, "shell state was not captured");
     }
     let captured = captured?;
-    let memory = sealed(&captured.restore)
+    let memory = sealed_memfd(&captured.restore)
         .inspect_err(|error| tracing::debug!(%error, "shell state has no memory"))
         .ok()?;
-    Some(State { captured, memory })
+    Some(CachedState { captured, memory })
 }
 
 /// Returns everything written to standard output, unless it is too much.
@@ -296,7 +297,7 @@ async fn collect(process: &dyn ExecProcess) -> Option<Vec<u8>> {
 }
 
 /// Memory with this content that nobody can change.
-fn sealed(content: &[u8]) -> std::io::Result<OwnedFd> {
+fn sealed_memfd(content: &[u8]) -> std::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = std::fs::File::from(memfd_create("shell-state", flags)?);
     file.write_all(content)?;

@@ -13,10 +13,10 @@ use futures_util::stream::{self, StreamExt};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::catalog_reader::{Allowance, Bundle, Reader};
+use super::catalog_reader::{CatalogReader, DiscoveryBudget, RootBundle};
 
 /// How far a walk below a root goes.
-const FAR: WalkOptions = WalkOptions {
+const WALK_OPTIONS: WalkOptions = WalkOptions {
     max_depth: limits::DISCOVERY_DEPTH,
     max_directories: limits::MAX_DISCOVERY_DIRECTORIES,
     max_entries: limits::MAX_DISCOVERY_ENTRIES,
@@ -29,11 +29,11 @@ pub(super) async fn discover(
     files: &Arc<dyn ExecutorFileSystem>,
     roots: Vec<DiscoveryRoot>,
 ) -> Vec<DiscoveredRoot> {
-    let allowance = Allowance::default();
+    let budget = DiscoveryBudget::default();
     let each = roots.into_iter().map(|mut root| {
-        let reader = Reader::new(files, root.sandbox.take());
-        let allowance = allowance.clone();
-        async move { discover_root(&reader, allowance, root.id, root.path).await }
+        let reader = CatalogReader::new(files, root.sandbox.take());
+        let budget = budget.clone();
+        async move { discover_root(&reader, budget, root.id, root.path).await }
     });
     stream::iter(each)
         .buffered(limits::DISCOVERY_ROOTS_AT_ONCE)
@@ -43,8 +43,8 @@ pub(super) async fn discover(
 
 /// Reads what lies below one root. Its problems are told in its place.
 pub(super) async fn discover_root(
-    reader: &Reader,
-    allowance: Allowance,
+    reader: &CatalogReader,
+    budget: DiscoveryBudget,
     id: String,
     path: PathUri,
 ) -> DiscoveredRoot {
@@ -58,32 +58,32 @@ pub(super) async fn discover_root(
         error: None,
     };
     match walk(reader, &found.path).await {
-        Ok(walked) => read(reader, allowance, walked, &mut found).await,
+        Ok(walked) => read(reader, budget, walked, &mut found).await,
         Err(why) => found.error = Some(why),
     }
     found
 }
 
-async fn walk(reader: &Reader, root: &PathUri) -> Result<WalkResult, String> {
+async fn walk(reader: &CatalogReader, root: &PathUri) -> Result<WalkResult, String> {
     let told = |error| format!("cannot look at capability root `{root}`: {error}");
     if !reader.metadata(root).await.map_err(told)?.is_directory {
         return Err(format!("capability root `{root}` is not a directory"));
     }
     let walk = Walk {
         path: root.clone(),
-        options: FAR,
+        options: WALK_OPTIONS,
         sandbox: reader.sandbox.clone(),
     };
     reader.files.walk(walk).await.map_err(told)
 }
 
 async fn read(
-    reader: &Reader,
-    allowance: Allowance,
+    reader: &CatalogReader,
+    budget: DiscoveryBudget,
     walked: WalkResult,
     found: &mut DiscoveredRoot,
 ) {
-    let mut bundle = Bundle::new(reader, allowance);
+    let mut bundle = RootBundle::new(reader, budget);
     for error in &walked.errors {
         let why = format!("cannot look at `{}`: {}", error.path, error.message);
         bundle.warnings.push(why);
@@ -101,7 +101,7 @@ async fn read(
             .into_iter()
             .collect(),
     };
-    let (nested, skills) = sort(walked, root);
+    let (nested, skills) = classify_entries(walked, root);
     for path in nested {
         namespaces.extend(bundle.take(path).await);
     }
@@ -115,7 +115,7 @@ async fn read(
     found.warnings = bundle.warnings;
 }
 
-async fn first_manifest(bundle: &mut Bundle<'_>, root: &PathUri) -> Option<CapabilityFile> {
+async fn first_manifest(bundle: &mut RootBundle<'_>, root: &PathUri) -> Option<CapabilityFile> {
     for place in MANIFEST_PATHS {
         if let Some(manifest) = bundle.take(root.join(place).ok()?).await {
             return Some(manifest);
@@ -125,7 +125,7 @@ async fn first_manifest(bundle: &mut Bundle<'_>, root: &PathUri) -> Option<Capab
 }
 
 /// Finds the plugin that the root lies in.
-async fn nearest_manifest(bundle: &mut Bundle<'_>, root: &PathUri) -> Option<CapabilityFile> {
+async fn nearest_manifest(bundle: &mut RootBundle<'_>, root: &PathUri) -> Option<CapabilityFile> {
     let mut above = root.parent();
     while let Some(directory) = above {
         if let Some(manifest) = first_manifest(bundle, &directory).await {
@@ -138,7 +138,7 @@ async fn nearest_manifest(bundle: &mut Bundle<'_>, root: &PathUri) -> Option<Cap
 
 /// Picks the manifests of plugins below the root, one of each, and the instructions of skills; both in
 /// the order of URIs.
-fn sort(walked: WalkResult, root: &PathUri) -> (Vec<PathUri>, Vec<PathUri>) {
+fn classify_entries(walked: WalkResult, root: &PathUri) -> (Vec<PathUri>, Vec<PathUri>) {
     let mut nested: BTreeMap<String, (usize, PathUri)> = BTreeMap::new();
     let mut skills = Vec::new();
     for entry in walked.entries {
@@ -163,7 +163,11 @@ fn sort(walked: WalkResult, root: &PathUri) -> (Vec<PathUri>, Vec<PathUri>) {
     (nested, skills)
 }
 
-async fn plugin(bundle: &mut Bundle<'_>, root: &PathUri, manifest: CapabilityFile) -> PluginFiles {
+async fn plugin(
+    bundle: &mut RootBundle<'_>,
+    root: &PathUri,
+    manifest: CapabilityFile,
+) -> PluginFiles {
     let mcp = mcp_config(&manifest.contents, root);
     let apps = apps_config(&manifest.contents, root);
     PluginFiles {
@@ -174,17 +178,17 @@ async fn plugin(bundle: &mut Bundle<'_>, root: &PathUri, manifest: CapabilityFil
 }
 
 async fn declared(
-    bundle: &mut Bundle<'_>,
+    bundle: &mut RootBundle<'_>,
     root: &PathUri,
     manifest: &CapabilityFile,
-    declared: Declared,
+    declared: DeclaredFile,
     usual: &str,
 ) -> Option<CapabilityFile> {
     let path = match declared {
-        Declared::At(path) => path,
-        Declared::Inline => return None,
-        Declared::Nothing => root.join(usual).ok()?,
-        Declared::Wrong(why) => {
+        DeclaredFile::At(path) => path,
+        DeclaredFile::Inline => return None,
+        DeclaredFile::Default => root.join(usual).ok()?,
+        DeclaredFile::Invalid(why) => {
             let why = format!("`{}`: {why}; `{usual}` is taken instead", manifest.path);
             bundle.warnings.push(why);
             root.join(usual).ok()?
@@ -193,7 +197,7 @@ async fn declared(
     bundle.take(path).await
 }
 
-async fn skill(bundle: &mut Bundle<'_>, path: PathUri) -> Option<SkillFiles> {
+async fn skill(bundle: &mut RootBundle<'_>, path: PathUri) -> Option<SkillFiles> {
     let metadata = path.parent().and_then(|skill| skill.join(METADATA).ok());
     let instructions = bundle.take(path).await?;
     let metadata = match metadata {
@@ -235,31 +239,31 @@ pub(super) fn plugin_root(manifest: &PathUri) -> Option<(PathUri, usize)> {
 
 /// What a manifest says about a further file.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) enum Declared {
+pub(super) enum DeclaredFile {
     /// It lies here.
     At(PathUri),
     /// What it would hold is in the manifest itself.
     Inline,
     /// Nothing: it lies where such files usually do.
-    Nothing,
+    Default,
     /// Something that is no place below the root, and why.
-    Wrong(&'static str),
+    Invalid(&'static str),
 }
 
 /// Reads where the manifest of `root` says that its MCP servers are declared.
-pub(super) fn mcp_config(manifest: &str, root: &PathUri) -> Declared {
+pub(super) fn mcp_config(manifest: &str, root: &PathUri) -> DeclaredFile {
     match member(manifest, "mcpServers") {
-        Some(Value::Object(_)) => Declared::Inline,
+        Some(Value::Object(_)) => DeclaredFile::Inline,
         Some(Value::String(text)) => path_below(root, &text),
-        Some(_) | None => Declared::Nothing,
+        Some(_) | None => DeclaredFile::Default,
     }
 }
 
 /// Reads where the manifest of `root` says that its apps are declared.
-pub(super) fn apps_config(manifest: &str, root: &PathUri) -> Declared {
+pub(super) fn apps_config(manifest: &str, root: &PathUri) -> DeclaredFile {
     match member(manifest, "apps") {
         Some(Value::String(text)) => path_below(root, &text),
-        Some(_) | None => Declared::Nothing,
+        Some(_) | None => DeclaredFile::Default,
     }
 }
 
@@ -268,30 +272,30 @@ fn member(manifest: &str, name: &str) -> Option<Value> {
     Some(manifest.get_mut(name)?.take())
 }
 
-fn path_below(root: &PathUri, text: &str) -> Declared {
+fn path_below(root: &PathUri, text: &str) -> DeclaredFile {
     let Some(names) = text.strip_prefix("./") else {
-        return Declared::Wrong("a path in a manifest begins with `./`");
+        return DeclaredFile::Invalid("a path in a manifest begins with `./`");
     };
     let is_name = |name: &str| !matches!(name, "" | ".");
     // Behind `./`, what begins with a slash would still be absolute.
     let leaves = names.starts_with('/') || names.split('/').any(|name| name == "..");
     if leaves || !names.split('/').any(is_name) {
-        return Declared::Wrong("a path in a manifest stays below the root");
+        return DeclaredFile::Invalid("a path in a manifest stays below the root");
     }
     root.join(names).map_or(
-        Declared::Wrong("a path in a manifest is one that can be"),
-        Declared::At,
+        DeclaredFile::Invalid("a path in a manifest is one that can be"),
+        DeclaredFile::At,
     )
 }
 
 /// What a manifest says for people. Anything else in it is not looked at.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Manifest {
+pub(super) struct PluginManifest {
     #[serde(default)]
     name: String,
     #[serde(default)]
-    interface: Option<Interface>,
+    interface: Option<ManifestInterface>,
     /// Only looked at: a manifest with anything but a path here is not one.
     #[serde(default, rename = "apps")]
     _apps: Option<String>,
@@ -299,12 +303,12 @@ pub(super) struct Manifest {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Interface {
+struct ManifestInterface {
     #[serde(default)]
     display_name: Option<String>,
 }
 
-impl Manifest {
+impl PluginManifest {
     /// Reads a manifest; `None` if it is not one.
     pub(super) fn parse(text: &str) -> Option<Self> {
         object(text)
@@ -323,14 +327,14 @@ impl Manifest {
 
 /// A manifest of which only the name matters.
 #[derive(Deserialize)]
-struct Named {
+struct ManifestName {
     #[serde(default)]
     name: String,
 }
 
 /// Reads the name that a plugin gives to its skills; `None` if the manifest has none to give.
 pub(super) fn namespace(manifest: &str, root: &PathUri) -> Option<String> {
-    let manifest: Named = object(manifest)?;
+    let manifest: ManifestName = object(manifest)?;
     Some(name_or_directory(&manifest.name, root))
 }
 
@@ -370,10 +374,10 @@ mod tests {
             "/etc/passwd",
             "x",
         ] {
-            assert!(matches!(declared(text), Declared::Wrong(_)), "{text}");
+            assert!(matches!(declared(text), DeclaredFile::Invalid(_)), "{text}");
         }
         for text in ["./x", "./././x", "./x/", "./%78"] {
-            let Declared::At(path) = declared(text) else {
+            let DeclaredFile::At(path) = declared(text) else {
                 panic!("{text}");
             };
             assert!(root.contains(&path), "{text}");

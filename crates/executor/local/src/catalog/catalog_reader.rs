@@ -16,48 +16,50 @@ use exec_wire::{
 
 /// Reads files under one policy.
 #[derive(Clone, Debug)]
-pub(super) struct Reader {
+pub(super) struct CatalogReader {
     pub(super) files: Arc<dyn ExecutorFileSystem>,
     pub(super) sandbox: Option<Box<Sandbox>>,
 }
 
 /// What became of reading a file.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) enum Read {
+pub(super) enum FileRead {
     /// What it holds.
     Text(String),
     /// Nothing is there, or no regular file.
     Missing,
     /// It is there and cannot be had, and why.
-    Refused(String),
+    Unreadable(String),
 }
 
-impl Reader {
+impl CatalogReader {
     pub(super) fn new(files: &Arc<dyn ExecutorFileSystem>, sandbox: Option<Box<Sandbox>>) -> Self {
         let files = Arc::clone(files);
         Self { files, sandbox }
     }
 
     /// Reads a regular file of at most `most` bytes, perhaps behind links.
-    pub(super) async fn text(&self, path: &PathUri, most: u64) -> Read {
+    pub(super) async fn text(&self, path: &PathUri, most: u64) -> FileRead {
         let bytes = match self.bytes(path, most).await {
             Ok(Some(bytes)) => bytes,
             Ok(None) => {
-                return Read::Refused(format!("`{path}` is larger than {most} bytes"));
+                return FileRead::Unreadable(format!("`{path}` is larger than {most} bytes"));
             }
-            Err(FileError::NotFound(_)) => return Read::Missing,
+            Err(FileError::NotFound(_)) => return FileRead::Missing,
             // It may be a directory or a pipe, which is no file to read and no problem.
             Err(error) => {
                 return match self.metadata(path).await {
-                    Ok(found) if !found.is_file => Read::Missing,
-                    Err(FileError::NotFound(_)) => Read::Missing,
-                    Ok(_) | Err(_) => Read::Refused(format!("cannot read `{path}`: {error}")),
+                    Ok(found) if !found.is_file => FileRead::Missing,
+                    Err(FileError::NotFound(_)) => FileRead::Missing,
+                    Ok(_) | Err(_) => {
+                        FileRead::Unreadable(format!("cannot read `{path}`: {error}"))
+                    }
                 };
             }
         };
         String::from_utf8(bytes).map_or_else(
-            |error| Read::Refused(format!("`{path}` is not UTF-8: {}", error.utf8_error())),
-            Read::Text,
+            |error| FileRead::Unreadable(format!("`{path}` is not UTF-8: {}", error.utf8_error())),
+            FileRead::Text,
         )
     }
 
@@ -103,9 +105,9 @@ impl Reader {
 
 /// Takes files for one root, and remembers what was left out.
 #[derive(Debug)]
-pub(super) struct Bundle<'a> {
-    reader: &'a Reader,
-    allowance: Allowance,
+pub(super) struct RootBundle<'a> {
+    reader: &'a CatalogReader,
+    budget: DiscoveryBudget,
     /// Bytes that this root may still take.
     left: usize,
     /// What was left out, for people.
@@ -114,15 +116,15 @@ pub(super) struct Bundle<'a> {
 
 /// What all roots of one answer may take together. Clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct Allowance(Arc<AtomicUsize>);
+pub(super) struct DiscoveryBudget(Arc<AtomicUsize>);
 
-impl Default for Allowance {
+impl Default for DiscoveryBudget {
     fn default() -> Self {
         Self(Arc::new(AtomicUsize::new(limits::MAX_DISCOVERY_BYTES)))
     }
 }
 
-impl Allowance {
+impl DiscoveryBudget {
     /// Takes so many bytes, if there are as many left.
     pub(super) fn take(&self, bytes: usize) -> bool {
         let less = |left: usize| left.checked_sub(bytes);
@@ -133,16 +135,16 @@ impl Allowance {
     }
 
     /// Gives back what an answer turned out not to hold.
-    pub(super) fn give_back(&self, bytes: usize) {
+    pub(super) fn refund(&self, bytes: usize) {
         self.0.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
-impl<'a> Bundle<'a> {
-    pub(super) fn new(reader: &'a Reader, allowance: Allowance) -> Self {
+impl<'a> RootBundle<'a> {
+    pub(super) fn new(reader: &'a CatalogReader, budget: DiscoveryBudget) -> Self {
         Self {
             reader,
-            allowance,
+            budget,
             left: limits::MAX_DISCOVERY_ROOT_BYTES,
             warnings: Vec::new(),
         }
@@ -152,9 +154,9 @@ impl<'a> Bundle<'a> {
     pub(super) async fn take(&mut self, path: PathUri) -> Option<CapabilityFile> {
         let most = limits::MAX_DISCOVERY_FILE_BYTES;
         let contents = match self.reader.text(&path, most).await {
-            Read::Text(contents) => contents,
-            Read::Missing => return None,
-            Read::Refused(why) => {
+            FileRead::Text(contents) => contents,
+            FileRead::Missing => return None,
+            FileRead::Unreadable(why) => {
                 self.warnings.push(why);
                 return None;
             }
@@ -165,7 +167,7 @@ impl<'a> Bundle<'a> {
             self.warnings.push(why);
             return None;
         };
-        if !self.allowance.take(in_answer(&contents)) {
+        if !self.budget.take(json_len(&contents)) {
             let most = limits::MAX_DISCOVERY_BYTES;
             let why = format!("`{path}` is left out: the files of all roots exceed {most} bytes");
             self.warnings.push(why);
@@ -177,7 +179,7 @@ impl<'a> Bundle<'a> {
 }
 
 /// Bytes that a text takes in an answer: JSON escapes some of it.
-pub(super) fn in_answer(text: &str) -> usize {
+pub(super) fn json_len(text: &str) -> usize {
     let bytes = text.bytes().map(|byte| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
         0..0x20 => 6,
@@ -195,7 +197,7 @@ mod tests {
         let controls: String = (0..=0x80).map(char::from).collect();
         for text in ["", "plain", "caf\u{e9} \u{1f600}", &controls] {
             let json = serde_json::to_string(text).unwrap();
-            assert_eq!(in_answer(text), json.len() - 2, "{text:?}");
+            assert_eq!(json_len(text), json.len() - 2, "{text:?}");
         }
     }
 }

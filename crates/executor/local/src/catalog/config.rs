@@ -16,8 +16,8 @@ use exec_wire::{
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use self::config_layers::{Layer, Layers, LoadError, Place};
-use super::{CatalogConfig, aside};
+use self::config_layers::{ConfigLayers, ConfigLoadError, LayerPosition, LoadedLayer};
+use super::{CatalogConfig, run_blocking};
 
 /// Reads the configuration that counts in a directory.
 pub(super) async fn read(
@@ -41,14 +41,14 @@ pub(super) async fn read(
     if let Err(error) = read.cwd.to_native() {
         return Err(FileError::Refused(error.to_string()));
     }
-    let layers = Layers::load(catalog, &read.cwd).await;
+    let layers = ConfigLayers::load(catalog, &read.cwd).await;
     let layers = layers.map_err(|error| FileError::Host(error.to_string()))?;
     let stacks = move || -> Result<_, FileError> {
         let config = stack(&layers.config, &read.config_paths)?;
         let requirements = stack(&layers.requirements, &read.requirements_paths)?;
         Ok((config, requirements))
     };
-    let stacks = aside(stacks).await;
+    let stacks = run_blocking(stacks).await;
     let (config, requirements) = stacks.map_err(|lost| FileError::Host(lost.to_string()))??;
     let home = catalog.user_home.as_deref();
     Ok(EnvironmentConfig {
@@ -65,14 +65,14 @@ fn uri(path: &Path) -> Result<PathUri, FileError> {
 }
 
 /// Keeps the layers in which something is selected. A client's own layers come after the machine's.
-fn stack(layers: &[Layer], paths: &[Vec<String>]) -> Result<ConfigStack, FileError> {
+fn stack(layers: &[LoadedLayer], paths: &[Vec<String>]) -> Result<ConfigStack, FileError> {
     let mut stack = ConfigStack::default();
     for layer in layers {
         let selected = selected(&layer.values, paths);
         if selected.is_empty() {
             continue;
         }
-        if layer.place == Place::Machine {
+        if layer.place == LayerPosition::BelowCloud {
             stack.cloud_insertion_index += 1;
         }
         stack.layers.push(ConfigLayer {
@@ -102,13 +102,13 @@ fn select_below(table: &Table, paths: &[&[String]]) -> Table {
     let mut found = Table::new();
     for (key, value) in table {
         let with_key = paths.iter().filter(|path| path.first() == Some(key));
-        let rests: Vec<&[String]> = with_key.map(|path| &path[1..]).collect();
-        if rests.is_empty() {
+        let remaining: Vec<&[String]> = with_key.map(|path| &path[1..]).collect();
+        if remaining.is_empty() {
             continue;
         }
-        let is_whole = rests.iter().any(|rest| rest.is_empty());
+        let is_whole = remaining.iter().any(|path| path.is_empty());
         let value = match value.as_table() {
-            Some(inner) if !is_whole => Value::Table(select_below(inner, &rests)),
+            Some(inner) if !is_whole => Value::Table(select_below(inner, &remaining)),
             Some(_) | None => value.clone(),
         };
         found.insert(key.clone(), value);
@@ -118,9 +118,9 @@ fn select_below(table: &Table, paths: &[&[String]]) -> Table {
 
 /// The keys of a managed configuration that are demands.
 #[derive(Debug, Deserialize)]
-struct Managed {
+struct ManagedConfig {
     approval_policy: Option<ApprovalPolicy>,
-    approvals_reviewer: Option<Reviewer>,
+    approvals_reviewer: Option<ApprovalsReviewer>,
     sandbox_mode: Option<SandboxMode>,
 }
 
@@ -130,12 +130,12 @@ enum ApprovalPolicy {
     Untrusted,
     OnFailure,
     OnRequest,
-    Granular(Granular),
+    Granular(GranularApproval),
     Never,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-struct Granular {
+struct GranularApproval {
     sandbox_approval: bool,
     rules: bool,
     #[serde(default)]
@@ -147,7 +147,7 @@ struct Granular {
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Reviewer {
+enum ApprovalsReviewer {
     User,
     #[serde(alias = "guardian_subagent")]
     AutoReview,
@@ -163,38 +163,38 @@ enum SandboxMode {
 
 /// What is demanded, in the words of `requirements.toml`.
 #[derive(Debug, Serialize)]
-struct Demanded {
+struct ManagedRequirements {
     #[serde(skip_serializing_if = "Option::is_none")]
     allowed_approval_policies: Option<[ApprovalPolicy; 1]>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    allowed_approvals_reviewers: Option<Vec<Reviewer>>,
+    allowed_approvals_reviewers: Option<Vec<ApprovalsReviewer>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     allowed_sandbox_modes: Option<Vec<SandboxMode>>,
 }
 
 /// Makes requirements of a managed configuration. What cannot be understood fails: a demand that nobody
 /// sees would not be kept.
-fn managed_requirements(managed: &Table) -> Result<Table, LoadError> {
+fn managed_requirements(managed: &Table) -> Result<Table, ConfigLoadError> {
     let unreadable = |error: String| {
-        LoadError::Unreadable(format!(
+        ConfigLoadError::Unreadable(format!(
             "managed_config.toml makes no requirements: {error}"
         ))
     };
-    let managed = Managed::deserialize(managed.clone());
+    let managed = ManagedConfig::deserialize(managed.clone());
     let managed = managed.map_err(|error| unreadable(error.to_string()))?;
     // Asking after a failure is asking on request, since the former is not offered any more.
     let policy = managed.approval_policy.map(|policy| {
-        let after_a_failure = matches!(policy, ApprovalPolicy::OnFailure);
-        [if after_a_failure {
+        let is_on_failure = matches!(policy, ApprovalPolicy::OnFailure);
+        [if is_on_failure {
             ApprovalPolicy::OnRequest
         } else {
             policy
         }]
     });
     let reviewers = managed.approvals_reviewer.map(|reviewer| match reviewer {
-        Reviewer::User => vec![Reviewer::User],
+        ApprovalsReviewer::User => vec![ApprovalsReviewer::User],
         // People may always be asked instead.
-        Reviewer::AutoReview => vec![reviewer, Reviewer::User],
+        ApprovalsReviewer::AutoReview => vec![reviewer, ApprovalsReviewer::User],
     });
     let modes = managed.sandbox_mode.map(|mode| match mode {
         SandboxMode::ReadOnly => vec![mode],
@@ -203,10 +203,10 @@ fn managed_requirements(managed: &Table) -> Result<Table, LoadError> {
             vec![SandboxMode::ReadOnly, mode]
         }
     });
-    let demanded = Demanded {
+    let requirements = ManagedRequirements {
         allowed_approval_policies: policy,
         allowed_approvals_reviewers: reviewers,
         allowed_sandbox_modes: modes,
     };
-    Table::try_from(demanded).map_err(|error| unreadable(error.to_string()))
+    Table::try_from(requirements).map_err(|error| unreadable(error.to_string()))
 }

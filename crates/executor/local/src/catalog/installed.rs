@@ -18,13 +18,14 @@ use exec_wire::{
 use futures_util::stream::{self, StreamExt};
 
 use self::{
-    plugin_cache::Cached,
-    skill_metadata::{FrontMatter, FrontMatterError, Metadata},
+    plugin_cache::CachedPlugin,
+    skill_metadata::{FrontMatter, FrontMatterError, SkillMetadata},
 };
 use crate::catalog::{
-    CatalogConfig, aside,
-    capability_root::{self, Manifest},
-    catalog_reader::{Allowance, Reader, in_answer},
+    CatalogConfig,
+    capability_root::{self, PluginManifest},
+    catalog_reader::{CatalogReader, DiscoveryBudget, json_len},
+    run_blocking,
 };
 
 /// Lists what is installed. What cannot be read is left out and warned of.
@@ -32,16 +33,16 @@ pub(super) async fn discover(
     catalog: &CatalogConfig,
     sandbox: Option<Box<Sandbox>>,
 ) -> DiscoveredCapabilities {
-    let reader = Reader::new(&catalog.files, sandbox);
-    let allowance = Allowance::default();
+    let reader = CatalogReader::new(&catalog.files, sandbox);
+    let budget = DiscoveryBudget::default();
     let mut found = DiscoveredCapabilities::default();
     for (id, path) in skill_roots(catalog) {
         let Ok(path) = PathUri::from_native(&path) else {
             continue;
         };
-        add_skills(&reader, allowance.clone(), id, path, &mut found).await;
+        add_skills(&reader, budget.clone(), id, path, &mut found).await;
     }
-    add_plugins(&reader, &allowance, &catalog.codex_home, &mut found).await;
+    add_plugins(&reader, &budget, &catalog.codex_home, &mut found).await;
     found
 }
 
@@ -56,8 +57,8 @@ fn skill_roots(catalog: &CatalogConfig) -> Vec<(&'static str, std::path::PathBuf
 }
 
 async fn add_skills(
-    reader: &Reader,
-    allowance: Allowance,
+    reader: &CatalogReader,
+    budget: DiscoveryBudget,
     id: &str,
     path: PathUri,
     found: &mut DiscoveredCapabilities,
@@ -67,34 +68,33 @@ async fn add_skills(
         Ok(metadata) if metadata.is_directory => {}
         Ok(_) | Err(_) => return,
     }
-    let below =
-        capability_root::discover_root(reader, allowance.clone(), id.to_owned(), path.clone())
-            .await;
+    let discovered =
+        capability_root::discover_root(reader, budget.clone(), id.to_owned(), path.clone()).await;
     let root = SkillRoot {
         id: id.to_owned(),
         path,
     };
-    let bytes = size(&below);
-    let (skills, warning) = read_skills(below, Some(root)).await;
-    allowance.give_back(bytes.saturating_sub(said(&skills)));
+    let bytes = root_bytes(&discovered);
+    let (skills, warning) = read_skills(discovered, Some(root)).await;
+    budget.refund(bytes.saturating_sub(response_bytes(&skills)));
     found.skills.extend(skills);
     found.warnings.extend(warning);
 }
 
 async fn add_plugins(
-    reader: &Reader,
-    allowance: &Allowance,
+    reader: &CatalogReader,
+    budget: &DiscoveryBudget,
     codex_home: &Path,
     found: &mut DiscoveredCapabilities,
 ) {
     let Ok(cache) = PathUri::from_native(&codex_home.join("plugins/cache")) else {
         return;
     };
-    let (cached, warnings) = plugin_cache::cached(reader, &cache).await;
+    let (cached, warnings) = plugin_cache::cached_plugins(reader, &cache).await;
     found.warnings.extend(warnings);
     let each = cached.into_iter().map(|cached| {
-        let allowance = allowance.clone();
-        async move { plugin(reader, allowance, cached).await }
+        let budget = budget.clone();
+        async move { plugin(reader, budget, cached).await }
     });
     let mut each = stream::iter(each).buffered(limits::DISCOVERY_ROOTS_AT_ONCE);
     while let Some((plugin, warnings)) = each.next().await {
@@ -104,27 +104,28 @@ async fn add_plugins(
 }
 
 async fn plugin(
-    reader: &Reader,
-    allowance: Allowance,
-    cached: Cached,
+    reader: &CatalogReader,
+    budget: DiscoveryBudget,
+    cached: CachedPlugin,
 ) -> (Option<InstalledPlugin>, Vec<String>) {
     let (remote_plugin_id, warning) = plugin_cache::remote_id(reader, &cached).await;
     let mut warnings: Vec<String> = warning.into_iter().collect();
     let root = cached.root.clone();
-    let mut below =
-        capability_root::discover_root(reader, allowance.clone(), cached.id.clone(), root).await;
-    let all = size(&below);
-    let files = below.plugin.take();
-    let named = files.and_then(|files| Some((Manifest::parse(&files.manifest.contents)?, files)));
+    let mut discovered =
+        capability_root::discover_root(reader, budget.clone(), cached.id.clone(), root).await;
+    let all = root_bytes(&discovered);
+    let files = discovered.plugin.take();
+    let named =
+        files.and_then(|files| Some((PluginManifest::parse(&files.manifest.contents)?, files)));
     let Some((manifest, files)) = named else {
-        allowance.give_back(all);
+        budget.refund(all);
         warnings.push(format!("`{}` is not a plugin", cached.root));
         return (None, warnings);
     };
-    let rest = size(&below);
-    let (skills, warning) = read_skills(below, None).await;
-    let kept = in_answer(&files.manifest.contents) + said(&skills);
-    allowance.give_back(rest.saturating_sub(kept));
+    let rest = root_bytes(&discovered);
+    let (skills, warning) = read_skills(discovered, None).await;
+    let kept = json_len(&files.manifest.contents) + response_bytes(&skills);
+    budget.refund(rest.saturating_sub(kept));
     warnings.extend(warning);
     let plugin = InstalledPlugin {
         id: cached.id,
@@ -140,24 +141,24 @@ async fn plugin(
 
 /// Makes skills of what lies below a root, aside: their authors decide how long that takes.
 async fn read_skills(
-    below: DiscoveredRoot,
+    discovered: DiscoveredRoot,
     root: Option<SkillRoot>,
 ) -> (Vec<InstalledSkill>, Option<String>) {
-    let path = below.path.clone();
-    let read = aside(move || skills_of(&below, root.as_ref())).await;
+    let path = discovered.path.clone();
+    let read = run_blocking(move || skills_of(&discovered, root.as_ref())).await;
     read.unwrap_or_else(|lost| (Vec::new(), Some(format!("`{path}`: {lost}"))))
 }
 
 /// Makes skills of what lies below a root; and one warning for everything that could not be read.
 fn skills_of(
-    below: &DiscoveredRoot,
+    discovered: &DiscoveredRoot,
     root: Option<&SkillRoot>,
 ) -> (Vec<InstalledSkill>, Option<String>) {
     let mut skills = Vec::new();
-    let mut problems = below.warnings.clone();
-    problems.extend(below.error.clone());
-    let namespaces = Namespaces::new(&below.namespace_manifests);
-    for files in &below.skills {
+    let mut problems = discovered.warnings.clone();
+    problems.extend(discovered.error.clone());
+    let namespaces = SkillNamespaces::new(&discovered.namespace_manifests);
+    for files in &discovered.skills {
         match parse_skill(files, &namespaces, root) {
             Ok(skill) => skills.push(skill),
             Err(why) => problems.push(format!("`{}`: {why}", files.instructions.path)),
@@ -165,31 +166,35 @@ fn skills_of(
     }
     let warning = problems.first().map(|first| match problems.len() {
         1 => first.clone(),
-        more => format!("{first} (and {} more below `{}`)", more - 1, below.path),
+        more => format!(
+            "{first} (and {} more below `{}`)",
+            more - 1,
+            discovered.path
+        ),
     });
     (skills, warning)
 }
 
 /// What the files of a root take in an answer.
-fn size(below: &DiscoveredRoot) -> usize {
-    let file = |file: &CapabilityFile| in_answer(&file.contents);
+fn root_bytes(discovered: &DiscoveredRoot) -> usize {
+    let file = |file: &CapabilityFile| json_len(&file.contents);
     let optional = |further: &Option<CapabilityFile>| further.as_ref().map_or(0, file);
     let skill = |skill: &SkillFiles| file(&skill.instructions) + optional(&skill.metadata);
-    let plugin = below.plugin.as_ref().map_or(0, |plugin| {
+    let plugin = discovered.plugin.as_ref().map_or(0, |plugin| {
         optional(&plugin.mcp_config) + optional(&plugin.apps_config)
     });
     // The plugin's own manifest is among these, and counts once.
-    let manifests: usize = below.namespace_manifests.iter().map(file).sum();
-    below.skills.iter().map(skill).sum::<usize>() + plugin + manifests
+    let manifests: usize = discovered.namespace_manifests.iter().map(file).sum();
+    discovered.skills.iter().map(skill).sum::<usize>() + plugin + manifests
 }
 
 /// What of it skills still say.
-fn said(skills: &[InstalledSkill]) -> usize {
-    let said = |skill: &InstalledSkill| {
-        let short = skill.short_description.as_deref().map_or(0, in_answer);
-        in_answer(&skill.description) + short
+fn response_bytes(skills: &[InstalledSkill]) -> usize {
+    let bytes = |skill: &InstalledSkill| {
+        let short = skill.short_description.as_deref().map_or(0, json_len);
+        json_len(&skill.description) + short
     };
-    skills.iter().map(said).sum()
+    skills.iter().map(bytes).sum()
 }
 
 /// Why a file makes no skill. Its author must act.
@@ -208,7 +213,7 @@ enum SkillError {
 /// Makes a skill of its files, named after the plugin that it lies in.
 fn parse_skill(
     files: &SkillFiles,
-    namespaces: &Namespaces,
+    namespaces: &SkillNamespaces,
     root: Option<&SkillRoot>,
 ) -> Result<InstalledSkill, SkillError> {
     let path = &files.instructions.path;
@@ -217,7 +222,7 @@ fn parse_skill(
     if name.chars().count() > MAX_NAME {
         return Err(SkillError::LongName);
     }
-    let name = match namespaces.around(path) {
+    let name = match namespaces.enclosing(path) {
         Some(plugin) => format!("{plugin}:{name}"),
         None => name,
     };
@@ -225,8 +230,8 @@ fn parse_skill(
         return Err(SkillError::LongName);
     }
     let metadata = files.metadata.as_ref();
-    let metadata = metadata.map(|file| Metadata::parse(&file.contents));
-    let Metadata {
+    let metadata = metadata.map(|file| SkillMetadata::parse(&file.contents));
+    let SkillMetadata {
         dependencies,
         policy,
     } = metadata.unwrap_or_default();
@@ -249,9 +254,9 @@ fn directory_name(instructions: &PathUri) -> String {
 
 /// The plugins around and below a root, by the directories they begin at.
 #[derive(Debug)]
-struct Namespaces(Vec<(PathUri, String)>);
+struct SkillNamespaces(Vec<(PathUri, String)>);
 
-impl Namespaces {
+impl SkillNamespaces {
     fn new(manifests: &[CapabilityFile]) -> Self {
         let namespace = |file: &CapabilityFile| {
             let (root, _) = capability_root::plugin_root(&file.path)?;
@@ -262,9 +267,9 @@ impl Namespaces {
     }
 
     /// Returns the name of the innermost plugin that a path lies in.
-    fn around(&self, path: &PathUri) -> Option<&str> {
-        let around = self.0.iter().filter(|(root, _)| root.contains(path));
-        let innermost = around.max_by_key(|(root, _)| root.as_str().len());
+    fn enclosing(&self, path: &PathUri) -> Option<&str> {
+        let enclosing = self.0.iter().filter(|(root, _)| root.contains(path));
+        let innermost = enclosing.max_by_key(|(root, _)| root.as_str().len());
         innermost.map(|(_, name)| name.as_str())
     }
 }
@@ -286,13 +291,16 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let text = "---\ndescription: twelve bytes\n---\nmuch more than that";
         fs::write(home.path().join("SKILL.md"), text).unwrap();
-        let reader = Reader::new(&(Arc::new(LocalFileSystem::default()) as Arc<_>), None);
-        let (allowance, mut found) = (Allowance::default(), DiscoveredCapabilities::default());
+        let reader = CatalogReader::new(&(Arc::new(LocalFileSystem::default()) as Arc<_>), None);
+        let (budget, mut found) = (
+            DiscoveryBudget::default(),
+            DiscoveredCapabilities::default(),
+        );
         let root = PathUri::from_native(home.path()).unwrap();
-        add_skills(&reader, allowance.clone(), "r", root, &mut found).await;
+        add_skills(&reader, budget.clone(), "r", root, &mut found).await;
         assert_eq!(found.skills.len(), 1);
-        let said = found.skills[0].description.len();
-        assert!(!allowance.take(limits::MAX_DISCOVERY_BYTES - said + 1));
-        assert!(allowance.take(limits::MAX_DISCOVERY_BYTES - said));
+        let bytes = found.skills[0].description.len();
+        assert!(!budget.take(limits::MAX_DISCOVERY_BYTES - bytes + 1));
+        assert!(budget.take(limits::MAX_DISCOVERY_BYTES - bytes));
     }
 }

@@ -10,33 +10,33 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Blocks that are not worth keeping.
 const SMALL_BLOCK_BYTES: usize = 128 << 10;
 /// Blocks that are kept for the next reader.
-const SPARE_BLOCKS: usize = 4;
+const MAX_POOLED_BLOCKS: usize = 4;
 
 /// What all file systems of a server share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ServerMemory {
     large: Arc<Semaphore>,
-    spare: Mutex<Vec<Vec<u8>>>,
+    pooled: Mutex<Vec<Vec<u8>>>,
 }
 
-impl Default for Shared {
+impl Default for ServerMemory {
     fn default() -> Self {
         Self {
             large: Arc::new(Semaphore::new(limits::LARGE_FILES_BYTES)),
-            spare: Mutex::default(),
+            pooled: Mutex::default(),
         }
     }
 }
 
 /// The memory of one session.
 #[derive(Clone, Debug)]
-pub(super) struct Memory {
-    shared: Arc<Shared>,
+pub(super) struct ContentMemory {
+    shared: Arc<ServerMemory>,
     /// Absent: content is the caller's, who may keep it.
     window: Option<Arc<Semaphore>>,
 }
 
-impl Memory {
+impl ContentMemory {
     /// Memory for content that is kept for as long as somebody likes.
     pub(super) fn unbounded() -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Memory {
     }
 
     /// Memory for content that is sent on and dropped.
-    pub(super) fn bounded(shared: Arc<Shared>) -> Self {
+    pub(super) fn bounded(shared: Arc<ServerMemory>) -> Self {
         Self {
             shared,
             window: Some(Arc::new(Semaphore::new(limits::FILE_WINDOW_BYTES))),
@@ -54,7 +54,7 @@ impl Memory {
     }
 
     /// Memory for another session of the same kind.
-    pub(super) fn for_another(&self) -> Self {
+    pub(super) fn for_new_session(&self) -> Self {
         match self.window {
             Some(_) => Self::bounded(Arc::clone(&self.shared)),
             None => self.clone(),
@@ -63,9 +63,9 @@ impl Memory {
 
     /// Takes room for `bytes`, when earlier content was sent. A large file takes the whole window
     /// and its share of what large files may take on the server.
-    pub(super) async fn room(&self, bytes: u64) -> Result<Room, FileError> {
+    pub(super) async fn acquire(&self, bytes: u64) -> Result<MemoryPermit, FileError> {
         let Some(window) = &self.window else {
-            return Ok(Room::default());
+            return Ok(MemoryPermit::default());
         };
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let wanted = permits(bytes.min(limits::FILE_WINDOW_BYTES));
@@ -81,7 +81,7 @@ impl Memory {
             None
         };
         // The semaphore is never closed.
-        Ok(Room {
+        Ok(MemoryPermit {
             _permits: [window.ok(), large],
         })
     }
@@ -97,14 +97,14 @@ impl Memory {
     }
 
     /// Takes a block to read into.
-    pub(super) fn block(&self, length: usize) -> Block {
+    pub(super) fn block(&self, length: usize) -> BlockBuffer {
         let buffer = if length > SMALL_BLOCK_BYTES {
-            let spare = self.shared.spare();
-            spare.unwrap_or_else(|| vec![0; limits::MAX_BLOCK_BYTES])
+            let pooled = self.shared.pooled();
+            pooled.unwrap_or_else(|| vec![0; limits::MAX_BLOCK_BYTES])
         } else {
             vec![0; length]
         };
-        Block {
+        BlockBuffer {
             buffer,
             length,
             shared: Arc::clone(&self.shared),
@@ -112,13 +112,13 @@ impl Memory {
     }
 }
 
-impl Shared {
-    fn spare(&self) -> Option<Vec<u8>> {
+impl ServerMemory {
+    fn pooled(&self) -> Option<Vec<u8>> {
         self.lock().pop()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pooled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -128,26 +128,26 @@ fn permits(bytes: usize) -> u32 {
 
 /// Room for content, until it was sent.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(super) struct MemoryPermit {
     _permits: [Option<OwnedSemaphorePermit>; 2],
 }
 
-impl Room {
+impl MemoryPermit {
     /// Makes bytes that hold the room until the last of them is dropped.
-    pub(super) fn hold(self, content: impl AsRef<[u8]> + Send + 'static) -> Bytes {
-        Bytes::from_owner(Held {
+    pub(super) fn attach(self, content: impl AsRef<[u8]> + Send + 'static) -> Bytes {
+        Bytes::from_owner(PermittedContent {
             content,
-            _room: self,
+            _permit: self,
         })
     }
 }
 
-struct Held<T> {
+struct PermittedContent<T> {
     content: T,
-    _room: Room,
+    _permit: MemoryPermit,
 }
 
-impl<T: AsRef<[u8]>> AsRef<[u8]> for Held<T> {
+impl<T: AsRef<[u8]>> AsRef<[u8]> for PermittedContent<T> {
     fn as_ref(&self) -> &[u8] {
         self.content.as_ref()
     }
@@ -155,13 +155,13 @@ impl<T: AsRef<[u8]>> AsRef<[u8]> for Held<T> {
 
 /// A block whose memory is used again. It is cleared once, not for every reader.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct BlockBuffer {
     buffer: Vec<u8>,
     length: usize,
-    shared: Arc<Shared>,
+    shared: Arc<ServerMemory>,
 }
 
-impl Block {
+impl BlockBuffer {
     /// Returns what is to be filled.
     pub(super) fn space(&mut self) -> &mut [u8] {
         let length = self.length.min(self.buffer.len());
@@ -174,18 +174,18 @@ impl Block {
     }
 }
 
-impl AsRef<[u8]> for Block {
+impl AsRef<[u8]> for BlockBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.buffer[..self.length.min(self.buffer.len())]
     }
 }
 
-impl Drop for Block {
+impl Drop for BlockBuffer {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.buffer);
-        let mut spare = self.shared.lock();
-        if spare.len() < SPARE_BLOCKS && buffer.len() == limits::MAX_BLOCK_BYTES {
-            spare.push(buffer);
+        let mut pooled = self.shared.lock();
+        if pooled.len() < MAX_POOLED_BLOCKS && buffer.len() == limits::MAX_BLOCK_BYTES {
+            pooled.push(buffer);
         }
     }
 }
@@ -198,10 +198,10 @@ mod tests {
 
     #[tokio::test]
     async fn content_that_was_not_sent_holds_up_the_next_reader() {
-        let memory = Memory::bounded(Arc::default());
+        let memory = ContentMemory::bounded(Arc::default());
         let window = limits::FILE_WINDOW_BYTES as u64;
-        let first = memory.room(window).await.unwrap().hold(vec![1]);
-        let mut second = Box::pin(memory.room(1));
+        let first = memory.acquire(window).await.unwrap().attach(vec![1]);
+        let mut second = Box::pin(memory.acquire(1));
         assert!((&mut second).now_or_never().is_none());
         drop(first);
         assert!(second.now_or_never().is_some());
@@ -209,25 +209,31 @@ mod tests {
 
     #[tokio::test]
     async fn large_files_beyond_what_the_server_holds_are_refused() {
-        let shared: Arc<Shared> = Arc::default();
-        let [a, b, c] = [(); 3].map(|()| Memory::bounded(Arc::clone(&shared)));
+        let shared: Arc<ServerMemory> = Arc::default();
+        let [a, b, c] = [(); 3].map(|()| ContentMemory::bounded(Arc::clone(&shared)));
         let half = limits::LARGE_FILES_BYTES as u64 / 2;
-        let held = [a.room(half).await.unwrap(), b.room(half).await.unwrap()];
-        assert!(matches!(c.room(half).await, Err(FileError::Host(_))));
+        let held = [
+            a.acquire(half).await.unwrap(),
+            b.acquire(half).await.unwrap(),
+        ];
+        assert!(matches!(c.acquire(half).await, Err(FileError::Host(_))));
         drop(held);
-        assert!(c.room(half).await.is_ok());
+        assert!(c.acquire(half).await.is_ok());
     }
 
     #[tokio::test]
     async fn what_is_the_callers_holds_up_nobody() {
-        let memory = Memory::unbounded();
-        let _kept = memory.room(limits::LARGE_FILES_BYTES as u64).await.unwrap();
-        assert!(memory.room(1).now_or_never().is_some());
+        let memory = ContentMemory::unbounded();
+        let _kept = memory
+            .acquire(limits::LARGE_FILES_BYTES as u64)
+            .await
+            .unwrap();
+        assert!(memory.acquire(1).now_or_never().is_some());
     }
 
     #[test]
     fn blocks_are_used_again() {
-        let memory = Memory::bounded(Arc::default());
+        let memory = ContentMemory::bounded(Arc::default());
         let mut block = memory.block(limits::MAX_BLOCK_BYTES);
         let address = block.space().as_ptr();
         block.truncate(3);

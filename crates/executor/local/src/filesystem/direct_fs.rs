@@ -12,8 +12,8 @@ use exec_wire::{
 use futures_util::future::{FutureExt, ready};
 
 use super::{
-    content_memory::{Block, Memory, Room},
-    write_queue::{Line, Threads},
+    content_memory::{BlockBuffer, ContentMemory, MemoryPermit},
+    write_queue::{BlockingPool, WriteQueue},
 };
 
 /// Content that is read in one go with the opening, whoever else reads.
@@ -21,30 +21,30 @@ const SMALL_FILE_BYTES: u64 = 64 << 10;
 
 /// The files of this machine, as one session uses them. Clones share everything.
 #[derive(Clone, Debug)]
-pub(super) struct Here {
-    line: Line,
-    memory: Memory,
+pub(super) struct DirectFs {
+    queue: WriteQueue,
+    memory: ContentMemory,
     cached: Arc<Cached>,
-    threads: Threads,
+    pool: BlockingPool,
 }
 
-impl Here {
-    pub(super) fn new(memory: Memory) -> Self {
+impl DirectFs {
+    pub(super) fn new(memory: ContentMemory) -> Self {
         Self::with(memory, Arc::default())
     }
 
-    fn with(memory: Memory, cached: Arc<Cached>) -> Self {
+    fn with(memory: ContentMemory, cached: Arc<Cached>) -> Self {
         Self {
-            line: Line::default(),
+            queue: WriteQueue::default(),
             memory,
             cached,
-            threads: Threads::default(),
+            pool: BlockingPool::default(),
         }
     }
 
     /// Makes one for another session.
-    pub(super) fn for_another(&self) -> Self {
-        Self::with(self.memory.for_another(), Arc::clone(&self.cached))
+    pub(super) fn for_new_session(&self) -> Self {
+        Self::with(self.memory.for_new_session(), Arc::clone(&self.cached))
     }
 
     /// Runs something that only reads.
@@ -52,15 +52,15 @@ impl Here {
         &self,
         work: impl FnOnce(&Stop) -> Result<T, FileError> + Send + 'static,
     ) -> FileFuture<T> {
-        self.threads.run(work)
+        self.pool.run(work)
     }
 
     /// Runs something in line.
-    pub(super) fn in_line<T: Send + 'static>(
+    pub(super) fn enqueue<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Stop) -> Result<T, FileError> + Send + 'static,
     ) -> FileFuture<T> {
-        self.line.push(work)
+        self.queue.push(work)
     }
 
     pub(super) fn metadata(&self, get: GetMetadata) -> FileFuture<FileMetadata> {
@@ -68,7 +68,7 @@ impl Here {
             return ready(found).boxed();
         }
         let cached = Arc::clone(&self.cached);
-        self.threads.run(move |_| {
+        self.pool.run(move |_| {
             cached.learn(&get.path);
             exec_fs::metadata(&get)
         })
@@ -78,19 +78,19 @@ impl Here {
         if let Some(content) = self.cached.file(&read) {
             return ready(content.map(Bytes::from)).boxed();
         }
-        let (here, cached) = (self.clone(), Arc::clone(&self.cached));
+        let (direct, cached) = (self.clone(), Arc::clone(&self.cached));
         async move {
-            let opened = here.threads.run(move |_| {
+            let opened = direct.pool.run(move |_| {
                 cached.learn(&read.path);
                 let file = WholeFile::open(&read)?;
                 if file.size() <= SMALL_FILE_BYTES {
-                    return file.read().map(Opened::Small);
+                    return file.read().map(WholeRead::Small);
                 }
-                Ok(Opened::Large(file))
+                Ok(WholeRead::Large(file))
             });
             match opened.await? {
-                Opened::Small(content) => Ok(content.into()),
-                Opened::Large(file) => here.read_large(file).await,
+                WholeRead::Small(content) => Ok(content.into()),
+                WholeRead::Large(file) => direct.read_large(file).await,
             }
         }
         .boxed()
@@ -103,32 +103,32 @@ impl Here {
         read: ReadFile,
     ) -> Result<Bytes, FileError> {
         let received = move |_: &_| WholeFile::from_file(file, &read);
-        let file = self.threads.run(received).await?;
+        let file = self.pool.run(received).await?;
         self.read_large(file).await
     }
 
     async fn read_large(&self, file: WholeFile) -> Result<Bytes, FileError> {
-        let room = self.memory.room(file.size()).await?;
+        let permit = self.memory.acquire(file.size()).await?;
         // The room goes along: whoever gives up does not stop what is read.
-        let read = move |_: &_| Ok(room.hold(file.read()?));
-        self.threads.run(read).await
+        let read = move |_: &_| Ok(permit.attach(file.read()?));
+        self.pool.run(read).await
     }
 
     /// Takes a file that was opened at `path`. May wait for the disk.
-    pub(super) fn opened(&self, file: BlockFile, path: &PathUri) -> Arc<dyn OpenFile> {
+    pub(super) fn open_file(&self, file: BlockFile, path: &PathUri) -> Arc<dyn OpenFile> {
         self.cached.learn(path);
         Arc::new(LocalOpenFile {
             file: Arc::new(file),
-            line: self.line.clone(),
+            queue: self.queue.clone(),
             memory: self.memory.clone(),
             cached: Arc::clone(&self.cached),
-            threads: self.threads.clone(),
+            pool: self.pool.clone(),
         })
     }
 }
 
 /// A file that is to be read whole.
-enum Opened {
+enum WholeRead {
     Small(Vec<u8>),
     Large(WholeFile),
 }
@@ -136,10 +136,10 @@ enum Opened {
 #[derive(Debug)]
 pub(super) struct LocalOpenFile {
     pub(super) file: Arc<BlockFile>,
-    pub(super) line: Line,
-    pub(super) memory: Memory,
+    pub(super) queue: WriteQueue,
+    pub(super) memory: ContentMemory,
     pub(super) cached: Arc<Cached>,
-    pub(super) threads: Threads,
+    pub(super) pool: BlockingPool,
 }
 
 impl OpenFile for LocalOpenFile {
@@ -149,17 +149,17 @@ impl OpenFile for LocalOpenFile {
         }
         let (file, memory) = (Arc::clone(&self.file), self.memory.clone());
         let cached = Arc::clone(&self.cached);
-        let threads = self.threads.clone();
+        let pool = self.pool.clone();
         async move {
-            let room = memory.room(Memory::block_cost(length)).await?;
+            let permit = memory.acquire(ContentMemory::block_cost(length)).await?;
             let mut block = memory.block(length);
             if let Some(read) = cached.block(&file, offset, block.space()) {
-                return Ok(read_into(block, read, length, room));
+                return Ok(file_block(block, read, length, permit));
             }
             // The room goes along: whoever gives up does not stop what is read.
-            let read = threads.run(move |_| {
+            let read = pool.run(move |_| {
                 let read = file.read_block(offset, block.space())?;
-                Ok(read_into(block, read, length, room))
+                Ok(file_block(block, read, length, permit))
             });
             read.await
         }
@@ -168,14 +168,19 @@ impl OpenFile for LocalOpenFile {
 
     fn write_block(&self, offset: u64, data: Bytes) -> FileFuture<()> {
         let file = Arc::clone(&self.file);
-        self.line.push(move |_| file.write_block(offset, &data))
+        self.queue.push(move |_| file.write_block(offset, &data))
     }
 }
 
-fn read_into(mut block: Block, read: usize, wanted: usize, room: Room) -> FileBlock {
+fn file_block(
+    mut block: BlockBuffer,
+    read: usize,
+    wanted: usize,
+    permit: MemoryPermit,
+) -> FileBlock {
     block.truncate(read);
     FileBlock {
-        data: room.hold(block),
+        data: permit.attach(block),
         eof: read < wanted,
     }
 }

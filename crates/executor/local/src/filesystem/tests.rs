@@ -30,12 +30,12 @@ fn backend() -> LocalBackend {
 }
 
 /// A directory `inside` that may be written, one `outside`, and files that keep policies.
-struct Scene {
+struct TestFiles {
     dir: TempDir,
     files: LocalFileSystem,
 }
 
-impl Scene {
+impl TestFiles {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         for name in ["inside", "outside"] {
@@ -97,137 +97,134 @@ impl Scene {
 
 #[tokio::test]
 async fn a_policy_decides_what_is_read() {
-    let scene = Scene::new();
+    let test = TestFiles::new();
     assert_eq!(
-        scene.read("outside/file", scene.wide()).await.unwrap(),
+        test.read("outside/file", test.wide()).await.unwrap(),
         "outside"
     );
     assert_eq!(
-        scene.read("inside/file", scene.narrow()).await.unwrap(),
+        test.read("inside/file", test.narrow()).await.unwrap(),
         "inside"
     );
-    let hidden = scene.read("outside/file", scene.narrow()).await;
+    let hidden = test.read("outside/file", test.narrow()).await;
     assert!(matches!(hidden, Err(FileError::NotFound(_))), "{hidden:?}");
     let large = vec![7; 1_000_000];
-    fs::write(scene.dir.path().join("inside/large"), &large).unwrap();
-    assert!(scene.read("inside/large", scene.narrow()).await.unwrap() == large);
+    fs::write(test.dir.path().join("inside/large"), &large).unwrap();
+    assert!(test.read("inside/large", test.narrow()).await.unwrap() == large);
 }
 
 #[tokio::test]
 async fn a_policy_decides_what_is_changed() {
-    let scene = Scene::new();
-    scene.write("inside/new", "new").await.unwrap();
+    let test = TestFiles::new();
+    test.write("inside/new", "new").await.unwrap();
     assert_eq!(
-        fs::read(scene.dir.path().join("inside/new")).unwrap(),
+        fs::read(test.dir.path().join("inside/new")).unwrap(),
         b"new"
     );
-    let refused = scene.write("outside/new", "new").await;
+    let refused = test.write("outside/new", "new").await;
     assert!(matches!(refused, Err(FileError::Host(_))), "{refused:?}");
-    assert!(!scene.dir.path().join("outside/new").exists());
+    assert!(!test.dir.path().join("outside/new").exists());
 }
 
 #[tokio::test]
 async fn protected_names_cannot_be_made() {
-    let scene = Scene::new();
+    let test = TestFiles::new();
     let create = CreateDirectory {
-        path: scene.at("inside/.git"),
+        path: test.at("inside/.git"),
         recursive: None,
         follow_symlinks: None,
-        sandbox: scene.wide(),
+        sandbox: test.wide(),
     };
-    assert!(scene.files.create_directory(create).await.is_err());
-    assert!(scene.write("inside/.git", "gitdir: x").await.is_err());
-    assert!(!scene.dir.path().join("inside/.git").exists());
+    assert!(test.files.create_directory(create).await.is_err());
+    assert!(test.write("inside/.git", "gitdir: x").await.is_err());
+    assert!(!test.dir.path().join("inside/.git").exists());
 }
 
 #[tokio::test]
 async fn changes_keep_their_order_under_a_policy_and_without() {
-    let scene = Scene::new();
+    let test = TestFiles::new();
     let contents = ["a", "b", "c", "d", "e", "f"];
     let changes: Vec<_> = contents
         .iter()
         .enumerate()
         .map(|(number, content)| {
             let write = WriteFile {
-                path: scene.at("inside/file"),
+                path: test.at("inside/file"),
                 data_base64: None,
                 follow_symlinks: None,
                 create_parents: false,
                 atomic: false,
                 mode: None,
-                sandbox: if number % 2 == 0 { scene.wide() } else { None },
+                sandbox: if number % 2 == 0 { test.wide() } else { None },
             };
             let data = Bytes::from_static(content.as_bytes());
-            scene.files.write_file(write, data)
+            test.files.write_file(write, data)
         })
         .collect();
     for change in changes.into_iter().rev() {
         change.await.unwrap();
     }
-    assert_eq!(
-        fs::read(scene.dir.path().join("inside/file")).unwrap(),
-        b"f"
-    );
+    assert_eq!(fs::read(test.dir.path().join("inside/file")).unwrap(), b"f");
 }
 
 #[tokio::test]
 async fn a_file_that_was_opened_under_a_policy_stays_open() {
-    let scene = Scene::new();
+    let test = TestFiles::new();
     let open = |path, mode, sandbox| {
-        scene.files.open(Open {
-            path: scene.at(path),
+        test.files.open(Open {
+            path: test.at(path),
             mode,
             sandbox,
         })
     };
-    let file = open("inside/file", OpenMode::Read, scene.narrow())
+    let file = open("inside/file", OpenMode::Read, test.narrow())
         .await
         .unwrap();
     let block = file.read_block(2, 100).await.unwrap();
     assert_eq!((&block.data[..], block.eof), (&b"side"[..], true));
-    let file = open("inside/new", OpenMode::Replace, scene.narrow())
+    let file = open("inside/new", OpenMode::Replace, test.narrow())
         .await
         .unwrap();
     file.write_block(0, Bytes::from_static(b"written"))
         .await
         .unwrap();
     assert_eq!(
-        fs::read(scene.dir.path().join("inside/new")).unwrap(),
+        fs::read(test.dir.path().join("inside/new")).unwrap(),
         b"written"
     );
-    let hidden = open("outside/file", OpenMode::Read, scene.narrow()).await;
+    let hidden = open("outside/file", OpenMode::Read, test.narrow()).await;
     assert!(matches!(hidden, Err(FileError::NotFound(_))), "{hidden:?}");
 }
 
 #[tokio::test]
 async fn what_is_watched_under_a_policy_is_told() {
-    let scene = Scene::new();
+    let test = TestFiles::new();
     let watch = WatchPath {
-        path: scene.at("inside"),
+        path: test.at("inside"),
         depth: WatchDepth::Tree,
-        sandbox: scene.narrow(),
+        sandbox: test.narrow(),
     };
-    let mut watcher = scene.files.watch(watch).await.unwrap();
-    scene.write("inside/new", "new").await.unwrap();
-    let told = watcher.changes.next().await.unwrap();
-    assert_eq!(told.changes[0].path, scene.at("inside/new"));
+    let mut watcher = test.files.watch(watch).await.unwrap();
+    test.write("inside/new", "new").await.unwrap();
+    let batch = watcher.changes.next().await.unwrap();
+    assert_eq!(batch.changes[0].path, test.at("inside/new"));
 }
 
 #[tokio::test]
 async fn a_policy_that_nobody_keeps_is_refused() {
-    let scene = Scene {
+    let test = TestFiles {
         files: LocalFileSystem::default(),
-        ..Scene::new()
+        ..TestFiles::new()
     };
-    assert!(scene.read("inside/file", scene.wide()).await.is_ok());
+    assert!(test.read("inside/file", test.wide()).await.is_ok());
     for refused in [
-        scene.read("inside/file", scene.narrow()).await.map(drop),
-        scene.write("inside/file", "new").await,
+        test.read("inside/file", test.narrow()).await.map(drop),
+        test.write("inside/file", "new").await,
     ] {
         assert!(matches!(refused, Err(FileError::Refused(_))), "{refused:?}");
     }
     assert_eq!(
-        fs::read(scene.dir.path().join("inside/file")).unwrap(),
+        fs::read(test.dir.path().join("inside/file")).unwrap(),
         b"inside"
     );
 }

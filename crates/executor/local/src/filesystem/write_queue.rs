@@ -17,11 +17,11 @@ use tokio::{
 };
 
 /// Changes that may wait for their turn; one more is refused.
-const MAX_WAITING: usize = 8192;
+const MAX_QUEUED: usize = 8192;
 
 /// Runs changes in the order in which they were called, on one thread at a time. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Line(Arc<Mutex<State>>);
+pub(super) struct WriteQueue(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -40,7 +40,7 @@ impl fmt::Debug for State {
     }
 }
 
-impl Line {
+impl WriteQueue {
     /// Puts a change in line. If its future is dropped before it begins, it does not begin.
     pub(super) fn push<T: Send + 'static>(
         &self,
@@ -48,15 +48,15 @@ impl Line {
     ) -> FileFuture<T> {
         let (reply, outcome) = oneshot::channel();
         let stop = StopOnDrop::default();
-        let asked = stop.stop();
+        let stop_handle = stop.stop();
         let job = Box::new(move || {
             if !reply.is_closed() {
                 // Whoever gave up needs no answer.
-                drop(reply.send(change(&asked)));
+                drop(reply.send(change(&stop_handle)));
             }
         });
-        if !self.enqueue(job) {
-            let text = format!("more than {MAX_WAITING} changes of files wait for their turn");
+        if !self.try_enqueue(job) {
+            let text = format!("more than {MAX_QUEUED} changes of files wait for their turn");
             return ready(Err(FileError::Host(text))).boxed();
         }
         async move {
@@ -67,16 +67,16 @@ impl Line {
         .boxed()
     }
 
-    fn enqueue(&self, job: Job) -> bool {
+    fn try_enqueue(&self, job: Job) -> bool {
         let mut state = self.lock();
-        if state.waiting.len() >= MAX_WAITING {
+        if state.waiting.len() >= MAX_QUEUED {
             return false;
         }
         state.waiting.push_back(job);
         if !state.running {
             state.running = true;
-            let line = self.clone();
-            drop(spawn_blocking(move || line.run()));
+            let queue = self.clone();
+            drop(spawn_blocking(move || queue.run()));
         }
         true
     }
@@ -121,31 +121,31 @@ impl Drop for StopOnDrop {
 
 /// Threads that may block, for one session: so many at a time. Clones share them.
 #[derive(Clone, Debug)]
-pub(super) struct Threads(Arc<Semaphore>);
+pub(super) struct BlockingPool(Arc<Semaphore>);
 
-impl Default for Threads {
+impl Default for BlockingPool {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(limits::MAX_BLOCKED_OPERATIONS)))
     }
 }
 
-impl Threads {
+impl BlockingPool {
     /// Runs work that may block. It is asked to stop when the future is dropped; until it does, it
     /// counts.
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Stop) -> Result<T, FileError> + Send + 'static,
     ) -> FileFuture<T> {
-        let threads = Arc::clone(&self.0);
+        let pool = Arc::clone(&self.0);
         async move {
             // The semaphore is never closed.
-            let thread = threads.acquire_owned().await;
+            let thread = pool.acquire_owned().await;
             let stop = StopOnDrop::default();
-            let asked = stop.stop();
+            let stop_handle = stop.stop();
             let task = spawn_blocking(move || {
                 let _thread = thread;
-                asked.check()?;
-                work(&asked)
+                stop_handle.check()?;
+                work(&stop_handle)
             });
             let lost = |error| Err(FileError::Host(format!("file operation was lost: {error}")));
             let outcome = task.await.unwrap_or_else(lost);
@@ -164,12 +164,12 @@ mod tests {
 
     #[tokio::test]
     async fn changes_run_in_the_order_in_which_they_were_called() {
-        let line = Line::default();
+        let queue = WriteQueue::default();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let changes: Vec<_> = (0..100)
             .map(|number| {
                 let seen = Arc::clone(&seen);
-                line.push(move |_| {
+                queue.push(move |_| {
                     seen.lock().unwrap().push(number);
                     Ok(())
                 })
@@ -184,11 +184,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_change_that_is_given_up_before_its_turn_does_not_happen() {
-        let line = Line::default();
+        let queue = WriteQueue::default();
         let (go, wait) = mpsc::channel::<()>();
-        let first = line.push(move |_| Ok(wait.recv().is_ok()));
-        let dropped = line.push::<()>(|_| panic!("must not run"));
-        let last = line.push(|_| Ok(()));
+        let first = queue.push(move |_| Ok(wait.recv().is_ok()));
+        let dropped = queue.push::<()>(|_| panic!("must not run"));
+        let last = queue.push(|_| Ok(()));
         drop(dropped);
         go.send(()).unwrap();
         assert_eq!(first.await, Ok(true));
@@ -197,8 +197,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_line_survives_a_change_that_panics() {
-        let line = Line::default();
-        assert!(line.push::<()>(|_| panic!("on purpose")).await.is_err());
-        assert_eq!(line.push(|_| Ok(1)).await, Ok(1));
+        let queue = WriteQueue::default();
+        assert!(queue.push::<()>(|_| panic!("on purpose")).await.is_err());
+        assert_eq!(queue.push(|_| Ok(1)).await, Ok(1));
     }
 }

@@ -157,14 +157,14 @@ done || \command :
 
 /// The state of a login shell.
 #[derive(Clone, Eq, PartialEq)]
-pub struct Captured {
+pub struct CapturedState {
     /// Its exported variables.
     pub exports: BTreeMap<OsString, OsString>,
     /// Text that restores the rest when the same kind of shell sources it.
     pub restore: Vec<u8>,
 }
 
-impl fmt::Debug for Captured {
+impl fmt::Debug for CapturedState {
     /// Shows no values: they hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Captured")
@@ -178,7 +178,7 @@ impl fmt::Debug for Captured {
 ///
 /// Returns nothing if that is more than [`MAX_CAPTURE_BYTES`], or if the capture did not get to its
 /// end.
-pub fn captured(stdout: &[u8]) -> Option<Captured> {
+pub fn parse_capture(stdout: &[u8]) -> Option<CapturedState> {
     if stdout.len() > MAX_CAPTURE_BYTES {
         return None;
     }
@@ -190,7 +190,7 @@ pub fn captured(stdout: &[u8]) -> Option<Captured> {
         .filter_map(variable)
         .collect();
     // Every shell exports something, so that no variables mean no list of them.
-    (!exports.is_empty()).then(|| Captured {
+    (!exports.is_empty()).then(|| CapturedState {
         exports,
         restore: restore.to_vec(),
     })
@@ -244,18 +244,18 @@ mod tests {
             b"alias a='b'\n",
             b"\nbye",
         );
-        let expected = Captured {
+        let expected = CapturedState {
             exports: [("A", "1"), ("B", "x\ny=z"), ("C", "")]
                 .map(|(name, value)| (name.into(), value.into()))
                 .into(),
             restore: b"alias a='b'\n".to_vec(),
         };
-        assert_eq!(captured(&stdout), Some(expected));
+        assert_eq!(parse_capture(&stdout), Some(expected));
     }
 
     #[test]
     fn bytes_that_are_not_text_survive() {
-        let state = captured(&printed(b"", b"A=\xff\xfe\0", b"f () { \xff; }", b"")).unwrap();
+        let state = parse_capture(&printed(b"", b"A=\xff\xfe\0", b"f () { \xff; }", b"")).unwrap();
         assert_eq!(
             state.exports[&OsString::from("A")],
             OsString::from_vec(vec![0xff, 0xfe])
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn what_is_no_variable_is_skipped() {
-        let state = captured(&printed(b"", b"A=1\0nonsense\0=x\0\0", b"", b"")).unwrap();
+        let state = parse_capture(&printed(b"", b"A=1\0nonsense\0=x\0\0", b"", b"")).unwrap();
         assert_eq!(state.exports.len(), 1);
     }
 
@@ -273,10 +273,10 @@ mod tests {
     fn an_unfinished_capture_is_a_failure() {
         let whole = printed(b"", b"A=1\0", b"x", b"");
         for length in 0..whole.len() {
-            assert_eq!(captured(&whole[..length]), None, "{length} bytes");
+            assert_eq!(parse_capture(&whole[..length]), None, "{length} bytes");
         }
         assert_eq!(
-            captured(&printed(b"", b"", b"x", b"")),
+            parse_capture(&printed(b"", b"", b"x", b"")),
             None,
             "no variables"
         );
@@ -286,13 +286,13 @@ mod tests {
     fn too_much_output_is_a_failure() {
         let frame = printed(b"", b"A=1\0", b"", b"").len();
         let fits = vec![b'#'; MAX_CAPTURE_BYTES - frame];
-        assert!(captured(&printed(&fits, b"A=1\0", b"", b"")).is_some());
-        assert_eq!(captured(&printed(&fits, b"A=1\0", b"#", b"")), None);
+        assert!(parse_capture(&printed(&fits, b"A=1\0", b"", b"")).is_some());
+        assert_eq!(parse_capture(&printed(&fits, b"A=1\0", b"#", b"")), None);
     }
 
     #[test]
     fn values_are_not_shown() {
-        let state = captured(&printed(b"", b"API_KEY=hunter2\0", b"", b"")).unwrap();
+        let state = parse_capture(&printed(b"", b"API_KEY=hunter2\0", b"", b"")).unwrap();
         assert!(!format!("{state:?}").contains("hunter2"));
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use exec_wire::process::{EnvPolicy, Metadata};
 
-use super::{ShellKind, capture::Captured};
+use super::{ShellKind, capture::CapturedState};
 use crate::env_policy;
 
 /// Rewrites a login command so that it first sources the state which descriptor `fd` holds.
@@ -50,7 +50,7 @@ const EVAL_LAST: &str = r#"builtin eval "\builtin shift; \builtin unset exec_ser
 /// level of shells. The capture must have run without `metadata`, and with this `overlay`.
 pub fn environment(
     kind: ShellKind,
-    captured: &Captured,
+    captured: &CapturedState,
     policy: Option<&EnvPolicy>,
     host: &BTreeMap<OsString, OsString>,
     overlay: &BTreeMap<String, String>,
@@ -65,28 +65,28 @@ pub fn environment(
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect(),
         Some(policy) => {
-            let own = host.iter().filter(|(name, _)| {
-                is_of_one_run(name) && env_policy::inherits(policy.inherit, name)
-            });
-            env_policy::filtered(policy, own.chain(exports))
+            let own = host
+                .iter()
+                .filter(|(name, _)| is_per_run(name) && env_policy::inherits(policy.inherit, name));
+            env_policy::apply_filters(policy, own.chain(exports))
         }
     };
-    env_policy::overlaid(base, overlay, metadata)
+    env_policy::apply_overlay(base, overlay, metadata)
 }
 
 /// Tells whether a captured variable goes into the environment of later commands.
 fn is_replayed(kind: ShellKind, name: &OsStr) -> bool {
     // A privileged bash takes no functions from there; it would hand these on beside its own.
     let is_function = name.as_bytes().starts_with(b"BASH_FUNC_") && kind == ShellKind::Bash;
-    !is_function && !is_of_one_run(name)
+    !is_function && !is_per_run(name)
 }
 
-fn is_of_one_run(name: &OsStr) -> bool {
-    OF_ONE_RUN.iter().any(|own| name == *own)
+fn is_per_run(name: &OsStr) -> bool {
+    PER_RUN_VARIABLES.iter().any(|own| name == *own)
 }
 
 /// Where the shell is, how deep, what it ran last, and for whom.
-const OF_ONE_RUN: [&str; 6] = [
+const PER_RUN_VARIABLES: [&str; 6] = [
     "PWD",
     "OLDPWD",
     "SHLVL",
@@ -189,7 +189,7 @@ mod tests {
 
     fn replayed(
         kind: ShellKind,
-        captured: &Captured,
+        captured: &CapturedState,
         policy: Option<&EnvPolicy>,
         overlay: &BTreeMap<String, String>,
     ) -> BTreeMap<OsString, OsString> {
@@ -197,8 +197,8 @@ mod tests {
         environment(kind, captured, policy, &host, overlay, &Metadata::default())
     }
 
-    fn state(exports: &[(&str, &str)]) -> Captured {
-        Captured {
+    fn state(exports: &[(&str, &str)]) -> CapturedState {
+        CapturedState {
             exports: os(exports),
             restore: Vec::new(),
         }

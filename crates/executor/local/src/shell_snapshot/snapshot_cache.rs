@@ -30,7 +30,7 @@ pub struct SnapshotKey {
 /// them fills.
 #[derive(Debug)]
 pub struct SnapshotCache<V> {
-    entries: BTreeMap<SnapshotKey, Entry<V>>,
+    entries: BTreeMap<SnapshotKey, SnapshotEntry<V>>,
     uses: u64,
 }
 
@@ -59,7 +59,7 @@ impl<V> SnapshotCache<V> {
         let value = Arc::new(make());
         self.entries.insert(
             key,
-            Entry {
+            SnapshotEntry {
                 used,
                 value: Arc::clone(&value),
             },
@@ -82,7 +82,7 @@ impl<V> Default for SnapshotCache<V> {
 }
 
 #[derive(Debug)]
-struct Entry<V> {
+struct SnapshotEntry<V> {
     used: u64,
     value: Arc<V>,
 }

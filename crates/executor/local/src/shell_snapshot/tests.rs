@@ -15,9 +15,9 @@ use exec_wire::{
 };
 use tempfile::TempDir;
 
-use super::{ShellKind, SnapshotError, applies};
+use super::{ShellKind, SnapshotError, applicable_shell};
 use crate::shell_snapshot::{
-    capture::{self, Captured},
+    capture::{self, CapturedState},
     replay,
 };
 
@@ -420,16 +420,16 @@ impl Fixture {
         self.variables.insert(name.to_owned(), value.to_owned());
     }
 
-    fn capture(&self) -> Option<Captured> {
+    fn capture(&self) -> Option<CapturedState> {
         let argv = capture::argv(self.kind, self.path.to_str().unwrap());
         // A capture that stalls is cut off, as the server does it, only sooner.
         let mut bounded = ["/usr/bin/timeout", "5"].map(str::to_owned).to_vec();
         bounded.extend(argv);
-        capture::captured(&run(&bounded, &os(&self.environment())).stdout)
+        capture::parse_capture(&run(&bounded, &os(&self.environment())).stdout)
     }
 
     /// Compares the outcome of commands with and without the snapshot.
-    fn assert_same(&self, state: &Captured, commands: &[&str]) {
+    fn assert_same(&self, state: &CapturedState, commands: &[&str]) {
         for command in commands {
             for arguments in [&[][..], &["zero", "one", "t w o"]] {
                 let login = self.login(command, arguments);
@@ -448,7 +448,7 @@ impl Fixture {
         run(&self.argv(command, arguments), &os(&self.environment()))
     }
 
-    fn replay(&self, state: &Captured, command: &str, arguments: &[&str]) -> Output {
+    fn replay(&self, state: &CapturedState, command: &str, arguments: &[&str]) -> Output {
         let file = self.home.path().join("state");
         fs::write(&file, &state.restore).unwrap();
         let open = [
@@ -526,11 +526,11 @@ fn os(pairs: &BTreeMap<String, String>) -> BTreeMap<OsString, OsString> {
 fn a_snapshot_applies_to_login_commands_of_its_shell() {
     let bash = snapshot("scope", "bash");
     assert_eq!(
-        applies(&argv(&["/bin/x", "-lc", "ls"]), &bash),
+        applicable_shell(&argv(&["/bin/x", "-lc", "ls"]), &bash),
         Ok(Some(ShellKind::Bash))
     );
     assert_eq!(
-        applies(&argv(&["/bin/x", "-lc", "ls", "a"]), &bash),
+        applicable_shell(&argv(&["/bin/x", "-lc", "ls", "a"]), &bash),
         Ok(Some(ShellKind::Bash))
     );
     for other in [
@@ -539,7 +539,7 @@ fn a_snapshot_applies_to_login_commands_of_its_shell() {
         &["x", "-lc", "ls"],
         &[],
     ] {
-        assert_eq!(applies(&argv(other), &bash), Ok(None), "{other:?}");
+        assert_eq!(applicable_shell(&argv(other), &bash), Ok(None), "{other:?}");
     }
 }
 
@@ -547,10 +547,13 @@ fn a_snapshot_applies_to_login_commands_of_its_shell() {
 fn an_unknown_shell_is_refused_only_if_the_snapshot_applies() {
     let fish = snapshot("scope", "fish");
     assert_eq!(
-        applies(&argv(&["/bin/x", "-lc", "ls"]), &fish),
+        applicable_shell(&argv(&["/bin/x", "-lc", "ls"]), &fish),
         Err(SnapshotError::UnknownShell("fish".to_owned()))
     );
-    assert_eq!(applies(&argv(&["/bin/x", "-c", "ls"]), &fish), Ok(None));
+    assert_eq!(
+        applicable_shell(&argv(&["/bin/x", "-c", "ls"]), &fish),
+        Ok(None)
+    );
 }
 
 #[test]
@@ -560,7 +563,10 @@ fn a_bad_scope_is_always_refused() {
         ("é".repeat(129), Err(SnapshotError::Scope(258))),
         ("é".repeat(128), Ok(None)),
     ] {
-        assert_eq!(applies(&argv(&["ls"]), &snapshot(&scope, "fish")), expected);
+        assert_eq!(
+            applicable_shell(&argv(&["ls"]), &snapshot(&scope, "fish")),
+            expected
+        );
     }
 }
 

@@ -7,13 +7,14 @@ use toml::{Table, Value};
 
 use super::{managed_requirements, project_layers};
 use crate::catalog::{
-    CatalogConfig, aside,
-    catalog_reader::{Read, Reader},
+    CatalogConfig,
+    catalog_reader::{CatalogReader, FileRead},
+    run_blocking,
 };
 
 /// Why the configuration cannot be told. Whoever wrote the file must act.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum LoadError {
+pub(super) enum ConfigLoadError {
     /// Host: the file is there and cannot be had.
     #[error("{0}")]
     Unreadable(String),
@@ -30,8 +31,8 @@ pub(super) enum LoadError {
 
 /// One layer.
 #[derive(Debug)]
-pub(super) struct Layer {
-    pub(super) place: Place,
+pub(super) struct LoadedLayer {
+    pub(super) place: LayerPosition,
     /// Where it comes from, for people.
     pub(super) source: String,
     pub(super) base: PathUri,
@@ -40,57 +41,60 @@ pub(super) struct Layer {
 
 /// Whose layer it is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Place {
+pub(super) enum LayerPosition {
     /// The machine's; a client's own layers go before it.
-    Machine,
+    BelowCloud,
     /// Everything that goes before a client's own layers.
-    Above,
+    AboveCloud,
 }
 
 /// Everything that counts.
 #[derive(Debug)]
-pub(super) struct Layers {
-    pub(super) config: Vec<Layer>,
-    pub(super) requirements: Vec<Layer>,
+pub(super) struct ConfigLayers {
+    pub(super) config: Vec<LoadedLayer>,
+    pub(super) requirements: Vec<LoadedLayer>,
 }
 
-impl Layers {
+impl ConfigLayers {
     /// Reads what counts in `cwd`.
-    pub(super) async fn load(catalog: &CatalogConfig, cwd: &PathUri) -> Result<Self, LoadError> {
-        let reader = Reader::new(&catalog.files, None);
+    pub(super) async fn load(
+        catalog: &CatalogConfig,
+        cwd: &PathUri,
+    ) -> Result<Self, ConfigLoadError> {
+        let reader = CatalogReader::new(&catalog.files, None);
         let (system, home) = (&catalog.system, &catalog.codex_home);
-        let requirements = file(&reader, system, "requirements.toml").await?;
-        let managed = file(&reader, system, "managed_config.toml").await?;
-        let machine = file(&reader, system, CONFIG).await?;
-        let user = file(&reader, home, CONFIG).await?;
+        let requirements = read_config_file(&reader, system, "requirements.toml").await?;
+        let managed = read_config_file(&reader, system, "managed_config.toml").await?;
+        let machine = read_config_file(&reader, system, CONFIG_FILE).await?;
+        let user = read_config_file(&reader, home, CONFIG_FILE).await?;
         let mut merged = Table::new();
         for file in [&machine, &user, &managed].into_iter().flatten() {
-            merge(&mut merged, &file.values);
+            merge_tables(&mut merged, &file.values);
         }
         let projects = project_layers::layers(&reader, &merged, home, cwd).await?;
-        let demanded = match &managed {
+        let from_managed = match &managed {
             Some(file) => managed_requirements(&file.values)?,
             None => Table::new(),
         };
 
         let mut config = Vec::new();
-        config.extend(machine.map(|file| file.layer(Place::Machine, "system")));
-        config.extend(user.map(|file| file.layer(Place::Above, "user")));
+        config.extend(machine.map(|file| file.layer(LayerPosition::BelowCloud, "system")));
+        config.extend(user.map(|file| file.layer(LayerPosition::AboveCloud, "user")));
         config.extend(projects);
         let mut required = Vec::new();
-        required.extend(requirements.map(|file| Layer {
-            place: Place::Machine,
+        required.extend(requirements.map(|file| LoadedLayer {
+            place: LayerPosition::BelowCloud,
             source: file.path.display().to_string(),
             base: file.base,
             values: file.values,
         }));
-        required.extend(managed.as_ref().map(|file| Layer {
-            place: Place::Above,
+        required.extend(managed.as_ref().map(|file| LoadedLayer {
+            place: LayerPosition::AboveCloud,
             source: file.path.display().to_string(),
             base: file.base.clone(),
-            values: demanded,
+            values: from_managed,
         }));
-        config.extend(managed.map(|file| file.layer(Place::Above, "managed")));
+        config.extend(managed.map(|file| file.layer(LayerPosition::AboveCloud, "managed")));
         Ok(Self {
             config,
             requirements: required,
@@ -100,15 +104,15 @@ impl Layers {
 
 /// A file that is there.
 #[derive(Debug)]
-pub(super) struct File {
+pub(super) struct ConfigFile {
     path: std::path::PathBuf,
     base: PathUri,
     pub(super) values: Table,
 }
 
-impl File {
-    pub(super) fn layer(self, place: Place, kind: &str) -> Layer {
-        Layer {
+impl ConfigFile {
+    pub(super) fn layer(self, place: LayerPosition, kind: &str) -> LoadedLayer {
+        LoadedLayer {
             place,
             source: format!("{kind} ({})", self.path.display()),
             base: self.base,
@@ -118,33 +122,35 @@ impl File {
 }
 
 /// Reads a file of configuration, if it is there.
-pub(super) async fn file(
-    reader: &Reader,
+pub(super) async fn read_config_file(
+    reader: &CatalogReader,
     directory: &Path,
     name: &str,
-) -> Result<Option<File>, LoadError> {
+) -> Result<Option<ConfigFile>, ConfigLoadError> {
     let native = directory.join(name);
     let uri = |path: &Path| {
-        PathUri::from_native(path).map_err(|error| LoadError::Unreadable(error.to_string()))
+        PathUri::from_native(path).map_err(|error| ConfigLoadError::Unreadable(error.to_string()))
     };
     let (base, path) = (uri(directory)?, uri(&native)?);
     let text = match reader.text(&path, limits::MAX_CONFIG_FILE_BYTES).await {
-        Read::Text(text) => text,
+        FileRead::Text(text) => text,
         // A directory in a file's place is a mistake that must not go unseen.
-        Read::Missing if reader.metadata(&path).await.is_ok() => {
-            return Err(LoadError::Unreadable(format!("`{path}` is not a file")));
+        FileRead::Missing if reader.metadata(&path).await.is_ok() => {
+            return Err(ConfigLoadError::Unreadable(format!(
+                "`{path}` is not a file"
+            )));
         }
-        Read::Missing => return Ok(None),
-        Read::Refused(why) => return Err(LoadError::Unreadable(why)),
+        FileRead::Missing => return Ok(None),
+        FileRead::Unreadable(why) => return Err(ConfigLoadError::Unreadable(why)),
     };
     let parse = move || toml::from_str(text.strip_prefix('\u{feff}').unwrap_or(&text));
-    let parsed = aside(parse).await;
-    let parsed = parsed.map_err(|lost| LoadError::Unreadable(lost.to_string()))?;
-    let values = parsed.map_err(|error| LoadError::NotToml {
+    let parsed = run_blocking(parse).await;
+    let parsed = parsed.map_err(|lost| ConfigLoadError::Unreadable(lost.to_string()))?;
+    let values = parsed.map_err(|error| ConfigLoadError::NotToml {
         path,
         error: Box::new(error),
     })?;
-    Ok(Some(File {
+    Ok(Some(ConfigFile {
         path: native,
         base,
         values,
@@ -152,10 +158,10 @@ pub(super) async fn file(
 }
 
 /// Puts a higher layer over a lower one: tables become one, everything else is replaced.
-fn merge(lower: &mut Table, higher: &Table) {
+fn merge_tables(lower: &mut Table, higher: &Table) {
     for (key, value) in higher {
         match (lower.get_mut(key), value) {
-            (Some(Value::Table(lower)), Value::Table(higher)) => merge(lower, higher),
+            (Some(Value::Table(lower)), Value::Table(higher)) => merge_tables(lower, higher),
             _ => {
                 lower.insert(key.clone(), value.clone());
             }
@@ -164,4 +170,4 @@ fn merge(lower: &mut Table, higher: &Table) {
 }
 
 /// What a file of configuration is called.
-pub(super) const CONFIG: &str = "config.toml";
+pub(super) const CONFIG_FILE: &str = "config.toml";

@@ -5,41 +5,44 @@ use std::{collections::BTreeMap, path::Path};
 use exec_wire::path_uri::PathUri;
 use toml::{Table, Value};
 
-use super::config_layers::{CONFIG, Layer, LoadError, Place, file};
-use crate::catalog::catalog_reader::{Read, Reader};
+use super::config_layers::{
+    CONFIG_FILE, ConfigLoadError, LayerPosition, LoadedLayer, read_config_file,
+};
+use crate::catalog::catalog_reader::{CatalogReader, FileRead};
 
 /// Reads the layers of the directories that the account trusts. Files of others are not even read.
 pub(super) async fn layers(
-    reader: &Reader,
+    reader: &CatalogReader,
     config: &Table,
     codex_home: &Path,
     cwd: &PathUri,
-) -> Result<Vec<Layer>, LoadError> {
-    let root = root(reader, &markers(config)?, cwd).await;
-    let trusted = Trusted::new(reader, config, &root, cwd).await?;
+) -> Result<Vec<LoadedLayer>, ConfigLoadError> {
+    let root = project_root(reader, &markers(config)?, cwd).await;
+    let trust = ProjectTrust::new(reader, config, &root, cwd).await?;
     let mut layers = Vec::new();
-    for directory in from_to(&root, cwd) {
-        if !trusted.trusts(reader, &directory).await {
+    for directory in directories_between(&root, cwd) {
+        if !trust.is_trusted(reader, &directory).await {
             continue;
         }
         let Ok(directory) = directory.to_native() else {
             continue;
         };
         let directory = directory.join(".codex");
-        if is_same(reader, &directory, codex_home).await {
+        if is_same_directory(reader, &directory, codex_home).await {
             continue;
         }
-        if let Some(mut file) = file(reader, &directory, CONFIG).await? {
-            file.values.retain(|key, _| !NOT_OF_PROJECTS.contains(&key));
-            layers.push(file.layer(Place::Above, "project"));
+        if let Some(mut file) = read_config_file(reader, &directory, CONFIG_FILE).await? {
+            file.values
+                .retain(|key, _| !PROJECT_FORBIDDEN_KEYS.contains(&key));
+            layers.push(file.layer(LayerPosition::AboveCloud, "project"));
         }
     }
     Ok(layers)
 }
 
 /// Names that mark the root of a project.
-fn markers(config: &Table) -> Result<Vec<String>, LoadError> {
-    let wrong = || LoadError::Key {
+fn markers(config: &Table) -> Result<Vec<String>, ConfigLoadError> {
+    let wrong = || ConfigLoadError::Key {
         key: "project_root_markers".to_owned(),
         expected: "an array of strings",
     };
@@ -53,11 +56,11 @@ fn markers(config: &Table) -> Result<Vec<String>, LoadError> {
 }
 
 /// Finds the nearest directory with a marker, from `cwd` up; `cwd` itself if there is none.
-async fn root(reader: &Reader, markers: &[String], cwd: &PathUri) -> PathUri {
+async fn project_root(reader: &CatalogReader, markers: &[String], cwd: &PathUri) -> PathUri {
     let mut directory = Some(cwd.clone());
     while let Some(here) = directory {
         for marker in markers {
-            if is_marked(reader, &here, marker).await {
+            if has_marker(reader, &here, marker).await {
                 return here;
             }
         }
@@ -66,7 +69,7 @@ async fn root(reader: &Reader, markers: &[String], cwd: &PathUri) -> PathUri {
     cwd.clone()
 }
 
-async fn is_marked(reader: &Reader, directory: &PathUri, marker: &str) -> bool {
+async fn has_marker(reader: &CatalogReader, directory: &PathUri, marker: &str) -> bool {
     if marker == GIT_DIRECTORY {
         return is_repository(reader, directory).await;
     }
@@ -77,7 +80,7 @@ async fn is_marked(reader: &Reader, directory: &PathUri, marker: &str) -> bool {
 }
 
 /// Lists the directories from `root` down to `cwd`, both among them.
-fn from_to(root: &PathUri, cwd: &PathUri) -> Vec<PathUri> {
+fn directories_between(root: &PathUri, cwd: &PathUri) -> Vec<PathUri> {
     let mut directories = vec![cwd.clone()];
     let mut here = cwd.clone();
     while here != *root {
@@ -92,7 +95,7 @@ fn from_to(root: &PathUri, cwd: &PathUri) -> Vec<PathUri> {
 }
 
 /// The account's own configuration is not a project's, wherever the working directory is.
-async fn is_same(reader: &Reader, one: &Path, other: &Path) -> bool {
+async fn is_same_directory(reader: &CatalogReader, one: &Path, other: &Path) -> bool {
     if one == other {
         return true;
     }
@@ -105,7 +108,7 @@ async fn is_same(reader: &Reader, one: &Path, other: &Path) -> bool {
 
 /// Keys that a project may not set: they say where the account's words and secrets are sent, and what is
 /// run beside a command.
-const NOT_OF_PROJECTS: [&str; 11] = [
+const PROJECT_FORBIDDEN_KEYS: [&str; 11] = [
     "apps_mcp_product_sku",
     "chatgpt_base_url",
     "experimental_realtime_webrtc_call_base_url",
@@ -121,74 +124,76 @@ const NOT_OF_PROJECTS: [&str; 11] = [
 
 /// What the account has said of directories, and what holds where it has said nothing.
 #[derive(Debug)]
-pub(super) struct Trusted {
-    said: BTreeMap<String, Option<Level>>,
+pub(super) struct ProjectTrust {
+    levels: BTreeMap<String, Option<TrustLevel>>,
     /// For directories of which nothing is said: what is said of the project.
-    otherwise: Option<Level>,
+    project_level: Option<TrustLevel>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Level {
+enum TrustLevel {
     Trusted,
     Untrusted,
 }
 
-impl Trusted {
+impl ProjectTrust {
     /// Reads what is said, and what holds for the project: the word on its root, or else on its
     /// repository.
     pub(super) async fn new(
-        reader: &Reader,
+        reader: &CatalogReader,
         config: &Table,
         root: &PathUri,
         cwd: &PathUri,
-    ) -> Result<Self, LoadError> {
-        let mut trusted = Self {
-            said: said(config)?,
-            otherwise: None,
+    ) -> Result<Self, ConfigLoadError> {
+        let mut trust = Self {
+            levels: parse_trust_levels(config)?,
+            project_level: None,
         };
-        if trusted.said.is_empty() {
-            return Ok(trusted);
+        if trust.levels.is_empty() {
+            return Ok(trust);
         }
-        trusted.otherwise = trusted.level(reader, root).await;
-        if trusted.otherwise.is_none()
+        trust.project_level = trust.level(reader, root).await;
+        if trust.project_level.is_none()
             && let Some(repository) = main_repository(reader, cwd).await
         {
-            trusted.otherwise = trusted.level(reader, &repository).await;
+            trust.project_level = trust.level(reader, &repository).await;
         }
-        Ok(trusted)
+        Ok(trust)
     }
 
     /// Tells whether a directory of the project is trusted.
-    pub(super) async fn trusts(&self, reader: &Reader, directory: &PathUri) -> bool {
-        let level = self.level(reader, directory).await.or(self.otherwise);
-        level == Some(Level::Trusted)
+    pub(super) async fn is_trusted(&self, reader: &CatalogReader, directory: &PathUri) -> bool {
+        let level = self.level(reader, directory).await.or(self.project_level);
+        level == Some(TrustLevel::Trusted)
     }
 
     /// What is said of a directory, by its name or by the one without links.
-    async fn level(&self, reader: &Reader, directory: &PathUri) -> Option<Level> {
-        if self.said.is_empty() {
+    async fn level(&self, reader: &CatalogReader, directory: &PathUri) -> Option<TrustLevel> {
+        if self.levels.is_empty() {
             return None;
         }
-        if let Some(level) = self.word_on(directory) {
+        if let Some(level) = self.explicit_level(directory) {
             return Some(level);
         }
-        self.word_on(&reader.canonicalize(directory).await?)
+        self.explicit_level(&reader.canonicalize(directory).await?)
     }
 
-    fn word_on(&self, directory: &PathUri) -> Option<Level> {
+    fn explicit_level(&self, directory: &PathUri) -> Option<TrustLevel> {
         let path = directory.to_native().ok()?;
-        self.said.get(path.to_str()?).copied().flatten()
+        self.levels.get(path.to_str()?).copied().flatten()
     }
 }
 
-fn said(config: &Table) -> Result<BTreeMap<String, Option<Level>>, LoadError> {
-    let wrong = |key: String, expected| LoadError::Key { key, expected };
+fn parse_trust_levels(
+    config: &Table,
+) -> Result<BTreeMap<String, Option<TrustLevel>>, ConfigLoadError> {
+    let wrong = |key: String, expected| ConfigLoadError::Key { key, expected };
     let projects = match config.get("projects") {
         None => return Ok(BTreeMap::new()),
         Some(Value::Table(projects)) => projects,
         Some(_) => return Err(wrong("projects".to_owned(), "a table")),
     };
-    let mut said = BTreeMap::new();
+    let mut levels = BTreeMap::new();
     for (path, project) in projects {
         let Value::Table(project) = project else {
             return Err(wrong(format!("projects.{path}"), "a table"));
@@ -196,17 +201,17 @@ fn said(config: &Table) -> Result<BTreeMap<String, Option<Level>>, LoadError> {
         let level = match project.get("trust_level") {
             None => None,
             Some(level) => match level.as_str() {
-                Some("trusted") => Some(Level::Trusted),
-                Some("untrusted") => Some(Level::Untrusted),
+                Some("trusted") => Some(TrustLevel::Trusted),
+                Some("untrusted") => Some(TrustLevel::Untrusted),
                 Some(_) | None => {
                     let key = format!("projects.{path}.trust_level");
                     return Err(wrong(key, "`trusted` or `untrusted`"));
                 }
             },
         };
-        said.insert(path.clone(), level);
+        levels.insert(path.clone(), level);
     }
-    Ok(said)
+    Ok(levels)
 }
 
 /// What marks a repository: a directory, or in a worktree a file.
@@ -216,7 +221,7 @@ const GIT_DIRECTORY: &str = ".git";
 const MAX_FILE_BYTES: u64 = 16 << 10;
 
 /// Tells whether a repository or a worktree begins here. An empty `.git` is neither.
-async fn is_repository(reader: &Reader, directory: &PathUri) -> bool {
+async fn is_repository(reader: &CatalogReader, directory: &PathUri) -> bool {
     let Ok(git) = directory.join(GIT_DIRECTORY) else {
         return false;
     };
@@ -231,7 +236,7 @@ async fn is_repository(reader: &Reader, directory: &PathUri) -> bool {
 }
 
 /// Finds the repository that a directory belongs to; for a worktree, the one that it is a worktree of.
-async fn main_repository(reader: &Reader, cwd: &PathUri) -> Option<PathUri> {
+async fn main_repository(reader: &CatalogReader, cwd: &PathUri) -> Option<PathUri> {
     let mut directory = Some(cwd.clone());
     while let Some(here) = directory {
         if is_repository(reader, &here).await {
@@ -249,7 +254,7 @@ async fn main_repository(reader: &Reader, cwd: &PathUri) -> Option<PathUri> {
 
 /// Follows a worktree's `.git` to its repository. Both must name each other: anybody can write a file
 /// that names a repository which the account trusts.
-async fn worktree_of(reader: &Reader, worktree: &PathUri, git: &PathUri) -> Option<PathUri> {
+async fn worktree_of(reader: &CatalogReader, worktree: &PathUri, git: &PathUri) -> Option<PathUri> {
     let text = line(reader, git).await?;
     let private = resolve(reader, worktree, text.strip_prefix("gitdir:")?.trim()).await?;
     let common = line(reader, &private.join("commondir").ok()?).await?;
@@ -262,13 +267,13 @@ async fn worktree_of(reader: &Reader, worktree: &PathUri, git: &PathUri) -> Opti
     is_known.then(|| common.parent()).flatten()
 }
 
-async fn resolve(reader: &Reader, base: &PathUri, text: &str) -> Option<PathUri> {
+async fn resolve(reader: &CatalogReader, base: &PathUri, text: &str) -> Option<PathUri> {
     reader.canonicalize(&base.join(text).ok()?).await
 }
 
-async fn line(reader: &Reader, path: &PathUri) -> Option<String> {
+async fn line(reader: &CatalogReader, path: &PathUri) -> Option<String> {
     match reader.text(path, MAX_FILE_BYTES).await {
-        Read::Text(text) => Some(text.trim().to_owned()),
-        Read::Missing | Read::Refused(_) => None,
+        FileRead::Text(text) => Some(text.trim().to_owned()),
+        FileRead::Missing | FileRead::Unreadable(_) => None,
     }
 }

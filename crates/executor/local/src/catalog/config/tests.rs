@@ -7,7 +7,7 @@ use exec_wire::{
 };
 use tempfile::TempDir;
 
-use super::{LoadError, managed_requirements, read, selected};
+use super::{ConfigLoadError, managed_requirements, read, selected};
 use crate::{catalog::CatalogConfig, filesystem::LocalFileSystem};
 
 /// A machine with a project in `project`, and configuration as far as it is written.
@@ -193,7 +193,7 @@ fn what_stands_in_the_way_is_selected() {
     assert_eq!(select(&[&["servers", "other", "args"]]), "[servers]\n");
 }
 
-fn demanded(managed: &str) -> Result<String, LoadError> {
+fn demanded(managed: &str) -> Result<String, ConfigLoadError> {
     let table = managed_requirements(&toml::from_str(managed).unwrap())?;
     Ok(toml::to_string(&table).unwrap())
 }

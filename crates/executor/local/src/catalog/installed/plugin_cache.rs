@@ -10,11 +10,11 @@ use exec_wire::{
 };
 use serde::Deserialize;
 
-use crate::catalog::catalog_reader::{Read, Reader};
+use crate::catalog::catalog_reader::{CatalogReader, FileRead};
 
 /// A version of a plugin that is in the cache.
 #[derive(Debug)]
-pub(super) struct Cached {
+pub(super) struct CachedPlugin {
     /// `<name>@<marketplace>`.
     pub(super) id: String,
     pub(super) version: String,
@@ -25,27 +25,30 @@ pub(super) struct Cached {
 }
 
 /// Lists the plugins of a cache by their ids, each with its best version.
-pub(super) async fn cached(reader: &Reader, cache: &PathUri) -> (Vec<Cached>, Vec<String>) {
+pub(super) async fn cached_plugins(
+    reader: &CatalogReader,
+    cache: &PathUri,
+) -> (Vec<CachedPlugin>, Vec<String>) {
     let (mut plugins, mut warnings) = (Vec::new(), Vec::new());
     for marketplace in directories(reader, cache, &mut warnings).await {
-        let Some(of_it) = named(cache, &marketplace, is_marketplace) else {
+        let Some(marketplace_dir) = valid_child(cache, &marketplace, is_marketplace) else {
             continue;
         };
-        for name in directories(reader, &of_it, &mut warnings).await {
-            let Some(versions) = named(&of_it, &name, is_plugin) else {
+        for name in directories(reader, &marketplace_dir, &mut warnings).await {
+            let Some(versions) = valid_child(&marketplace_dir, &name, is_plugin) else {
                 continue;
             };
             if plugins.len() == limits::MAX_INSTALLED_PLUGINS {
                 warnings.push(format!("there are more plugins than {}", plugins.len()));
                 return (sorted(plugins), warnings);
             }
-            let Some(version) = best(reader, &versions, &mut warnings).await else {
+            let Some(version) = best_version(reader, &versions, &mut warnings).await else {
                 continue;
             };
-            let Some(root) = named(&versions, &version, is_version_name) else {
+            let Some(root) = valid_child(&versions, &version, is_version_name) else {
                 continue;
             };
-            plugins.push(Cached {
+            plugins.push(CachedPlugin {
                 id: format!("{name}@{marketplace}"),
                 version,
                 versions,
@@ -56,13 +59,17 @@ pub(super) async fn cached(reader: &Reader, cache: &PathUri) -> (Vec<Cached>, Ve
     (sorted(plugins), warnings)
 }
 
-fn sorted(mut plugins: Vec<Cached>) -> Vec<Cached> {
+fn sorted(mut plugins: Vec<CachedPlugin>) -> Vec<CachedPlugin> {
     plugins.sort_by(|one, other| one.id.cmp(&other.id));
     plugins
 }
 
 /// Lists directories, also behind links. What cannot be listed is warned of, unless it is not there.
-async fn directories(reader: &Reader, path: &PathUri, warnings: &mut Vec<String>) -> Vec<String> {
+async fn directories(
+    reader: &CatalogReader,
+    path: &PathUri,
+    warnings: &mut Vec<String>,
+) -> Vec<String> {
     let read = ReadDirectory {
         path: path.clone(),
         sandbox: reader.sandbox.clone(),
@@ -82,7 +89,11 @@ async fn directories(reader: &Reader, path: &PathUri, warnings: &mut Vec<String>
 }
 
 /// Finds the version that counts. A link is none: it may lead anywhere.
-async fn best(reader: &Reader, path: &PathUri, warnings: &mut Vec<String>) -> Option<String> {
+async fn best_version(
+    reader: &CatalogReader,
+    path: &PathUri,
+    warnings: &mut Vec<String>,
+) -> Option<String> {
     let walk = Walk {
         path: path.clone(),
         options: WalkOptions {
@@ -111,7 +122,7 @@ async fn best(reader: &Reader, path: &PathUri, warnings: &mut Vec<String>) -> Op
         .max_by(|one, other| compare_versions(one, other))
 }
 
-fn named(above: &PathUri, name: &str, is_one: impl Fn(&str) -> bool) -> Option<PathUri> {
+fn valid_child(above: &PathUri, name: &str, is_one: impl Fn(&str) -> bool) -> Option<PathUri> {
     is_one(name).then(|| above.join(name).ok()).flatten()
 }
 
@@ -135,16 +146,16 @@ struct RemoteInstall {
 
 /// Reads the plugin's id at its marketplace, and why it cannot be had.
 pub(super) async fn remote_id(
-    reader: &Reader,
-    cached: &Cached,
+    reader: &CatalogReader,
+    cached: &CachedPlugin,
 ) -> (Option<String>, Option<String>) {
     let Ok(path) = cached.versions.join(REMOTE_INSTALL) else {
         return (None, None);
     };
     let text = match reader.text(&path, MAX_REMOTE_INSTALL_BYTES).await {
-        Read::Text(text) => text,
-        Read::Missing => return (None, None),
-        Read::Refused(why) => return (None, Some(why)),
+        FileRead::Text(text) => text,
+        FileRead::Missing => return (None, None),
+        FileRead::Unreadable(why) => return (None, Some(why)),
     };
     let id = serde_json::from_str::<RemoteInstall>(&text).ok();
     let id = id.filter(|install| install.schema_version == 1);
@@ -173,7 +184,7 @@ fn is_version_name(name: &str) -> bool {
 fn compare_versions(one: &str, other: &str) -> Ordering {
     let is_local = |name: &str| name == "local";
     is_local(one).cmp(&is_local(other)).then_with(|| {
-        match (Semantic::parse(one), Semantic::parse(other)) {
+        match (SemanticVersion::parse(one), SemanticVersion::parse(other)) {
             (Some(one), Some(other)) => one.cmp(&other),
             (Some(_), None) | (None, Some(_)) | (None, None) => one.cmp(other),
         }
@@ -182,28 +193,28 @@ fn compare_versions(one: &str, other: &str) -> Ordering {
 
 /// A semantic version. The order of members is the order of their weight.
 #[derive(Debug, Eq, Ord, PartialEq, PartialOrd)]
-struct Semantic<'a> {
+struct SemanticVersion<'a> {
     numbers: [u64; 3],
-    stage: Stage<'a>,
+    stage: ReleaseStage<'a>,
     /// Semantic versions are the same whatever this is; one of them must count.
     build: &'a str,
 }
 
 /// What is before a release is less than it.
 #[derive(Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum Stage<'a> {
-    Before(Vec<Identifier<'a>>),
+enum ReleaseStage<'a> {
+    Prerelease(Vec<PrereleaseIdentifier<'a>>),
     Release,
 }
 
 /// Numbers are less than words.
 #[derive(Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum Identifier<'a> {
+enum PrereleaseIdentifier<'a> {
     Number(u64),
     Word(&'a str),
 }
 
-impl<'a> Semantic<'a> {
+impl<'a> SemanticVersion<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         let (text, build) = match text.split_once('+') {
             Some((_, "")) => return None,
@@ -222,9 +233,9 @@ impl<'a> Semantic<'a> {
         let stage = match before {
             Some(before) if before.is_empty() || !words(before) => return None,
             Some(before) => {
-                Stage::Before(before.split('.').map(identifier).collect::<Option<_>>()?)
+                ReleaseStage::Prerelease(before.split('.').map(identifier).collect::<Option<_>>()?)
             }
-            None => Stage::Release,
+            None => ReleaseStage::Release,
         };
         Some(Self {
             numbers,
@@ -239,11 +250,11 @@ fn number(text: &str) -> Option<u64> {
     is_plain.then(|| text.parse().ok()).flatten()
 }
 
-fn identifier(text: &str) -> Option<Identifier<'_>> {
+fn identifier(text: &str) -> Option<PrereleaseIdentifier<'_>> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return number(text).map(Identifier::Number);
+        return number(text).map(PrereleaseIdentifier::Number);
     }
-    Some(Identifier::Word(text))
+    Some(PrereleaseIdentifier::Word(text))
 }
 
 /// Tells whether dots part words of letters, digits and hyphens; or nothing is there at all.

@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 
 use exec_wire::discovery::{SkillDependencies, SkillPolicy, SkillTool};
 
-use super::yaml::{Scalar, Yaml};
+use super::yaml::{YamlScalar, YamlValue};
 
 /// What further describes a skill. A file that cannot be read says nothing.
 #[derive(Debug, Default, Eq, PartialEq)]
-pub(super) struct Metadata {
+pub(super) struct SkillMetadata {
     pub(super) dependencies: Option<SkillDependencies>,
     pub(super) policy: Option<SkillPolicy>,
 }
 
-type Members = BTreeMap<String, Yaml>;
+type Members = BTreeMap<String, YamlValue>;
 
-impl Metadata {
+impl SkillMetadata {
     /// Reads it. One wrong value makes all of it wrong.
     pub(super) fn parse(text: &str) -> Self {
-        let members = Yaml::parse(text).and_then(members);
+        let members = YamlValue::parse(text).and_then(members);
         members.as_ref().and_then(Self::of).unwrap_or_default()
     }
 
@@ -32,43 +32,46 @@ impl Metadata {
 }
 
 /// Applies `read` to what is there: `Some(None)` if nothing is, `None` if it is wrong.
-fn optional<T>(value: Option<&Yaml>, read: impl FnOnce(&Yaml) -> Option<T>) -> Option<Option<T>> {
+fn optional<T>(
+    value: Option<&YamlValue>,
+    read: impl FnOnce(&YamlValue) -> Option<T>,
+) -> Option<Option<T>> {
     match value {
         Some(value) if !value.is_null() => read(value).map(Some),
         Some(_) | None => Some(None),
     }
 }
 
-fn members(value: Yaml) -> Option<Members> {
+fn members(value: YamlValue) -> Option<Members> {
     match value {
-        Yaml::Map(members) => Some(members),
-        Yaml::Scalar(_) | Yaml::List(_) => None,
+        YamlValue::Map(members) => Some(members),
+        YamlValue::Scalar(_) | YamlValue::List(_) => None,
     }
 }
 
-fn as_map(value: &Yaml) -> Option<&Members> {
+fn as_map(value: &YamlValue) -> Option<&Members> {
     match value {
-        Yaml::Map(members) => Some(members),
-        Yaml::Scalar(_) | Yaml::List(_) => None,
+        YamlValue::Map(members) => Some(members),
+        YamlValue::Scalar(_) | YamlValue::List(_) => None,
     }
 }
 
-fn as_list(value: &Yaml) -> Option<&[Yaml]> {
+fn as_list(value: &YamlValue) -> Option<&[YamlValue]> {
     match value {
-        Yaml::List(values) => Some(values),
-        Yaml::Scalar(_) | Yaml::Map(_) => None,
+        YamlValue::List(values) => Some(values),
+        YamlValue::Scalar(_) | YamlValue::Map(_) => None,
     }
 }
 
 /// What is shown of a skill is the client's business, but must be text.
-fn interface(value: &Yaml) -> Option<()> {
+fn interface(value: &YamlValue) -> Option<()> {
     let interface = as_map(value)?;
-    let is_text = |name: &str| line(interface, name).is_some();
+    let is_text = |name: &str| text_line(interface, name).is_some();
     INTERFACE.iter().all(|name| is_text(name)).then_some(())
 }
 
 /// `Some(None)` if no tool is left.
-fn dependencies(value: &Yaml) -> Option<Option<SkillDependencies>> {
+fn dependencies(value: &YamlValue) -> Option<Option<SkillDependencies>> {
     let tools = as_map(value)?.get("tools");
     let tools = optional(tools, |tools| as_list(tools)?.iter().map(tool).collect())?;
     let tools: Vec<Option<SkillTool>> = tools.unwrap_or_default();
@@ -77,15 +80,24 @@ fn dependencies(value: &Yaml) -> Option<Option<SkillDependencies>> {
 }
 
 /// `Some(None)` if the tool is not said well enough to be named.
-fn tool(value: &Yaml) -> Option<Option<SkillTool>> {
+fn tool(value: &YamlValue) -> Option<Option<SkillTool>> {
     let tool = as_map(value)?;
     let text = |name, most: usize| {
-        let text = line(tool, name)?;
+        let text = text_line(tool, name)?;
         Some(text.filter(|text| text.chars().count() <= most))
     };
-    let (kind, value) = (text("type", MAX_WORD)?, text("value", MAX_TEXT)?);
-    let (description, transport) = (text("description", MAX_TEXT)?, text("transport", MAX_WORD)?);
-    let (command, url) = (text("command", MAX_TEXT)?, text("url", MAX_TEXT)?);
+    let (kind, value) = (
+        text("type", MAX_NAME_CHARS)?,
+        text("value", MAX_TEXT_CHARS)?,
+    );
+    let (description, transport) = (
+        text("description", MAX_TEXT_CHARS)?,
+        text("transport", MAX_NAME_CHARS)?,
+    );
+    let (command, url) = (
+        text("command", MAX_TEXT_CHARS)?,
+        text("url", MAX_TEXT_CHARS)?,
+    );
     let oauth_callback_port = optional(tool.get("oauth"), port)?.flatten();
     let (Some(kind), Some(value)) = (kind, value) else {
         return Some(None);
@@ -101,28 +113,28 @@ fn tool(value: &Yaml) -> Option<Option<SkillTool>> {
     }))
 }
 
-fn port(value: &Yaml) -> Option<Option<u16>> {
+fn port(value: &YamlValue) -> Option<Option<u16>> {
     let oauth = as_map(value)?;
     let port = oauth.get("callback_port").or(oauth.get("callbackPort"));
     optional(port, |port| match port {
-        Yaml::Scalar(Scalar { text, plain: true }) => text.parse().ok(),
-        Yaml::Scalar(_) | Yaml::List(_) | Yaml::Map(_) => None,
+        YamlValue::Scalar(YamlScalar { text, plain: true }) => text.parse().ok(),
+        YamlValue::Scalar(_) | YamlValue::List(_) | YamlValue::Map(_) => None,
     })
 }
 
-fn policy(value: &Yaml) -> Option<SkillPolicy> {
+fn policy(value: &YamlValue) -> Option<SkillPolicy> {
     let policy = as_map(value)?;
     let allow = policy.get("allow_implicit_invocation");
     let products = policy.get("products");
     let products = optional(products, |all| as_list(all)?.iter().map(product).collect())?;
     Some(SkillPolicy {
-        allow_implicit_invocation: optional(allow, truth)?,
+        allow_implicit_invocation: optional(allow, parse_bool)?,
         products: products.unwrap_or_default(),
     })
 }
 
-fn truth(value: &Yaml) -> Option<bool> {
-    let Yaml::Scalar(Scalar { text, plain: true }) = value else {
+fn parse_bool(value: &YamlValue) -> Option<bool> {
+    let YamlValue::Scalar(YamlScalar { text, plain: true }) = value else {
         return None;
     };
     match text.as_str() {
@@ -132,8 +144,8 @@ fn truth(value: &Yaml) -> Option<bool> {
     }
 }
 
-fn product(value: &Yaml) -> Option<String> {
-    let Yaml::Scalar(scalar) = value else {
+fn product(value: &YamlValue) -> Option<String> {
+    let YamlValue::Scalar(scalar) = value else {
         return None;
     };
     let known = |name: &&str| *name == scalar.text || name.to_uppercase() == scalar.text;
@@ -155,9 +167,9 @@ const INTERFACE: [&str; 6] = [
 /// The products that a skill may be for.
 const PRODUCTS: [&str; 3] = ["chatgpt", "codex", "atlas"];
 /// Longest type or transport of a tool: as the stock server.
-const MAX_WORD: usize = 64;
+const MAX_NAME_CHARS: usize = 64;
 /// Longest other text of a tool: as the stock server.
-const MAX_TEXT: usize = 1024;
+const MAX_TEXT_CHARS: usize = 1024;
 
 /// What front matter says.
 #[derive(Debug, Eq, PartialEq)]
@@ -189,23 +201,22 @@ impl FrontMatter {
     /// Reads it from the whole text of a file.
     pub(super) fn parse(text: &str) -> Result<Self, FrontMatterError> {
         let matter = between_dashes(text).ok_or(FrontMatterError::Missing)?;
-        let yaml = Yaml::parse(&matter).or_else(|| Yaml::parse(&with_quotes(&matter)));
-        let Some(Yaml::Map(members)) = yaml else {
+        let yaml = YamlValue::parse(&matter).or_else(|| YamlValue::parse(&with_quotes(&matter)));
+        let Some(YamlValue::Map(members)) = yaml else {
             return Err(FrontMatterError::NotYaml);
         };
         let short_description = match members.get("metadata") {
-            Some(Yaml::Map(metadata)) => {
-                line(metadata, "short-description").ok_or(FrontMatterError::Kind("metadata"))?
-            }
+            Some(YamlValue::Map(metadata)) => text_line(metadata, "short-description")
+                .ok_or(FrontMatterError::Kind("metadata"))?,
             Some(metadata) if !metadata.is_null() => {
                 return Err(FrontMatterError::Kind("metadata"));
             }
             Some(_) | None => None,
         };
-        let description = line(&members, "description");
+        let description = text_line(&members, "description");
         let description = description.ok_or(FrontMatterError::Kind("description"))?;
         Ok(Self {
-            name: line(&members, "name").ok_or(FrontMatterError::Kind("name"))?,
+            name: text_line(&members, "name").ok_or(FrontMatterError::Kind("name"))?,
             description: description.ok_or(FrontMatterError::NoDescription)?,
             short_description,
         })
@@ -229,15 +240,15 @@ fn between_dashes(text: &str) -> Option<String> {
 }
 
 /// Returns a member as one line of text: `Some(None)` if there is none, `None` if it is no text.
-fn line(members: &BTreeMap<String, Yaml>, name: &str) -> Option<Option<String>> {
+fn text_line(members: &BTreeMap<String, YamlValue>, name: &str) -> Option<Option<String>> {
     match members.get(name) {
         None => Some(None),
         Some(value) if value.is_null() => Some(None),
-        Some(Yaml::Scalar(scalar)) => {
+        Some(YamlValue::Scalar(scalar)) => {
             let words: Vec<&str> = scalar.text.split_whitespace().collect();
             Some((!words.is_empty()).then(|| words.join(" ")))
         }
-        Some(Yaml::List(_) | Yaml::Map(_)) => None,
+        Some(YamlValue::List(_) | YamlValue::Map(_)) => None,
     }
 }
 
@@ -297,7 +308,7 @@ mod tests {
     }
 
     fn tools(text: &str) -> Option<Vec<SkillTool>> {
-        let metadata = Metadata::parse(&format!("dependencies:\n  tools:\n{text}"));
+        let metadata = SkillMetadata::parse(&format!("dependencies:\n  tools:\n{text}"));
         metadata.dependencies.map(|dependencies| dependencies.tools)
     }
 
@@ -332,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_policy_says_when_and_where() {
-        let policy = |text: &str| Metadata::parse(&format!("policy:{text}\n")).policy;
+        let policy = |text: &str| SkillMetadata::parse(&format!("policy:{text}\n")).policy;
         let expected = |allow, products: &[&str]| {
             Some(SkillPolicy {
                 allow_implicit_invocation: allow,
@@ -362,13 +373,13 @@ mod tests {
     fn one_wrong_value_makes_all_of_it_wrong() {
         let text = "policy: {}\ndependencies:\n  tools:\n    - type: m\n      value: v\n      \
                 oauth:\n        callback_port: x\n";
-        assert_eq!(Metadata::parse(text), Metadata::default());
+        assert_eq!(SkillMetadata::parse(text), SkillMetadata::default());
         for interface in ["5", "{display_name: [x]}"] {
             let text = format!("interface: {interface}\npolicy: {{}}\n");
-            assert_eq!(Metadata::parse(&text), Metadata::default());
+            assert_eq!(SkillMetadata::parse(&text), SkillMetadata::default());
         }
-        assert_eq!(Metadata::parse("bad: ["), Metadata::default());
-        assert_eq!(Metadata::parse("[]"), Metadata::default());
+        assert_eq!(SkillMetadata::parse("bad: ["), SkillMetadata::default());
+        assert_eq!(SkillMetadata::parse("[]"), SkillMetadata::default());
     }
 
     fn of(matter: &str) -> Result<FrontMatter, FrontMatterError> {

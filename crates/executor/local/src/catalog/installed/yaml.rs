@@ -8,9 +8,9 @@ use saphyr_parser::{Event, Parser, ScalarStyle};
 
 /// A value.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Yaml {
+pub(super) enum YamlValue {
     /// Text; numbers and truth are text that is plain.
-    Scalar(Scalar),
+    Scalar(YamlScalar),
     /// Values in their order.
     List(Vec<Self>),
     /// Values by their names.
@@ -19,7 +19,7 @@ pub(super) enum Yaml {
 
 /// A single value.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Scalar {
+pub(super) struct YamlScalar {
     /// What it says.
     pub(super) text: String,
     /// It is neither quoted nor a block.
@@ -33,10 +33,10 @@ const MAX_TEXT_BYTES: usize = 2 << 20;
 /// Values of a tree; what a file that is not an attack holds is far from it.
 const MAX_VALUES: usize = 65_536;
 
-impl Yaml {
+impl YamlValue {
     /// Reads the one document of a text; `None` if it is not YAML, or too intricate.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let mut builder = Builder::default();
+        let mut builder = TreeBuilder::default();
         for event in Parser::new_from_str(text) {
             builder.handle(event.ok()?.0)?;
         }
@@ -46,18 +46,18 @@ impl Yaml {
     /// Tells whether it says that nothing is there.
     pub(super) fn is_null(&self) -> bool {
         let nothing = |text: &str| matches!(text, "" | "~" | "null" | "Null" | "NULL");
-        matches!(self, Self::Scalar(Scalar { text, plain: true }) if nothing(text))
+        matches!(self, Self::Scalar(YamlScalar { text, plain: true }) if nothing(text))
     }
 
-    fn weight(&self) -> Weight {
+    fn size(&self) -> TreeSize {
         let values: Box<dyn Iterator<Item = &Self>> = match self {
-            Self::Scalar(scalar) => return Weight::of(&scalar.text),
+            Self::Scalar(scalar) => return TreeSize::of(&scalar.text),
             Self::List(values) => Box::new(values.iter()),
             Self::Map(values) => Box::new(values.values()),
         };
-        let mut all = Weight::of("");
+        let mut all = TreeSize::of("");
         for value in values {
-            let one = value.weight();
+            let one = value.size();
             all.values += one.values;
             all.bytes += one.bytes;
             all.depth = all.depth.max(one.depth + 1);
@@ -68,13 +68,13 @@ impl Yaml {
 
 /// What a value takes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Weight {
+struct TreeSize {
     values: usize,
     bytes: usize,
     depth: usize,
 }
 
-impl Weight {
+impl TreeSize {
     fn of(text: &str) -> Self {
         Self {
             values: 1,
@@ -86,21 +86,21 @@ impl Weight {
 
 /// Puts a tree together from events.
 #[derive(Default)]
-struct Builder {
-    root: Option<Yaml>,
-    open: Vec<(Open, usize)>,
+struct TreeBuilder {
+    root: Option<YamlValue>,
+    open: Vec<(OpenCollection, usize)>,
     /// What aliases stand for. Each is counted as if it were in the tree once more.
-    anchored: BTreeMap<usize, Yaml>,
-    taken: Weight,
+    anchored: BTreeMap<usize, YamlValue>,
+    used: TreeSize,
 }
 
 /// A list or a map that has not ended yet.
-enum Open {
-    List(Vec<Yaml>),
-    Map(BTreeMap<String, Yaml>, Option<String>),
+enum OpenCollection {
+    List(Vec<YamlValue>),
+    Map(BTreeMap<String, YamlValue>, Option<String>),
 }
 
-impl Builder {
+impl TreeBuilder {
     /// Takes one event; `None` ends the reading.
     fn handle(&mut self, event: Event<'_>) -> Option<()> {
         match event {
@@ -109,26 +109,28 @@ impl Builder {
             Event::DocumentStart(_) => self.root.is_none().then_some(()),
             Event::Alias(anchor) => {
                 // What has not ended cannot hold itself.
-                let weight = self.anchored.get(&anchor)?.weight();
-                self.take(weight)?;
+                let size = self.anchored.get(&anchor)?.size();
+                self.reserve(size)?;
                 let value = self.anchored.get(&anchor)?.clone();
                 self.add(value)
             }
             Event::Scalar(text, style, anchor, _) => {
-                self.take(Weight::of(&text))?;
-                let scalar = Scalar {
+                self.reserve(TreeSize::of(&text))?;
+                let scalar = YamlScalar {
                     text: text.into_owned(),
                     plain: style == ScalarStyle::Plain,
                 };
-                self.end(Yaml::Scalar(scalar), anchor)
+                self.end(YamlValue::Scalar(scalar), anchor)
             }
-            Event::SequenceStart(anchor, _) => self.open(Open::List(Vec::new()), anchor),
-            Event::MappingStart(anchor, _) => self.open(Open::Map(BTreeMap::new(), None), anchor),
+            Event::SequenceStart(anchor, _) => self.open(OpenCollection::List(Vec::new()), anchor),
+            Event::MappingStart(anchor, _) => {
+                self.open(OpenCollection::Map(BTreeMap::new(), None), anchor)
+            }
             Event::SequenceEnd | Event::MappingEnd => {
                 let (ended, anchor) = self.open.pop()?;
                 let ended = match ended {
-                    Open::List(values) => Yaml::List(values),
-                    Open::Map(values, _) => Yaml::Map(values),
+                    OpenCollection::List(values) => YamlValue::List(values),
+                    OpenCollection::Map(values, _) => YamlValue::Map(values),
                 };
                 self.end(ended, anchor)
             }
@@ -136,41 +138,41 @@ impl Builder {
     }
 
     /// Takes room in the tree, if there is any left.
-    fn take(&mut self, weight: Weight) -> Option<()> {
-        self.taken.values += weight.values;
-        self.taken.bytes += weight.bytes;
-        let fits = self.taken.values <= MAX_VALUES
-            && self.taken.bytes <= MAX_TEXT_BYTES
-            && self.open.len() + weight.depth <= MAX_DEPTH;
+    fn reserve(&mut self, size: TreeSize) -> Option<()> {
+        self.used.values += size.values;
+        self.used.bytes += size.bytes;
+        let fits = self.used.values <= MAX_VALUES
+            && self.used.bytes <= MAX_TEXT_BYTES
+            && self.open.len() + size.depth <= MAX_DEPTH;
         fits.then_some(())
     }
 
-    fn open(&mut self, open: Open, anchor: usize) -> Option<()> {
+    fn open(&mut self, open: OpenCollection, anchor: usize) -> Option<()> {
         self.open.push((open, anchor));
-        self.take(Weight::of(""))
+        self.reserve(TreeSize::of(""))
     }
 
-    fn end(&mut self, value: Yaml, anchor: usize) -> Option<()> {
+    fn end(&mut self, value: YamlValue, anchor: usize) -> Option<()> {
         if anchor > 0 {
-            self.take(value.weight())?;
+            self.reserve(value.size())?;
             self.anchored.insert(anchor, value.clone());
         }
         self.add(value)
     }
 
-    fn add(&mut self, value: Yaml) -> Option<()> {
+    fn add(&mut self, value: YamlValue) -> Option<()> {
         match self.open.last_mut().map(|(open, _)| open) {
             None => self.root = Some(value),
-            Some(Open::List(values)) => values.push(value),
-            Some(Open::Map(values, name)) => match (name.take(), value) {
+            Some(OpenCollection::List(values)) => values.push(value),
+            Some(OpenCollection::Map(values, name)) => match (name.take(), value) {
                 (Some(name), value) => {
                     // A name that is given twice means two things.
                     if values.insert(name, value).is_some() {
                         return None;
                     }
                 }
-                (None, Yaml::Scalar(scalar)) => *name = Some(scalar.text),
-                (None, Yaml::List(_) | Yaml::Map(_)) => return None,
+                (None, YamlValue::Scalar(scalar)) => *name = Some(scalar.text),
+                (None, YamlValue::List(_) | YamlValue::Map(_)) => return None,
             },
         }
         Some(())
@@ -181,8 +183,8 @@ impl Builder {
 mod tests {
     use super::*;
 
-    fn scalar(text: &str) -> Yaml {
-        Yaml::Scalar(Scalar {
+    fn scalar(text: &str) -> YamlValue {
+        YamlValue::Scalar(YamlScalar {
             text: text.to_owned(),
             plain: true,
         })
@@ -190,11 +192,11 @@ mod tests {
 
     #[test]
     fn an_alias_stands_for_what_it_names() {
-        let parsed = Yaml::parse("a: &x [1, &y z]\nb: *x\nc: *y\n");
-        assert_eq!(parsed, Yaml::parse("a: [1, z]\nb: [1, z]\nc: z\n"));
+        let parsed = YamlValue::parse("a: &x [1, &y z]\nb: *x\nc: *y\n");
+        assert_eq!(parsed, YamlValue::parse("a: [1, z]\nb: [1, z]\nc: z\n"));
         assert!(parsed.is_some());
-        assert_eq!(Yaml::parse("a: &x [*x]\n"), None);
-        assert_eq!(Yaml::parse("a: *x\n"), None);
+        assert_eq!(YamlValue::parse("a: &x [*x]\n"), None);
+        assert_eq!(YamlValue::parse("a: *x\n"), None);
     }
 
     #[test]
@@ -209,27 +211,27 @@ mod tests {
             long += "  - *a\n";
         }
         for bomb in [wide, deep, long] {
-            assert_eq!(Yaml::parse(&bomb), None);
+            assert_eq!(YamlValue::parse(&bomb), None);
         }
     }
 
     #[test]
     fn what_is_nested_too_deep_is_refused() {
         let nested = |depth: usize| format!("{}x{}", "[".repeat(depth), "]".repeat(depth));
-        assert!(Yaml::parse(&nested(MAX_DEPTH)).is_some());
-        assert_eq!(Yaml::parse(&nested(MAX_DEPTH + 1)), None);
-        assert_eq!(Yaml::parse(&nested(100_000)), None);
+        assert!(YamlValue::parse(&nested(MAX_DEPTH)).is_some());
+        assert_eq!(YamlValue::parse(&nested(MAX_DEPTH + 1)), None);
+        assert_eq!(YamlValue::parse(&nested(100_000)), None);
     }
 
     #[test]
     fn a_name_that_is_given_twice_is_refused() {
-        assert_eq!(Yaml::parse("a: 1\na: 2\n"), None);
+        assert_eq!(YamlValue::parse("a: 1\na: 2\n"), None);
     }
 
     #[test]
     fn one_document_is_read() {
-        assert_eq!(Yaml::parse("x"), Some(scalar("x")));
-        assert_eq!(Yaml::parse("x\n---\ny\n"), None);
-        assert_eq!(Yaml::parse(""), None);
+        assert_eq!(YamlValue::parse("x"), Some(scalar("x")));
+        assert_eq!(YamlValue::parse("x\n---\ny\n"), None);
+        assert_eq!(YamlValue::parse(""), None);
     }
 }

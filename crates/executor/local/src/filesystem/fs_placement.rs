@@ -17,16 +17,16 @@ use exec_wire::{
 use futures_util::future::FutureExt;
 use tokio::runtime::Handle;
 
-use super::direct_fs::Here;
+use super::direct_fs::DirectFs;
 
 /// Who sees to it that policies are kept.
 #[derive(Clone, Debug, Default)]
-pub(super) enum Policies {
+pub(super) enum PolicyEnforcement {
     /// Nobody: a policy that restricts anything is refused.
     #[default]
-    Refused,
+    Unavailable,
     /// The kernel.
-    Kept {
+    Enforced {
         /// Says what a policy comes to.
         sandboxes: Sandboxes,
         /// Does what is asked under it.
@@ -35,77 +35,85 @@ pub(super) enum Policies {
 }
 
 /// Where an operation is done.
-pub(super) enum Place {
+pub(super) enum FsPlacement {
     /// Nothing restricts it.
-    Here,
+    Direct,
     /// By a process that is enclosed.
-    Enclosed(Enclosed),
+    Sandboxed(SandboxedOperation),
 }
 
-impl Policies {
+impl PolicyEnforcement {
     /// Tells where an operation is done. What a policy comes to depends on the files that are there,
     /// so the answer holds for one operation.
-    pub(super) async fn place(&self, sandbox: &Sandbox, need: Need) -> Result<Place, FileError> {
+    pub(super) async fn resolve(
+        &self,
+        sandbox: &Sandbox,
+        need: Need,
+    ) -> Result<FsPlacement, FileError> {
         let refuse = |text: &str| Err(FileError::Refused(format!("sandbox: {text}")));
         if sandbox.windows_sandbox_level == WindowsSandboxLevel::Mxc {
             return refuse("windowsSandboxLevel `mxc` is not available on this host");
         }
-        let Self::Kept { sandboxes, files } = self else {
+        let Self::Enforced { sandboxes, files } = self else {
             let is_free = match need {
                 Need::Read => reads_everything(sandbox),
                 Need::Change => writes_everything(sandbox),
             };
             if is_free {
-                return Ok(Place::Here);
+                return Ok(FsPlacement::Direct);
             }
             return refuse("nobody enforces policies here");
         };
         let plan = sandboxes.plan_for_files(sandbox, need).await?;
-        Ok(plan.map_or(Place::Here, |plan| {
+        Ok(plan.map_or(FsPlacement::Direct, |plan| {
             let files = files.clone();
-            Place::Enclosed(Enclosed { files, plan })
+            FsPlacement::Sandboxed(SandboxedOperation { files, plan })
         }))
     }
 
     /// Tells where an operation is done whose turn has come: on a thread that may block.
-    pub(super) fn place_in_line(&self, sandbox: &Sandbox, need: Need) -> Result<Place, FileError> {
-        Handle::current().block_on(self.place(sandbox, need))
+    pub(super) fn resolve_blocking(
+        &self,
+        sandbox: &Sandbox,
+        need: Need,
+    ) -> Result<FsPlacement, FileError> {
+        Handle::current().block_on(self.resolve(sandbox, need))
     }
 }
 
 /// Operations under one plan.
 #[derive(Clone, Debug)]
-pub(super) struct Enclosed {
+pub(super) struct SandboxedOperation {
     pub(super) files: Files,
     pub(super) plan: Planned,
 }
 
-impl Enclosed {
+impl SandboxedOperation {
     /// Changes something, when its turn has come: on a thread that may block.
-    pub(super) fn change_in_line(self, request: Request, data: Bytes) -> Result<(), FileError> {
+    pub(super) fn change_blocking(self, request: Request, data: Bytes) -> Result<(), FileError> {
         let called = self.files.call(self.plan, request, data);
         Handle::current().block_on(called)?.into_result()
     }
 
     /// Reads a whole file; a large one from what was opened, when `here` has room for it.
-    pub(super) fn read_file(self, here: Here, read: ReadFile) -> FileFuture<Bytes> {
+    pub(super) fn read_file(self, direct: DirectFs, read: ReadFile) -> FileFuture<Bytes> {
         async move {
             match self.files.read_file(self.plan, read.clone()).await? {
                 Read::Content(content) => Ok(content),
-                Read::Opened(file) => here.read_received(file, read).await,
+                Read::Opened(file) => direct.read_received(file, read).await,
             }
         }
         .boxed()
     }
 
     /// Opens a file whose turn has come: on a thread that may block.
-    pub(super) fn open_in_line(
+    pub(super) fn open_blocking(
         self,
-        here: &Here,
+        direct: &DirectFs,
         open: exec_env::filesystem::Open,
     ) -> Result<Arc<dyn OpenFile>, FileError> {
         let path = open.path.clone();
         let file = Handle::current().block_on(self.files.open(self.plan, open))?;
-        Ok(here.opened(BlockFile::from_file(file, &path)?, &path))
+        Ok(direct.open_file(BlockFile::from_file(file, &path)?, &path))
     }
 }
