@@ -1,4 +1,4 @@
-//! Starts commands on this machine.
+//! Starts commands on this machine: environment, shell snapshot, network, sandbox, launch.
 
 use std::{
     collections::BTreeMap,
@@ -33,18 +33,18 @@ use crate::{
     shell_snapshot::ShellSnapshots,
 };
 
-/// What a local environment is made of.
+/// Configuration of a local environment.
 #[derive(Clone)]
 pub struct LocalConfig {
-    /// The environment that policies inherit from.
+    /// Environment variables that policies inherit from.
     pub env: BTreeMap<OsString, OsString>,
-    /// The host, as clients are told of it.
+    /// Description of the host for clients.
     pub host: Host,
-    /// The version that clients are told.
+    /// Version of the executor for clients.
     pub version: String,
-    /// How much output a process retains.
+    /// Output retention of each process.
     pub retention: Retention,
-    /// How policies are enforced.
+    /// Sandbox settings.
     pub sandbox: exec_sandbox::Settings,
 }
 
@@ -57,14 +57,14 @@ impl fmt::Debug for LocalConfig {
     }
 }
 
-/// Starts commands on this machine. Clones share the spawner, but not the shell snapshots: each
+/// Starts commands on this machine. Clones share the spawner but not the shell snapshots: each
 /// session has its own clone.
 #[derive(Debug)]
 pub struct LocalBackend {
     pub(crate) config: Arc<LocalConfig>,
     pub(crate) spawner: Spawner,
     pub(crate) sandboxes: Sandboxes,
-    /// Where managed networks lead to.
+    /// Opens the outgoing connections of managed networks.
     connector: Arc<dyn Outside>,
     snapshots: ShellSnapshots,
 }
@@ -82,12 +82,12 @@ impl Clone for LocalBackend {
 }
 
 impl LocalBackend {
-    /// Begins with nothing started.
+    /// Creates a backend. It starts nothing yet.
     pub fn new(config: LocalConfig) -> Self {
         Self::with_spawner(config, Spawner::default())
     }
 
-    /// Begins with nothing started, and with a spawner of the caller's choice.
+    /// Creates a backend with the given spawner. It starts nothing yet.
     pub fn with_spawner(config: LocalConfig, spawner: Spawner) -> Self {
         let sandboxes = Sandboxes::new(spawner.clone(), config.sandbox);
         Self {
@@ -99,7 +99,7 @@ impl LocalBackend {
         }
     }
 
-    /// Keeps some files and directories as they are in every sandbox, whatever its policy says
+    /// Protects files and directories from changes in every sandbox, even if its policy allows them
     /// ([`Sandboxes::protecting`]).
     #[must_use]
     pub fn protecting(self, paths: Vec<PathBuf>) -> Self {
@@ -107,19 +107,18 @@ impl LocalBackend {
         Self { sandboxes, ..self }
     }
 
-    /// Returns what makes sandboxes, for files as for commands.
+    /// Returns the sandbox factory for files and commands.
     pub fn sandboxes(&self) -> &Sandboxes {
         &self.sandboxes
     }
 
-    /// Starts the spawner, so that the first command need not wait for it, and gives back the memory
-    /// of what only ran at the start.
+    /// Starts the spawner ahead of the first command and releases the memory of start-up code.
     pub async fn warm_up(&self) {
         if let Err(error) = self.spawner.warm_up().await {
-            tracing::warn!(%error, "spawner was not started; the first command tries again");
+            tracing::warn!(%error, "failed to start the spawner; the first command will retry");
         }
         give_back_startup_code();
-        // Clients are told on connecting what works here; nobody should wait for it then.
+        // Probe the sandbox features now: `initialize` returns them and should not wait.
         let sandboxes = self.sandboxes.clone();
         tokio::spawn(async move {
             drop(sandboxes.abilities().await);
@@ -214,18 +213,18 @@ impl LocalBackend {
     }
 }
 
-/// How often a start is tried while files that its policy names come and go.
+/// Maximum attempts to start a command while files of its policy appear and disappear.
 const MAX_LAUNCH_ATTEMPTS: usize = 4;
 
-/// Why an enclosed command does not run.
+/// Why a sandboxed command did not start.
 enum LaunchFailure {
     Refused(StartError),
     Spawn(SpawnError),
 }
 
 impl LocalBackend {
-    /// Launches a command under a policy. What was looked at to make the plan may be gone when the plan
-    /// is applied, which then fails as a whole: it is made again.
+    /// Launches a sandboxed command. A path of the plan may disappear before the plan is applied,
+    /// which fails the whole launch. The plan is then rebuilt.
     async fn launch_sandboxed(
         &self,
         mut command: Launch,
@@ -277,7 +276,7 @@ impl ExecBackend for LocalBackend {
     }
 }
 
-/// True only for what works, whatever the machine: what depends on it is found out.
+/// Capabilities that do not depend on the host. The others are probed.
 const CAPABILITIES: Capabilities = Capabilities {
     shell_snapshot_v2: true,
     network_proxy_launch: false,
@@ -291,7 +290,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     http_header_env_vars: true,
     sandboxed_file_streaming: true,
     file_write_streaming: true,
-    // A policy that cannot be enforced is refused, so that this holds wherever a command starts.
+    // Always true, because unenforceable policies are rejected.
     linux_approved_root_write_preserves_restrictions: cfg!(target_os = "linux"),
 };
 
@@ -327,7 +326,7 @@ fn start_error(error: SpawnError, program: &str, cwd: &Path, sandboxed: bool) ->
     }
 }
 
-/// Prepares what encloses a command.
+/// Prepares the sandbox of a command.
 pub(crate) async fn prepare_sandbox(
     sandboxes: &Sandboxes,
     sandbox: &Sandbox,
@@ -348,7 +347,7 @@ pub(crate) async fn prepare_sandbox(
     sandboxes.prepare(request).await.map_err(refused)
 }
 
-/// Puts a command into what was prepared for it.
+/// Adds the prepared sandbox to a command.
 pub(crate) fn apply_sandbox(prepared: Prepared, command: Launch) -> Launch {
     let Some(wrapper) = prepared.wrapper else {
         return Launch {
@@ -365,7 +364,7 @@ pub(crate) fn apply_sandbox(prepared: Prepared, command: Launch) -> Launch {
     Launch {
         program: wrapper.program.into_os_string(),
         argv,
-        // The wrapper sets the command's environment, and has none itself.
+        // The wrapper sets the environment of the command and needs none itself.
         env: Vec::new(),
         cwd: "/".into(),
         extra,

@@ -1,8 +1,8 @@
-//! What is configured and installed on this machine: configuration layers, plugins, skills.
+//! Configuration layers, plugins and skills of this machine.
 //!
-//! Everything is read through a file system, so that what a policy forbids to `fs/*` is forbidden here
-//! too, and nothing blocks the caller's thread. Each file, each root and each answer has a limit.
-//! Not here: where the homes are (the product crate says so), what a client does with the answers.
+//! All reads go through a file system, so that sandbox policies apply as in `fs/*` and nothing
+//! blocks the caller's thread. Each file, root and response has a size limit. Elsewhere: the
+//! location of the homes, which the product crate decides.
 
 mod capability_root;
 mod catalog_reader;
@@ -25,23 +25,23 @@ use exec_wire::{
 use futures_util::future::{FutureExt, ready};
 use tokio::task::{JoinError, spawn_blocking};
 
-/// The configuration, the plugins and the skills of this account. Clones share it.
+/// Configuration, plugins and skills of this account. Clones share state.
 #[derive(Clone, Debug)]
 pub struct LocalCatalog {
     config: Arc<CatalogConfig>,
 }
 
-/// Where a catalog looks.
+/// Locations that a catalog reads.
 pub struct CatalogConfig {
-    /// What everything is read through. It enforces the policies of roots.
+    /// File system for all reads. It enforces the policies of roots.
     pub files: Arc<dyn ExecutorFileSystem>,
-    /// Where the account's configuration, skills and plugins lie. It need not exist.
+    /// Directory of the account's configuration, skills and plugins. It may be missing.
     pub codex_home: PathBuf,
-    /// The account's home.
+    /// Home directory of the account.
     pub user_home: Option<PathBuf>,
-    /// Where the machine's configuration, requirements and skills lie. It need not exist.
+    /// Directory of the machine's configuration, requirements and skills. It may be missing.
     pub system: PathBuf,
-    /// The host's name.
+    /// Host name.
     pub hostname: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Debug for CatalogConfig {
 }
 
 impl LocalCatalog {
-    /// Makes a catalog. Reads nothing yet.
+    /// Creates a catalog. Reads nothing yet.
     pub fn new(config: CatalogConfig) -> Self {
         Self {
             config: Arc::new(config),
@@ -91,14 +91,15 @@ impl ExecutorCatalog for LocalCatalog {
     }
 }
 
-/// Runs work on a thread that may block. Dropping the future does not end the work.
+/// Runs work on the blocking pool: parsing untrusted files may take long. Dropping the future does
+/// not stop the work.
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, OffloadError> {
     spawn_blocking(work).await.map_err(OffloadError)
 }
 
-/// Host: the work was not done, because the runtime ends or the work panicked.
+/// Host: the work panicked, or the runtime is shutting down.
 #[derive(Debug, thiserror::Error)]
-#[error("what was read was lost: {0}")]
+#[error("parsing did not complete: {0}")]
 struct OffloadError(JoinError);

@@ -1,4 +1,5 @@
-//! The managed network of a command: which ports lead out, and what stands behind them.
+//! Network of one command: decides between the host network, a proxy on the host and a proxy in
+//! front of an isolated network namespace, and runs the proxy or bridge.
 
 use std::{
     collections::BTreeMap,
@@ -34,13 +35,13 @@ use exec_wire::{
 };
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-/// Where a proxy is found in a network of a command's own, where every port is free.
+/// Ports of the proxy in an isolated network namespace, where every port is free.
 const HTTP_PORT: u16 = 43128;
 const SOCKS_PORT: u16 = 43129;
-/// Ports that may lead out of one sandbox: as many descriptors fit into one message.
+/// Maximum number of bridged ports of one sandbox: the descriptors must fit into one message.
 const MAX_PORTS: usize = 64;
 
-/// What stands behind the network of one command.
+/// Network of one command, prepared before the launch.
 #[derive(Debug)]
 pub(crate) struct CommandNetwork {
     placement: ProxyPlacement,
@@ -52,18 +53,18 @@ pub(crate) struct CommandNetwork {
 
 #[derive(Debug)]
 enum ProxyPlacement {
-    /// Nothing of ours.
+    /// Neither proxy nor bridge.
     Unmanaged,
-    /// A proxy on the host's loopback, which the command may use or not.
+    /// A proxy on the host's loopback. The command may bypass it.
     OnHost(Box<Checked>, Listeners),
-    /// A proxy, and no other way out.
+    /// Our proxy is the only way out of the sandbox.
     InSandbox(Box<Checked>),
-    /// A proxy of the client's, and no other way out.
+    /// Bridges to the client's proxy ports are the only way out of the sandbox.
     Bridged(Vec<u16>),
 }
 
 impl CommandNetwork {
-    /// Decides what is needed, and leads the command's environment to it.
+    /// Chooses the proxy placement and sets the proxy variables in the command's environment.
     pub(crate) fn new(
         network: Network,
         sandbox: Option<&Sandbox>,
@@ -88,7 +89,8 @@ impl CommandNetwork {
         if isolated && !managed.allow_unix_sockets.is_empty() {
             return Err(StartError::Refused {
                 field: "managedNetwork.allowUnixSockets",
-                reason: "single sockets cannot be let through here; allow none, or all".to_owned(),
+                reason: "single sockets cannot be allowed on this host: allow none or all"
+                    .to_owned(),
             });
         }
         Ok(Self {
@@ -100,8 +102,8 @@ impl CommandNetwork {
         })
     }
 
-    /// Tells which ports lead out of the command's own network. `None`: it has none of its own, or one
-    /// without a way out.
+    /// Returns the ports that the sandbox must listen on. `None` without an isolated network that
+    /// has a way out.
     pub(crate) fn sandbox_request(&self) -> Option<ManagedRequest> {
         let ports = match &self.placement {
             ProxyPlacement::Unmanaged | ProxyPlacement::OnHost(..) => return None,
@@ -117,7 +119,7 @@ impl CommandNetwork {
         })
     }
 
-    /// Runs what was arranged until the command's output is closed.
+    /// Runs the proxy or bridge until the command's output is closed.
     pub(crate) fn run(
         self,
         listener_socket: Option<OwnedFd>,
@@ -163,24 +165,24 @@ impl CommandNetwork {
             }
             (ProxyPlacement::InSandbox(_) | ProxyPlacement::Bridged(_), None) => {
                 return Err(host(io::Error::other(
-                    "the sandbox has no network of its own",
+                    "the sandbox has no isolated network",
                 )));
             }
         };
         let closed = process.wait(WaitUntil::Closed, None);
         tokio::spawn(async move {
-            // However it ends, the connections do.
+            // Dropping the guard closes the connections.
             drop((closed.await, running));
         });
         Ok(())
     }
 }
 
-/// What stands behind the ports, as long as it is kept.
+/// Keeps the proxy or bridge running until dropped.
 #[derive(Debug)]
 enum NetworkGuard {
-    Proxy(#[expect(dead_code, reason = "it runs as long as it is kept")] Proxy),
-    Bridge(#[expect(dead_code, reason = "it runs as long as it is kept")] Bridge),
+    Proxy(#[expect(dead_code, reason = "runs until dropped")] Proxy),
+    Bridge(#[expect(dead_code, reason = "runs until dropped")] Bridge),
 }
 
 fn place_proxy(
@@ -236,7 +238,7 @@ fn place_bridge(
     if proxy_ports.is_empty() {
         return refused(
             "enforceManagedNetwork",
-            "the environment names no proxy on 127.0.0.1, and there is no networkProxy",
+            "requires networkProxy or a proxy on 127.0.0.1 in the environment",
         );
     }
     let mut ports = managed.loopback_ports.clone();
@@ -254,7 +256,8 @@ fn place_bridge(
     Ok(ProxyPlacement::Bridged(ports))
 }
 
-/// The policy for what runs on a command's behalf before its managed network is there: without any.
+/// Returns the policy without network access, for helpers that run before the managed network
+/// exists.
 pub(crate) fn without_network(sandbox: &Sandbox) -> Sandbox {
     let mut sandbox = sandbox.clone();
     match &mut sandbox.permissions {
@@ -279,7 +282,7 @@ fn has_host_network(sandbox: &Sandbox) -> bool {
     }
 }
 
-/// Takes the listening sockets that a sandbox handed out before its command began.
+/// Receives the listening sockets that the sandbox sent before its command started.
 fn receive_listeners(listener_socket: &OwnedFd) -> io::Result<Vec<TcpListener>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PORTS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

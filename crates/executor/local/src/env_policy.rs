@@ -1,7 +1,8 @@
-//! A child's environment: the host's through the policy, then the request's own.
+//! Environment of a child process: the host's variables filtered by the policy, then the request's
+//! variables.
 //!
-//! Invariant: a name of [`is_non_inheritable`] never reaches a child, whoever asks for it.
-//! Not here: reading the host's environment; the names that Windows treats as core.
+//! Invariant: a name for which [`is_non_inheritable`] holds never reaches a child. Elsewhere:
+//! reading the host's environment. Windows core names are not supported.
 
 #[cfg(test)]
 mod tests;
@@ -15,10 +16,10 @@ use std::{
 use exec_env::credential::{CredentialScope, CredentialVariable};
 use exec_wire::process::{EnvInherit, EnvPolicy, Metadata};
 
-/// Computes the whole environment of a child.
+/// Computes the environment of a child process.
 ///
-/// Without a policy nothing of the host enters. `overlay` wins over the policy and is not filtered
-/// by its patterns; `metadata` wins over both.
+/// Without a policy no host variable is inherited. `overlay` overrides the policy and is not
+/// filtered by its patterns; `metadata` overrides both.
 pub fn child_environment(
     host: &BTreeMap<OsString, OsString>,
     policy: Option<&EnvPolicy>,
@@ -37,13 +38,13 @@ pub fn child_environment(
     apply_overlay(base, overlay, metadata)
 }
 
-/// Tells whether `name` is a credential or a setting of the server itself, which no child may see.
+/// Returns whether `name` is a credential or a setting of the server that no child may see.
 pub fn is_non_inheritable(name: &OsStr) -> bool {
     name == SERVER_SETTING || scope(name) == Some(CredentialScope::Reserved)
 }
 
-/// Tells whether a policy begins with `name` of the host's environment. Credentials that the server uses
-/// are not for commands, whatever the policy says; a request that wants one sets it.
+/// Returns whether a policy inherits `name` from the host. Credentials of the server are never
+/// inherited; a request may set them itself.
 pub(crate) fn inherits(inherit: EnvInherit, name: &OsStr) -> bool {
     if matches!(
         scope(name),
@@ -60,7 +61,7 @@ pub(crate) fn inherits(inherit: EnvInherit, name: &OsStr) -> bool {
     }
 }
 
-/// Applies everything of `policy` but its `inherit`: the patterns and the pairs to set.
+/// Applies the patterns and `set` pairs of `policy`, but not its `inherit`.
 pub(crate) fn apply_filters<'a>(
     policy: &EnvPolicy,
     base: impl Iterator<Item = (&'a OsString, &'a OsString)>,
@@ -91,7 +92,7 @@ pub(crate) fn apply_filters<'a>(
     environment
 }
 
-/// Lays the request's own pairs over `base` and removes what no child may see.
+/// Adds the request's variables and metadata to `base`, and removes non-inheritable names.
 pub(crate) fn apply_overlay(
     mut base: BTreeMap<OsString, OsString>,
     overlay: &BTreeMap<String, String>,
@@ -124,10 +125,10 @@ fn matches_any<'a>(mut patterns: impl Iterator<Item = &'a str>, name: &OsStr) ->
     patterns.any(|pattern| matches(pattern, &name))
 }
 
-/// Matches the whole of `name`, whatever its case: `*` is any run, `?` is one character.
+/// Matches the whole `name` case-insensitively: `*` is any sequence, `?` one character.
 ///
-/// Only the last `*` is ever retried: an earlier one that took more could not match more. So the
-/// work is at most the product of both lengths.
+/// Only the last `*` is retried, because an earlier one that matched more could not help. The work
+/// is at most the product of both lengths.
 fn matches(pattern: &str, name: &str) -> bool {
     let (mut pattern, mut name) = (pattern.chars(), name.chars());
     let mut last_star: Option<(Chars<'_>, Chars<'_>)> = None;
@@ -159,9 +160,9 @@ fn eq_ignore_case(a: char, b: char) -> bool {
     a == b || a.to_lowercase().eq(b.to_lowercase())
 }
 
-/// Where a child finds the thread that asked for it.
+/// Variable with the id of the requesting thread.
 pub(crate) const THREAD_ID: &str = "CODEX_THREAD_ID";
-/// Where a child finds the tool call that asked for it.
+/// Variable with the id of the requesting tool call.
 pub(crate) const TOOL_CALL_ID: &str = "CODEX_TOOL_CALL_ID";
 
 const CORE_NAMES: [&str; 11] = [

@@ -1,9 +1,9 @@
-//! Files of this machine, for callers that do not block.
+//! File system of this machine for async callers.
 //!
-//! What the kernel holds in memory is answered at once, on the caller's thread; everything else runs
-//! on threads that may block, and what a policy restricts in processes that it encloses. Changes run
-//! in one line, in the order in which they were called.
-//! Not here: the operations themselves (`exec-fs`), the enclosed processes (`exec-sandbox`).
+//! Reads that the kernel serves from memory complete at once on the caller's thread. Everything
+//! else runs on the blocking pool, or in an fs worker if a policy restricts it. Changes of one
+//! session run in call order through one write queue. Elsewhere: the operations themselves
+//! (`exec-fs`) and fs workers (`exec-sandbox`).
 
 mod content_memory;
 mod direct_fs;
@@ -42,7 +42,7 @@ use self::{
 };
 use crate::backend::LocalBackend;
 
-/// Files of this machine. A clone has its own line of changes: each session has one.
+/// File system of this machine. Each clone has its own write queue, so each session gets a clone.
 #[derive(Debug)]
 pub struct LocalFileSystem {
     direct: DirectFs,
@@ -68,8 +68,8 @@ impl Clone for LocalFileSystem {
 }
 
 impl LocalFileSystem {
-    /// Makes one for a server, which sends on what it reads: as long as content is kept, nothing
-    /// more is read beyond [`exec_wire::limits::FILE_WINDOW_BYTES`] of a session.
+    /// Creates a file system for a server. Reads wait while unsent content of a session exceeds
+    /// [`exec_wire::limits::FILE_WINDOW_BYTES`] (backpressure).
     pub fn for_a_server() -> Self {
         Self {
             direct: DirectFs::new(ContentMemory::bounded(Arc::default())),
@@ -77,8 +77,8 @@ impl LocalFileSystem {
         }
     }
 
-    /// Keeps policies as `backend` does for commands. Without it, a policy that restricts anything is
-    /// refused.
+    /// Enforces sandbox policies with the sandboxes of `backend`. Otherwise restrictive policies
+    /// are rejected.
     pub fn with_policies_of(self, backend: &LocalBackend) -> Self {
         let sandboxes = backend.sandboxes().clone();
         let files = Files::new(backend.spawner.clone(), sandboxes.clone());
@@ -88,7 +88,7 @@ impl LocalFileSystem {
         }
     }
 
-    /// Does something that only reads.
+    /// Runs a read operation.
     fn read<R: Send + 'static, T: Send + 'static>(
         &self,
         sandbox: Option<Box<Sandbox>>,
@@ -109,7 +109,7 @@ impl LocalFileSystem {
         .boxed()
     }
 
-    /// Does something that changes files, when its turn has come.
+    /// Runs a change through the write queue.
     fn change<R: Send + 'static>(
         &self,
         sandbox: Option<Box<Sandbox>>,
@@ -237,7 +237,7 @@ impl ExecutorFileSystem for LocalFileSystem {
             OpenMode::Read => Need::Read,
             OpenMode::Replace | OpenMode::Update => Need::Change,
         };
-        // In line in either mode: what was called before is what is opened.
+        // Both modes go through the write queue, so that earlier changes are visible.
         self.direct.enqueue(move |_| {
             if let Some(sandbox) = open.sandbox.take()
                 && let FsPlacement::Sandboxed(operation) =

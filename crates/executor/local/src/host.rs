@@ -1,7 +1,7 @@
-//! What the host is: its shell, its home, its temporary directories.
+//! Description of the host: login shell, home and temporary directories.
 //!
-//! Pure: whoever builds a [`Host`] reads the environment and `/etc/passwd` and looks for files.
-//! Not here: versions and capabilities, which belong to the server.
+//! Pure: the caller reads the environment and `/etc/passwd` and checks for files. Elsewhere:
+//! versions and capabilities, which belong to the server.
 
 #[cfg(test)]
 mod tests;
@@ -19,21 +19,21 @@ use exec_wire::{
     path_uri::PathUri,
 };
 
-/// The host that commands run on.
+/// Description of the host that commands run on.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Host {
-    /// The account's login shell, or the best one there is.
+    /// Login shell of the account, or the best installed shell.
     pub shell: Shell,
     /// The server's working directory.
     pub cwd: PathBuf,
-    /// The account's home.
+    /// Home directory of the account.
     pub home: Option<PathBuf>,
-    /// What `TMPDIR` names, made absolute.
+    /// Absolute path of `TMPDIR`, if it is set.
     pub tmpdir: Option<PathBuf>,
 }
 
 impl Host {
-    /// Works out the description from what was read of the host.
+    /// Derives the description from facts about the host.
     pub fn new(facts: &HostFacts<'_>) -> Self {
         let account = PasswdEntry::find(facts.passwd, facts.uid);
         let home = facts
@@ -52,7 +52,7 @@ impl Host {
         }
     }
 
-    /// Describes the host to a client. Paths that have no URI are left out.
+    /// Describes the host to a client. Omits paths without a URI form.
     pub fn environment_info(&self, version: &str, capabilities: Capabilities) -> EnvironmentInfo {
         let tmpdir = self.tmpdir.as_deref().and_then(uri);
         EnvironmentInfo {
@@ -69,7 +69,7 @@ impl Host {
         }
     }
 
-    /// Where temporary files go.
+    /// Returns the directory for temporary files.
     pub fn temp_dir(&self) -> &Path {
         self.tmpdir
             .as_deref()
@@ -77,22 +77,22 @@ impl Host {
     }
 }
 
-/// What was read of the host.
+/// Facts about the host, read by the caller.
 pub struct HostFacts<'a> {
     /// The server's environment.
     pub env: &'a BTreeMap<OsString, OsString>,
-    /// The text of `/etc/passwd`; empty if there is none.
+    /// Content of `/etc/passwd`, or empty.
     pub passwd: &'a str,
     /// The account that the server runs as.
     pub uid: u32,
     /// The server's working directory, absolute.
     pub cwd: &'a Path,
-    /// Tells whether a program exists.
+    /// Returns whether a program exists.
     pub exists: &'a dyn Fn(&Path) -> bool,
 }
 
 impl fmt::Debug for HostFacts<'_> {
-    /// Shows no environment: it holds secrets.
+    /// Omits the environment, which holds secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HostFacts")
             .field("uid", &self.uid)
@@ -102,7 +102,7 @@ impl fmt::Debug for HostFacts<'_> {
 }
 
 impl HostFacts<'_> {
-    /// Returns a variable that names an absolute path.
+    /// Returns a variable if its value is an absolute path.
     fn variable(&self, name: &str) -> Option<&OsStr> {
         let value = self.env.get(OsStr::new(name))?;
         Path::new(value).is_absolute().then_some(value)
@@ -174,7 +174,7 @@ fn login_shell(facts: &HostFacts<'_>, account: Option<&PasswdEntry<'_>>) -> Shel
         })
 }
 
-/// Returns the kind of the shell at an absolute path, if a client knows how to talk to it.
+/// Returns the name of the shell at an absolute path, if clients support it.
 fn known_shell_name(path: &str) -> Option<&str> {
     let path = Path::new(path);
     let name = path.file_name()?.to_str()?;

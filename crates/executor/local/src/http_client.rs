@@ -1,8 +1,8 @@
 //! HTTP requests from this machine.
 //!
-//! Nothing is read or built before the first request: no certificates, no connection pool. Variables
-//! and proxies come from an environment that is handed in. Bodies are passed on as they came, also
-//! when they are compressed. Not here: the wire (`exec-service`), requests from elsewhere
+//! Certificates and the connection pool are loaded by the first request. Header variables and
+//! proxies come from an explicit environment. Bodies are passed through as received, compressed or
+//! not. Elsewhere: the wire format (`exec-service`) and requests from other environments
 //! (`exec-client`).
 
 mod connection_pool;
@@ -45,7 +45,7 @@ use tokio::{
 
 use self::connection_pool::{ConnectionPool, RedirectMode};
 
-/// Makes requests from this machine. Clones share connections.
+/// Sends HTTP requests from this machine. Clones share connections.
 #[derive(Clone, Default)]
 pub struct LocalHttpClient {
     shared: Arc<ClientState>,
@@ -53,7 +53,7 @@ pub struct LocalHttpClient {
 
 #[derive(Default)]
 struct ClientState {
-    /// The host's environment: variables of headers, proxies, certificates.
+    /// Host environment: header variables, proxies and certificates.
     env: BTreeMap<OsString, OsString>,
     /// Built by the first request.
     pool: OnceCell<ConnectionPool>,
@@ -61,7 +61,7 @@ struct ClientState {
 }
 
 impl LocalHttpClient {
-    /// Takes the host's environment. Header values and proxies are found there.
+    /// Creates a client that takes header variables and proxies from `env`.
     pub fn new(env: BTreeMap<OsString, OsString>) -> Self {
         Self {
             shared: Arc::new(ClientState {
@@ -71,7 +71,7 @@ impl LocalHttpClient {
         }
     }
 
-    /// Sends a request and waits for the headers of its answer.
+    /// Sends a request and waits for the response headers.
     async fn send(self, request: HttpRequest) -> Result<(Response, RequestDeadline), HttpError> {
         let deadline = RequestDeadline::after(request.timeout);
         let request = validate_request(request, &self.shared.env)?;
@@ -83,7 +83,7 @@ impl LocalHttpClient {
     async fn pool(&self) -> Result<&ConnectionPool, HttpError> {
         let build = || async {
             let shared = Arc::clone(&self.shared);
-            // Certificates are read from files.
+            // Reads certificate files.
             let built = spawn_blocking(move || ConnectionPool::new(&shared.env)).await;
             built.map_err(|error| HttpError::Host(error.to_string()))?
         };
@@ -124,7 +124,7 @@ impl HttpClient for LocalHttpClient {
 }
 
 impl fmt::Debug for LocalHttpClient {
-    /// Shows nothing of the environment, which holds secrets.
+    /// Omits the environment, which holds secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalHttpClient").finish_non_exhaustive()
     }
@@ -134,7 +134,7 @@ fn head(response: &Response) -> (u16, Vec<HttpResponseHeader>) {
     (response.status().as_u16(), headers(response.headers()))
 }
 
-/// Returns the headers that are text.
+/// Returns the headers with textual values.
 fn headers(headers: &HeaderMap) -> Vec<HttpResponseHeader> {
     let text = headers.iter().filter_map(|(name, value)| {
         Some(HttpResponseHeader {
@@ -145,21 +145,21 @@ fn headers(headers: &HeaderMap) -> Vec<HttpResponseHeader> {
     text.collect()
 }
 
-/// When a request must be over, its body included.
+/// Deadline of a request including its body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestDeadline {
     limit: Option<(Instant, Duration)>,
 }
 
 impl RequestDeadline {
-    /// Ends in `timeout`. One that is too far away to be told is none.
+    /// Creates a deadline after `timeout`. An unrepresentable deadline is treated as absent.
     pub(crate) fn after(timeout: Option<Duration>) -> Self {
         let limit = timeout.and_then(|limit| Some((Instant::now().checked_add(limit)?, limit)));
         Self { limit }
     }
 
-    /// Waits for something that is part of the request. What comes too late is not taken, also when
-    /// nobody was there to take it in time.
+    /// Awaits a part of the request until the deadline. Fails after the deadline even if the part
+    /// is ready.
     pub(crate) async fn apply<F: Future>(&self, future: F) -> Result<F::Output, HttpError> {
         let Some((at, limit)) = self.limit else {
             return Ok(future.await);
@@ -172,7 +172,7 @@ impl RequestDeadline {
     }
 }
 
-/// Says that a request took too long; without any time at all, as the stock server does.
+/// Returns the timeout message. A zero timeout has the stock server's text.
 fn timeout_message(limit: Duration) -> String {
     match limit.as_millis() {
         0 => "http/request failed: route-aware request timed out".to_owned(),
@@ -180,7 +180,8 @@ fn timeout_message(limit: Duration) -> String {
     }
 }
 
-/// Host: the request was not answered. The text has every cause, and no URL: it may hold a secret.
+/// Converts a transport error. The text includes all causes but not the URL, which may hold a
+/// secret.
 pub(crate) fn request_error(error: reqwest::Error) -> HttpError {
     let error = error.without_url();
     let mut text = format!("http/request failed: {error}");
@@ -193,7 +194,7 @@ pub(crate) fn request_error(error: reqwest::Error) -> HttpError {
     HttpError::Host(text)
 }
 
-/// A request that can be made.
+/// A request that passed validation.
 #[derive(Debug)]
 pub(crate) struct ValidatedRequest {
     method: Method,
@@ -204,7 +205,8 @@ pub(crate) struct ValidatedRequest {
 }
 
 impl ValidatedRequest {
-    /// Makes it a request of a client's, which turns a name and a password in the URL into a header.
+    /// Builds the request with the client for its redirect mode. The client turns user and password
+    /// of the URL into a header.
     pub(crate) fn into_builder(self, pool: &ConnectionPool) -> RequestBuilder {
         let client = pool.client(self.redirect_mode);
         let request = client.request(self.method, self.url);
@@ -216,7 +218,7 @@ impl ValidatedRequest {
     }
 }
 
-/// Checks a request and puts the host's variables into its headers.
+/// Validates a request and resolves host variables in its headers.
 fn validate_request(
     request: HttpRequest,
     env: &BTreeMap<OsString, OsString>,
@@ -238,9 +240,9 @@ fn validate_request(
             .map_err(|error| refused(format!("http/request header name is invalid: {error}")))?;
         let value = value(header, env)?;
         let appended = headers.try_append(name, value);
-        appended.map_err(|_| refused("there are too many headers".to_owned()))?;
+        appended.map_err(|_| refused("too many headers".to_owned()))?;
     }
-    // The library takes these two from a request that goes to another host, but no other.
+    // On redirects to another host the library removes only these two headers.
     let secret = |(name, value): (&HeaderName, &HeaderValue)| {
         value.is_sensitive() && *name != AUTHORIZATION && *name != COOKIE
     };
@@ -250,14 +252,14 @@ fn validate_request(
         RedirectPolicy::Follow => RedirectMode::Follow,
     };
     let body = request.body.unwrap_or_default();
-    // Another length would have the host wait for what never comes.
+    // A different length would make the server wait for more data.
     let length = body.len().to_string();
     if headers
         .get_all(CONTENT_LENGTH)
         .iter()
         .any(|told| told != length.as_str())
     {
-        let text = format!("header content-length must be that of the body, {length}");
+        let text = format!("header content-length must match the body length {length}");
         return Err(refused(text));
     }
     let body = (!body.is_empty()).then_some(body);
@@ -270,7 +272,7 @@ fn validate_request(
     })
 }
 
-/// Makes a header's value: its text, and the host's variable behind it.
+/// Builds a header value: its text followed by the host variable.
 fn value(
     header: &HttpHeader,
     env: &BTreeMap<OsString, OsString>,
@@ -284,7 +286,7 @@ fn value(
     let Some(variable) = &header.value_env_var else {
         return HeaderValue::from_bytes(text.as_bytes()).map_err(invalid);
     };
-    // Credentials of the server and of clouds, as the stock server; and those that it does not know.
+    // Rejects credentials of the server and of cloud providers: the stock server's list and ours.
     if CredentialVariable::find(OsStr::new(variable)).is_some() {
         let text = format!(
             "http/request header {name} cannot use executor environment variable {variable}"
@@ -304,7 +306,7 @@ fn value(
     .map_err(refused)?;
     let joined = [text.as_bytes(), secret].concat();
     let mut value = HeaderValue::from_bytes(&joined).map_err(invalid)?;
-    // Not shown, and not kept in the tables of HTTP/2.
+    // Hides the value from logs and from HTTP/2 header tables.
     value.set_sensitive(true);
     Ok(value)
 }
@@ -313,11 +315,11 @@ fn refused(text: String) -> HttpError {
     HttpError::Refused(text)
 }
 
-/// What whole bodies take at once, all together; one more is refused, and can be streamed. A server
-/// answers four of the largest at a time.
+/// Memory limit for all buffered bodies together: four of the maximum size. Larger demand must be
+/// streamed.
 const MAX_BUFFERED_BYTES: usize = 256 << 20;
 
-/// Reads a whole body.
+/// Reads a whole body into memory.
 async fn read_whole_body(
     mut response: Response,
     deadline: RequestDeadline,
@@ -325,7 +327,7 @@ async fn read_whole_body(
 ) -> Result<Bytes, HttpError> {
     let most = limits::MAX_HTTP_BODY_BYTES;
     let too_large = || HttpError::Host(format!("body is larger than {most} bytes: stream it"));
-    // Told before it is read, where that is known.
+    // Reject early if the length is known.
     if response.content_length() > u64::try_from(most).ok() {
         return Err(too_large());
     }
@@ -335,14 +337,14 @@ async fn read_whole_body(
             return Err(too_large());
         }
         if !buffer.push(&part) {
-            let text = "bodies that are read whole take too much memory: stream this one";
+            let text = "buffered bodies exceed the memory limit: stream this one";
             return Err(HttpError::Host(text.to_owned()));
         }
     }
     Ok(buffer.finish())
 }
 
-/// Reads a body as whoever wants it asks for it. Dropping it closes the connection that it comes by.
+/// Streams a body on demand. Dropping the stream closes its connection.
 fn stream_body(response: Response, deadline: RequestDeadline) -> HttpBody {
     try_unfold(response, move |mut response| async move {
         let part = next_chunk(&mut response, deadline).await?;
@@ -361,13 +363,13 @@ async fn next_chunk(
         .map_err(request_error)
 }
 
-/// Room for bodies.
+/// Memory budget of buffered bodies.
 #[derive(Debug, Default)]
 pub(crate) struct BodyMemory {
     reserved: AtomicUsize,
 }
 
-/// A body that grows, and its room.
+/// A growing body that reserves memory from the budget.
 #[derive(Debug)]
 pub(crate) struct BodyBuffer {
     memory: Arc<BodyMemory>,
@@ -388,7 +390,7 @@ impl BodyBuffer {
         self.bytes.len()
     }
 
-    /// Appends a part, if there is room for it.
+    /// Appends a chunk. Returns `false` if the budget is exhausted.
     pub(crate) fn push(&mut self, part: &[u8]) -> bool {
         let before = self
             .memory
@@ -402,7 +404,7 @@ impl BodyBuffer {
         fits
     }
 
-    /// The body is whole. Its room is taken until the last who holds it drops it.
+    /// Returns the body. Its memory stays reserved until the last clone is dropped.
     pub(crate) fn finish(self) -> Bytes {
         Bytes::from_owner(self)
     }

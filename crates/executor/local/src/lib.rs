@@ -1,6 +1,7 @@
-//! The local environment: commands and files of this machine.
+//! The local environment: commands, files, HTTP requests and configuration of this machine.
 //!
-//! Joins what runs processes, what works on files and what describes the host. Not here: the wire, sockets, sessions.
+//! Joins `exec-process`, `exec-fs`, `exec-sandbox` and `exec-proxy` behind the traits of
+//! `exec-env`. Elsewhere: the wire format, transports and sessions.
 
 pub mod backend;
 pub mod catalog;

@@ -1,13 +1,12 @@
 //! Shell snapshots: a login shell's state, captured once and replayed before each command.
 //!
-//! The caller runs [`capture::argv`], hands its output to [`parse::captured`], keeps the result in
-//! a [`cache::SnapshotCache`] and starts commands as [`replay`] rewrites them. Whatever fails on
-//! the way, the command runs unchanged.
+//! [`ShellSnapshots`] runs [`capture::argv`], parses the output with [`capture::parse_capture`],
+//! caches the result in a [`SnapshotCache`] and starts commands as [`replay`] rewrites them. If any
+//! step fails, the command runs unchanged.
 //!
 //! Invariant: a replayed command sees the functions, aliases, options and exported variables that
-//! it would see after the profiles ran; aliases are active exactly if they would be there.
-//! Not here: running shells, time limits, the descriptor that carries the state. Variables that the
-//! profiles do not export, traps and resource limits are not part of the state.
+//! it would see after the profiles ran. Aliases are active exactly if they would be active there.
+//! Variables that the profiles do not export, traps and resource limits are not captured.
 
 pub mod capture;
 pub mod replay;
@@ -52,7 +51,7 @@ use crate::{
     env_policy::child_environment,
 };
 
-/// A shell whose state can be captured.
+/// A shell with a state that can be captured.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum ShellKind {
     /// GNU bash.
@@ -64,7 +63,7 @@ pub enum ShellKind {
 }
 
 impl ShellKind {
-    /// Returns the kind that `shell.name` stands for.
+    /// Parses `shell.name`.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "bash" => Some(Self::Bash),
@@ -75,13 +74,13 @@ impl ShellKind {
     }
 }
 
-/// Tells whether the snapshot changes how `argv` runs, and for which kind of shell.
+/// Returns the shell if the snapshot applies to `argv`.
 ///
-/// It does for the login commands of its shell. A shell takes a third word that looks like a flag
-/// for one, so that the command is elsewhere: such an `argv` is left alone.
+/// It applies to `-lc` commands of its shell. A third argument that looks like a flag is a flag for
+/// the shell, so such an `argv` is not rewritten.
 ///
 /// # Errors
-/// A bad scope is refused even if the snapshot does not apply, an unknown shell only if it does.
+/// An invalid scope is always rejected, an unknown shell only if the snapshot applies.
 pub fn applicable_shell(
     argv: &[String],
     snapshot: &ShellSnapshot,
@@ -105,7 +104,7 @@ pub fn applicable_shell(
     }
 }
 
-/// Why a snapshot request is refused.
+/// Why a snapshot request is rejected.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
@@ -117,13 +116,13 @@ pub enum SnapshotError {
     UnknownShell(String),
 }
 
-/// The flags of the only form of command that is rewritten.
+/// Flags of a login command, the only form that is rewritten.
 pub(super) const LOGIN_COMMAND: &str = "-lc";
 
-/// The descriptor that a replaying shell reads its state from.
+/// Descriptor from which the shell reads its state.
 const STATE_FD: u8 = 9;
 
-/// Captured shell states. Concurrent first uses of one share a capture.
+/// Captured shell states of one session. Concurrent first uses share one capture.
 #[derive(Debug, Default)]
 pub(crate) struct ShellSnapshots {
     cache: Mutex<SnapshotCache<OnceCell<Option<CachedState>>>>,
@@ -135,7 +134,7 @@ struct CachedState {
     memory: OwnedFd,
 }
 
-/// A command that begins in a captured state.
+/// A command rewritten to start from a captured state.
 #[derive(Debug)]
 pub(crate) struct SnapshotReplay {
     pub(crate) argv: Vec<String>,
@@ -144,8 +143,8 @@ pub(crate) struct SnapshotReplay {
 }
 
 impl ShellSnapshots {
-    /// Rewrites a command to begin in its login shell's state. `None`: it runs as it is, because it
-    /// did not ask, the rules do not apply, or the state could not be captured.
+    /// Rewrites a command to start from its login shell's state. Returns `None` if the command runs
+    /// unchanged: no snapshot was requested, it does not apply, or the capture failed.
     pub(crate) async fn replay(
         &self,
         backend: &LocalBackend,
@@ -160,7 +159,7 @@ impl ShellSnapshots {
                 field: "shellSnapshot",
                 reason: error.to_string(),
             })?;
-        // A name of the caller's own would become `$0` of the rewritten command.
+        // A custom `arg0` would become `$0` of the rewritten command.
         let (Some(kind), None) = (applied, &command.arg0) else {
             return Ok(None);
         };
@@ -203,7 +202,8 @@ impl ShellSnapshots {
     }
 }
 
-/// The policy that profiles are run under. A managed network is the command's own, and not there yet.
+/// Returns the sandbox policy for running profiles: that of the command, without a managed network,
+/// which does not exist yet.
 fn sandbox_of(command: &Command) -> Option<Sandbox> {
     let sandbox = command.sandbox.as_deref()?;
     Some(
@@ -227,7 +227,7 @@ async fn capture_state(
     let policy = command.env_policy.as_ref();
     let env = child_environment(host, policy, &command.env, &Metadata::default());
     let env: Vec<(OsString, OsString)> = env.into_iter().collect();
-    // Profiles are run as the command is, under its policy.
+    // Run the profiles under the command's policy.
     let prepared = match sandbox_of(command) {
         Some(sandbox) => {
             let prepared = prepare_sandbox(&backend.sandboxes, &sandbox, cwd, &env, None);
@@ -261,16 +261,21 @@ async fn capture_state(
         .flatten()
         .and_then(|output| capture::parse_capture(&output));
     if captured.is_none() {
-        tracing::debug!(shell = request.shell.path, "shell state was not captured");
+        tracing::debug!(
+            shell = request.shell.path,
+            "failed to capture the shell state"
+        );
     }
     let captured = captured?;
     let memory = sealed_memfd(&captured.restore)
-        .inspect_err(|error| tracing::debug!(%error, "shell state has no memory"))
+        .inspect_err(
+            |error| tracing::debug!(%error, "failed to create the memfd for the shell state"),
+        )
         .ok()?;
     Some(CachedState { captured, memory })
 }
 
-/// Returns everything written to standard output, unless it is too much.
+/// Collects standard output. Returns `None` beyond the size limit.
 async fn collect(process: &dyn ExecProcess) -> Option<Vec<u8>> {
     let follow = Follow {
         from: From::After(OutputSeq(0)),
@@ -286,7 +291,7 @@ async fn collect(process: &dyn ExecProcess) -> Option<Vec<u8>> {
                     return None;
                 }
             }
-            // Descendants of a profile may keep the output open; the shell itself is done.
+            // Descendants of a profile may keep the output open after the shell exited.
             ExecProcessEvent::Exited(..) => return Some(output),
             ExecProcessEvent::Output(_)
             | ExecProcessEvent::Closed(_)
@@ -296,7 +301,7 @@ async fn collect(process: &dyn ExecProcess) -> Option<Vec<u8>> {
     None
 }
 
-/// Memory with this content that nobody can change.
+/// Returns a sealed memfd with this content.
 fn sealed_memfd(content: &[u8]) -> std::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = std::fs::File::from(memfd_create("shell-state", flags)?);

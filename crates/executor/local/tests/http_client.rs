@@ -141,7 +141,7 @@ async fn a_variable_of_the_host_does_not_follow_a_redirection_to_another_host() 
     request.headers[0].name = "x-key".to_owned();
     let serve = async { answer(first.accept().await.unwrap().0, &moved).await };
     let (response, _) = within(async { tokio::join!(client.request(request), serve) }).await;
-    let text = "http/request failed: error following redirect: it would carry a variable of the host to another one";
+    let text = "http/request failed: error following redirect: it would send a host variable to another host";
     assert_eq!(response.unwrap_err(), HttpError::Host(text.to_owned()));
 }
 
@@ -157,7 +157,7 @@ async fn a_length_that_is_not_the_bodys_is_refused() {
         ..HttpRequest::new("POST", "http://127.0.0.1:1/")
     };
     let refusal = client(&[]).request(request).await.unwrap_err();
-    let text = "header content-length must be that of the body, 4".to_owned();
+    let text = "header content-length must match the body length 4".to_owned();
     assert_eq!(refusal, HttpError::Refused(text));
 }
 
@@ -208,7 +208,7 @@ async fn the_hosts_proxy_is_used_unless_the_url_is_exempt() {
 async fn a_proxy_that_cannot_be_used_is_not_gone_around() {
     let client = client(&[("ALL_PROXY", "http://[broken:secret")]);
     let error = within(client.request(HttpRequest::new("GET", "http://127.0.0.1:1/"))).await;
-    let text = "`ALL_PROXY` of the host is not the URL of a proxy".to_owned();
+    let text = "environment variable `ALL_PROXY` is not a valid proxy URL".to_owned();
     assert_eq!(error.unwrap_err(), HttpError::Host(text));
 }
 

@@ -1,4 +1,5 @@
-//! What lies below a root: its plugin, its skills, and the plugins around and below.
+//! Discovery below a capability root: its plugin manifest, its skills, and the manifests of
+//! enclosing and nested plugins.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,7 +16,7 @@ use serde_json::Value;
 
 use super::catalog_reader::{CatalogReader, DiscoveryBudget, RootBundle};
 
-/// How far a walk below a root goes.
+/// Limits of the walk below a root.
 const WALK_OPTIONS: WalkOptions = WalkOptions {
     max_depth: limits::DISCOVERY_DEPTH,
     max_directories: limits::MAX_DISCOVERY_DIRECTORIES,
@@ -24,7 +25,7 @@ const WALK_OPTIONS: WalkOptions = WalkOptions {
     prune_hidden_directories: false,
 };
 
-/// Reads what lies below each root, in their order, a few at a time.
+/// Discovers several roots concurrently. Returns them in request order.
 pub(super) async fn discover(
     files: &Arc<dyn ExecutorFileSystem>,
     roots: Vec<DiscoveryRoot>,
@@ -41,7 +42,7 @@ pub(super) async fn discover(
         .await
 }
 
-/// Reads what lies below one root. Its problems are told in its place.
+/// Discovers one root. Errors become part of the result.
 pub(super) async fn discover_root(
     reader: &CatalogReader,
     budget: DiscoveryBudget,
@@ -65,8 +66,8 @@ pub(super) async fn discover_root(
 }
 
 async fn walk(reader: &CatalogReader, root: &PathUri) -> Result<WalkResult, String> {
-    let told = |error| format!("cannot look at capability root `{root}`: {error}");
-    if !reader.metadata(root).await.map_err(told)?.is_directory {
+    let describe = |error| format!("cannot read capability root `{root}`: {error}");
+    if !reader.metadata(root).await.map_err(describe)?.is_directory {
         return Err(format!("capability root `{root}` is not a directory"));
     }
     let walk = Walk {
@@ -74,7 +75,7 @@ async fn walk(reader: &CatalogReader, root: &PathUri) -> Result<WalkResult, Stri
         options: WALK_OPTIONS,
         sandbox: reader.sandbox.clone(),
     };
-    reader.files.walk(walk).await.map_err(told)
+    reader.files.walk(walk).await.map_err(describe)
 }
 
 async fn read(
@@ -85,11 +86,11 @@ async fn read(
 ) {
     let mut bundle = RootBundle::new(reader, budget);
     for error in &walked.errors {
-        let why = format!("cannot look at `{}`: {}", error.path, error.message);
+        let why = format!("cannot read `{}`: {}", error.path, error.message);
         bundle.warnings.push(why);
     }
     if walked.truncated {
-        let why = format!("there is more below `{}` than is looked at", found.path);
+        let why = format!("`{}` has too many entries: some are ignored", found.path);
         bundle.warnings.push(why);
     }
     let root = &found.path;
@@ -124,7 +125,7 @@ async fn first_manifest(bundle: &mut RootBundle<'_>, root: &PathUri) -> Option<C
     None
 }
 
-/// Finds the plugin that the root lies in.
+/// Finds the manifest of the plugin that encloses the root.
 async fn nearest_manifest(bundle: &mut RootBundle<'_>, root: &PathUri) -> Option<CapabilityFile> {
     let mut above = root.parent();
     while let Some(directory) = above {
@@ -136,8 +137,7 @@ async fn nearest_manifest(bundle: &mut RootBundle<'_>, root: &PathUri) -> Option
     None
 }
 
-/// Picks the manifests of plugins below the root, one of each, and the instructions of skills; both in
-/// the order of URIs.
+/// Selects one manifest per nested plugin and the instruction files of skills, both in URI order.
 fn classify_entries(walked: WalkResult, root: &PathUri) -> (Vec<PathUri>, Vec<PathUri>) {
     let mut nested: BTreeMap<String, (usize, PathUri)> = BTreeMap::new();
     let mut skills = Vec::new();
@@ -189,7 +189,7 @@ async fn declared(
         DeclaredFile::Inline => return None,
         DeclaredFile::Default => root.join(usual).ok()?,
         DeclaredFile::Invalid(why) => {
-            let why = format!("`{}`: {why}; `{usual}` is taken instead", manifest.path);
+            let why = format!("`{}`: {why}; using `{usual}` instead", manifest.path);
             bundle.warnings.push(why);
             root.join(usual).ok()?
         }
@@ -210,23 +210,23 @@ async fn skill(bundle: &mut RootBundle<'_>, path: PathUri) -> Option<SkillFiles>
     })
 }
 
-/// The file that makes a directory a skill.
+/// File that makes a directory a skill.
 const INSTRUCTIONS: &str = "SKILL.md";
-/// What describes a skill further, from its directory.
+/// Optional metadata file of a skill, relative to its directory.
 const METADATA: &str = "agents/openai.yaml";
-/// Where a plugin's MCP servers are declared, if its manifest does not say.
+/// Default location of a plugin's MCP servers.
 const MCP_CONFIG: &str = ".mcp.json";
-/// Where a plugin's apps are declared, if its manifest does not say.
+/// Default location of a plugin's apps.
 const APPS_CONFIG: &str = ".app.json";
 
-/// Where a plugin's manifest may lie below its root. The first that is there counts.
+/// Locations of a manifest below its plugin root. The first existing one is used.
 pub(super) const MANIFEST_PATHS: [&str; 3] = [
     ".codex-plugin/plugin.json",
     ".claude-plugin/plugin.json",
     ".cursor-plugin/plugin.json",
 ];
 
-/// Returns the root of the plugin whose manifest this is, and which of [`MANIFEST_PATHS`] it lies in.
+/// Returns the plugin root of a manifest path, and the index in [`MANIFEST_PATHS`].
 pub(super) fn plugin_root(manifest: &PathUri) -> Option<(PathUri, usize)> {
     let directory = manifest.parent()?;
     let place = [&*directory.file_name()?, b"/", &*manifest.file_name()?].concat();
@@ -237,20 +237,20 @@ pub(super) fn plugin_root(manifest: &PathUri) -> Option<(PathUri, usize)> {
     Some((root, place))
 }
 
-/// What a manifest says about a further file.
+/// Location of a file that a manifest declares.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum DeclaredFile {
-    /// It lies here.
+    /// At this path.
     At(PathUri),
-    /// What it would hold is in the manifest itself.
+    /// Inline in the manifest.
     Inline,
-    /// Nothing: it lies where such files usually do.
+    /// Not declared: at the default location.
     Default,
-    /// Something that is no place below the root, and why.
+    /// Invalid path, with the reason.
     Invalid(&'static str),
 }
 
-/// Reads where the manifest of `root` says that its MCP servers are declared.
+/// Returns where the manifest of `root` declares its MCP servers.
 pub(super) fn mcp_config(manifest: &str, root: &PathUri) -> DeclaredFile {
     match member(manifest, "mcpServers") {
         Some(Value::Object(_)) => DeclaredFile::Inline,
@@ -259,7 +259,7 @@ pub(super) fn mcp_config(manifest: &str, root: &PathUri) -> DeclaredFile {
     }
 }
 
-/// Reads where the manifest of `root` says that its apps are declared.
+/// Returns where the manifest of `root` declares its apps.
 pub(super) fn apps_config(manifest: &str, root: &PathUri) -> DeclaredFile {
     match member(manifest, "apps") {
         Some(Value::String(text)) => path_below(root, &text),
@@ -274,21 +274,21 @@ fn member(manifest: &str, name: &str) -> Option<Value> {
 
 fn path_below(root: &PathUri, text: &str) -> DeclaredFile {
     let Some(names) = text.strip_prefix("./") else {
-        return DeclaredFile::Invalid("a path in a manifest begins with `./`");
+        return DeclaredFile::Invalid("a path in a manifest must begin with `./`");
     };
     let is_name = |name: &str| !matches!(name, "" | ".");
-    // Behind `./`, what begins with a slash would still be absolute.
+    // After `./`, a leading slash would still make the path absolute.
     let leaves = names.starts_with('/') || names.split('/').any(|name| name == "..");
     if leaves || !names.split('/').any(is_name) {
-        return DeclaredFile::Invalid("a path in a manifest stays below the root");
+        return DeclaredFile::Invalid("a path in a manifest must stay below the root");
     }
     root.join(names).map_or(
-        DeclaredFile::Invalid("a path in a manifest is one that can be"),
+        DeclaredFile::Invalid("a path in a manifest must be valid"),
         DeclaredFile::At,
     )
 }
 
-/// What a manifest says for people. Anything else in it is not looked at.
+/// Display fields of a manifest. Other fields are ignored.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PluginManifest {
@@ -296,7 +296,7 @@ pub(super) struct PluginManifest {
     name: String,
     #[serde(default)]
     interface: Option<ManifestInterface>,
-    /// Only looked at: a manifest with anything but a path here is not one.
+    /// Only validated: the manifest is invalid unless this is a path.
     #[serde(default, rename = "apps")]
     _apps: Option<String>,
 }
@@ -309,12 +309,12 @@ struct ManifestInterface {
 }
 
 impl PluginManifest {
-    /// Reads a manifest; `None` if it is not one.
+    /// Parses a manifest. Returns `None` if it is invalid.
     pub(super) fn parse(text: &str) -> Option<Self> {
         object(text)
     }
 
-    /// The plugin's name for people.
+    /// Returns the display name of the plugin.
     pub(super) fn display_name(&self, root: &PathUri) -> String {
         let interface = self.interface.as_ref();
         let shown = interface.and_then(|interface| interface.display_name.as_deref());
@@ -325,20 +325,20 @@ impl PluginManifest {
     }
 }
 
-/// A manifest of which only the name matters.
+/// Name field of a manifest.
 #[derive(Deserialize)]
 struct ManifestName {
     #[serde(default)]
     name: String,
 }
 
-/// Reads the name that a plugin gives to its skills; `None` if the manifest has none to give.
+/// Returns the namespace of a plugin's skills. Returns `None` if the manifest is invalid.
 pub(super) fn namespace(manifest: &str, root: &PathUri) -> Option<String> {
     let manifest: ManifestName = object(manifest)?;
     Some(name_or_directory(&manifest.name, root))
 }
 
-/// An array would do for a derived struct, and is no manifest.
+/// Parses a JSON object. serde would also accept an array for a struct.
 fn object<T: for<'a> Deserialize<'a>>(text: &str) -> Option<T> {
     let is_object = text.trim_start().starts_with('{');
     is_object.then(|| serde_json::from_str(text).ok()).flatten()

@@ -1,4 +1,4 @@
-//! Text of files, bounded, under a policy.
+//! Reads text files under a sandbox policy and within size limits.
 
 use std::sync::{
     Arc,
@@ -21,14 +21,14 @@ pub(super) struct CatalogReader {
     pub(super) sandbox: Option<Box<Sandbox>>,
 }
 
-/// What became of reading a file.
+/// Result of reading a file.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum FileRead {
-    /// What it holds.
+    /// Content of the file.
     Text(String),
-    /// Nothing is there, or no regular file.
+    /// The file does not exist or is not a regular file.
     Missing,
-    /// It is there and cannot be had, and why.
+    /// The file exists but cannot be read, with the reason.
     Unreadable(String),
 }
 
@@ -38,7 +38,7 @@ impl CatalogReader {
         Self { files, sandbox }
     }
 
-    /// Reads a regular file of at most `most` bytes, perhaps behind links.
+    /// Reads a regular file of at most `most` bytes. Follows symlinks.
     pub(super) async fn text(&self, path: &PathUri, most: u64) -> FileRead {
         let bytes = match self.bytes(path, most).await {
             Ok(Some(bytes)) => bytes,
@@ -46,7 +46,7 @@ impl CatalogReader {
                 return FileRead::Unreadable(format!("`{path}` is larger than {most} bytes"));
             }
             Err(FileError::NotFound(_)) => return FileRead::Missing,
-            // It may be a directory or a pipe, which is no file to read and no problem.
+            // A directory or pipe is not an error: it is treated as missing.
             Err(error) => {
                 return match self.metadata(path).await {
                     Ok(found) if !found.is_file => FileRead::Missing,
@@ -63,7 +63,7 @@ impl CatalogReader {
         )
     }
 
-    /// Reads a file; `None` if it has more than `most` bytes.
+    /// Reads a file. Returns `None` if it has more than `most` bytes.
     async fn bytes(&self, path: &PathUri, most: u64) -> Result<Option<Vec<u8>>, FileError> {
         let open = Open {
             path: path.clone(),
@@ -103,18 +103,18 @@ impl CatalogReader {
     }
 }
 
-/// Takes files for one root, and remembers what was left out.
+/// Collects the files of one root within its limits, and warnings about omitted files.
 #[derive(Debug)]
 pub(super) struct RootBundle<'a> {
     reader: &'a CatalogReader,
     budget: DiscoveryBudget,
-    /// Bytes that this root may still take.
+    /// Remaining bytes of this root.
     left: usize,
-    /// What was left out, for people.
+    /// Warnings about omitted files.
     pub(super) warnings: Vec<String>,
 }
 
-/// What all roots of one answer may take together. Clones share it.
+/// Byte budget of all roots of one response. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct DiscoveryBudget(Arc<AtomicUsize>);
 
@@ -125,7 +125,7 @@ impl Default for DiscoveryBudget {
 }
 
 impl DiscoveryBudget {
-    /// Takes so many bytes, if there are as many left.
+    /// Takes bytes from the budget, if enough remain.
     pub(super) fn take(&self, bytes: usize) -> bool {
         let less = |left: usize| left.checked_sub(bytes);
         let taken = self
@@ -134,7 +134,7 @@ impl DiscoveryBudget {
         taken.is_ok()
     }
 
-    /// Gives back what an answer turned out not to hold.
+    /// Returns unused bytes to the budget.
     pub(super) fn refund(&self, bytes: usize) {
         self.0.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -150,7 +150,7 @@ impl<'a> RootBundle<'a> {
         }
     }
 
-    /// Takes a file if it is there, is text and fits. Why it was left out becomes a warning.
+    /// Adds a file if it exists, is text and fits. Records a warning if it is omitted.
     pub(super) async fn take(&mut self, path: PathUri) -> Option<CapabilityFile> {
         let most = limits::MAX_DISCOVERY_FILE_BYTES;
         let contents = match self.reader.text(&path, most).await {
@@ -163,13 +163,13 @@ impl<'a> RootBundle<'a> {
         };
         let Some(left) = self.left.checked_sub(contents.len()) else {
             let most = limits::MAX_DISCOVERY_ROOT_BYTES;
-            let why = format!("`{path}` is left out: the root's files exceed {most} bytes");
+            let why = format!("`{path}` is omitted: the root's files exceed {most} bytes");
             self.warnings.push(why);
             return None;
         };
         if !self.budget.take(json_len(&contents)) {
             let most = limits::MAX_DISCOVERY_BYTES;
-            let why = format!("`{path}` is left out: the files of all roots exceed {most} bytes");
+            let why = format!("`{path}` is omitted: the files of all roots exceed {most} bytes");
             self.warnings.push(why);
             return None;
         }
@@ -178,7 +178,7 @@ impl<'a> RootBundle<'a> {
     }
 }
 
-/// Bytes that a text takes in an answer: JSON escapes some of it.
+/// Returns the length of a text in a JSON response, including escapes.
 pub(super) fn json_len(text: &str) -> usize {
     let bytes = text.bytes().map(|byte| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,

@@ -1,4 +1,5 @@
-//! The configuration of Codex on this machine, layer by layer.
+//! `environmentConfig/read`: selected keys of the effective configuration layers, and requirements
+//! derived from the managed configuration.
 
 mod config_layers;
 mod project_layers;
@@ -19,7 +20,7 @@ use toml::{Table, Value};
 use self::config_layers::{ConfigLayers, ConfigLoadError, LayerPosition, LoadedLayer};
 use super::{CatalogConfig, run_blocking};
 
-/// Reads the configuration that counts in a directory.
+/// Reads the configuration that applies to a directory.
 pub(super) async fn read(
     catalog: &CatalogConfig,
     read: ReadEnvironmentConfig,
@@ -64,7 +65,7 @@ fn uri(path: &Path) -> Result<PathUri, FileError> {
     PathUri::from_native(path).map_err(|error| FileError::Host(error.to_string()))
 }
 
-/// Keeps the layers in which something is selected. A client's own layers come after the machine's.
+/// Returns the layers with selected keys. Cloud layers are inserted above the machine's.
 fn stack(layers: &[LoadedLayer], paths: &[Vec<String>]) -> Result<ConfigStack, FileError> {
     let mut stack = ConfigStack::default();
     for layer in layers {
@@ -88,11 +89,10 @@ fn text(values: &Table) -> Result<String, FileError> {
     toml::to_string(values).map_err(|error| FileError::Host(error.to_string()))
 }
 
-/// Returns what the paths select, in the order of the layer.
+/// Returns the selected keys in the order of the layer.
 ///
-/// Where a path goes on below something that is no table, that something is selected: it stands in the
-/// way of tables in lower layers. Where it goes on below a table that has no such key, the table is
-/// selected and empty.
+/// A path that continues below a non-table value selects that value, because it overrides tables in
+/// lower layers. A path that continues below a table without such a key selects an empty table.
 fn selected(layer: &Table, paths: &[Vec<String>]) -> Table {
     let paths: Vec<&[String]> = paths.iter().map(Vec::as_slice).collect();
     select_below(layer, &paths)
@@ -116,7 +116,7 @@ fn select_below(table: &Table, paths: &[&[String]]) -> Table {
     found
 }
 
-/// The keys of a managed configuration that are demands.
+/// Keys of a managed configuration that become requirements.
 #[derive(Debug, Deserialize)]
 struct ManagedConfig {
     approval_policy: Option<ApprovalPolicy>,
@@ -161,7 +161,7 @@ enum SandboxMode {
     DangerFullAccess,
 }
 
-/// What is demanded, in the words of `requirements.toml`.
+/// Derived requirements with the keys of `requirements.toml`.
 #[derive(Debug, Serialize)]
 struct ManagedRequirements {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -172,17 +172,17 @@ struct ManagedRequirements {
     allowed_sandbox_modes: Option<Vec<SandboxMode>>,
 }
 
-/// Makes requirements of a managed configuration. What cannot be understood fails: a demand that nobody
-/// sees would not be kept.
+/// Derives requirements from a managed configuration: only the configured values stay allowed.
+/// Invalid values are an error, because an ignored requirement would not be enforced.
 fn managed_requirements(managed: &Table) -> Result<Table, ConfigLoadError> {
     let unreadable = |error: String| {
         ConfigLoadError::Unreadable(format!(
-            "managed_config.toml makes no requirements: {error}"
+            "cannot derive requirements from managed_config.toml: {error}"
         ))
     };
     let managed = ManagedConfig::deserialize(managed.clone());
     let managed = managed.map_err(|error| unreadable(error.to_string()))?;
-    // Asking after a failure is asking on request, since the former is not offered any more.
+    // `on-failure` was removed and means `on-request`.
     let policy = managed.approval_policy.map(|policy| {
         let is_on_failure = matches!(policy, ApprovalPolicy::OnFailure);
         [if is_on_failure {
@@ -193,12 +193,12 @@ fn managed_requirements(managed: &Table) -> Result<Table, ConfigLoadError> {
     });
     let reviewers = managed.approvals_reviewer.map(|reviewer| match reviewer {
         ApprovalsReviewer::User => vec![ApprovalsReviewer::User],
-        // People may always be asked instead.
+        // A human reviewer is always allowed.
         ApprovalsReviewer::AutoReview => vec![reviewer, ApprovalsReviewer::User],
     });
     let modes = managed.sandbox_mode.map(|mode| match mode {
         SandboxMode::ReadOnly => vec![mode],
-        // Less may always be asked for.
+        // A more restrictive mode is always allowed.
         SandboxMode::WorkspaceWrite | SandboxMode::DangerFullAccess => {
             vec![SandboxMode::ReadOnly, mode]
         }

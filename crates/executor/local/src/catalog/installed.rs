@@ -1,4 +1,4 @@
-//! What is installed for the account: skills of its own, and plugins with theirs.
+//! Installed capabilities of the account: its skills, and plugins with their skills.
 
 mod plugin_cache;
 mod skill_metadata;
@@ -28,7 +28,7 @@ use crate::catalog::{
     run_blocking,
 };
 
-/// Lists what is installed. What cannot be read is left out and warned of.
+/// Lists installed skills and plugins. Unreadable ones are omitted with a warning.
 pub(super) async fn discover(
     catalog: &CatalogConfig,
     sandbox: Option<Box<Sandbox>>,
@@ -46,7 +46,7 @@ pub(super) async fn discover(
     found
 }
 
-/// Where skills outside of plugins may lie, under the names that clients know.
+/// Returns the skill directories outside plugins, with the ids that clients know.
 fn skill_roots(catalog: &CatalogConfig) -> Vec<(&'static str, std::path::PathBuf)> {
     let user = catalog.user_home.as_deref();
     let user = user.map(|home| ("user-agent-skills", home.join(".agents/skills")));
@@ -63,7 +63,7 @@ async fn add_skills(
     path: PathUri,
     found: &mut DiscoveredCapabilities,
 ) {
-    // Few accounts have all of these directories.
+    // Most accounts lack some of these directories.
     match reader.metadata(&path).await {
         Ok(metadata) if metadata.is_directory => {}
         Ok(_) | Err(_) => return,
@@ -139,7 +139,7 @@ async fn plugin(
     (Some(plugin), warnings)
 }
 
-/// Makes skills of what lies below a root, aside: their authors decide how long that takes.
+/// Parses the skills of a root on the blocking pool, because their files are untrusted.
 async fn read_skills(
     discovered: DiscoveredRoot,
     root: Option<SkillRoot>,
@@ -149,7 +149,7 @@ async fn read_skills(
     read.unwrap_or_else(|lost| (Vec::new(), Some(format!("`{path}`: {lost}"))))
 }
 
-/// Makes skills of what lies below a root; and one warning for everything that could not be read.
+/// Parses the skills of a root. Returns one warning for all failures.
 fn skills_of(
     discovered: &DiscoveredRoot,
     root: Option<&SkillRoot>,
@@ -175,7 +175,7 @@ fn skills_of(
     (skills, warning)
 }
 
-/// What the files of a root take in an answer.
+/// Returns the response size of a root's files.
 fn root_bytes(discovered: &DiscoveredRoot) -> usize {
     let file = |file: &CapabilityFile| json_len(&file.contents);
     let optional = |further: &Option<CapabilityFile>| further.as_ref().map_or(0, file);
@@ -183,12 +183,12 @@ fn root_bytes(discovered: &DiscoveredRoot) -> usize {
     let plugin = discovered.plugin.as_ref().map_or(0, |plugin| {
         optional(&plugin.mcp_config) + optional(&plugin.apps_config)
     });
-    // The plugin's own manifest is among these, and counts once.
+    // Includes the plugin's own manifest, which counts once.
     let manifests: usize = discovered.namespace_manifests.iter().map(file).sum();
     discovered.skills.iter().map(skill).sum::<usize>() + plugin + manifests
 }
 
-/// What of it skills still say.
+/// Returns the response size of parsed skills.
 fn response_bytes(skills: &[InstalledSkill]) -> usize {
     let bytes = |skill: &InstalledSkill| {
         let short = skill.short_description.as_deref().map_or(0, json_len);
@@ -197,20 +197,18 @@ fn response_bytes(skills: &[InstalledSkill]) -> usize {
     skills.iter().map(bytes).sum()
 }
 
-/// Why a file makes no skill. Its author must act.
+/// Why a file is not a valid skill. Its author must act.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 enum SkillError {
-    /// Caller: it does not say what it must.
+    /// Caller: the front matter is invalid.
     #[error(transparent)]
     FrontMatter(#[from] FrontMatterError),
     /// Caller: the name is too long.
-    #[error(
-        "its name is longer than {MAX_NAME} characters, or {MAX_QUALIFIED_NAME} with its plugin's"
-    )]
+    #[error("its name exceeds {MAX_NAME} characters, or {MAX_QUALIFIED_NAME} with the plugin name")]
     LongName,
 }
 
-/// Makes a skill of its files, named after the plugin that it lies in.
+/// Parses a skill. Its name is qualified with the enclosing plugin.
 fn parse_skill(
     files: &SkillFiles,
     namespaces: &SkillNamespaces,
@@ -252,7 +250,7 @@ fn directory_name(instructions: &PathUri) -> String {
     String::from_utf8_lossy(&name.unwrap_or_default()).into_owned()
 }
 
-/// The plugins around and below a root, by the directories they begin at.
+/// Enclosing and nested plugins of a root, by their directory.
 #[derive(Debug)]
 struct SkillNamespaces(Vec<(PathUri, String)>);
 
@@ -266,7 +264,7 @@ impl SkillNamespaces {
         Self(manifests.iter().filter_map(namespace).collect())
     }
 
-    /// Returns the name of the innermost plugin that a path lies in.
+    /// Returns the innermost plugin that encloses a path.
     fn enclosing(&self, path: &PathUri) -> Option<&str> {
         let enclosing = self.0.iter().filter(|(root, _)| root.contains(path));
         let innermost = enclosing.max_by_key(|(root, _)| root.as_str().len());
@@ -274,9 +272,9 @@ impl SkillNamespaces {
     }
 }
 
-/// Longest name of a skill: as the stock server.
+/// Maximum length of a skill name, as in the stock server.
 const MAX_NAME: usize = 64;
-/// Longest name of a skill with its plugin's before it: as the stock server.
+/// Maximum length of a qualified skill name, as in the stock server.
 const MAX_QUALIFIED_NAME: usize = 129;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Memory for file content on its way to a client: bounded, and given back when it was sent.
+//! Memory limits for file content on its way to a client. Permits are released when the content was
+//! sent.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,12 +8,12 @@ use exec_env::filesystem::FileError;
 use exec_wire::limits;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Blocks that are not worth keeping.
+/// Blocks up to this size are not pooled.
 const SMALL_BLOCK_BYTES: usize = 128 << 10;
-/// Blocks that are kept for the next reader.
+/// Maximum number of pooled blocks.
 const MAX_POOLED_BLOCKS: usize = 4;
 
-/// What all file systems of a server share.
+/// Memory shared by all file systems of a server.
 #[derive(Debug)]
 pub(super) struct ServerMemory {
     large: Arc<Semaphore>,
@@ -28,16 +29,16 @@ impl Default for ServerMemory {
     }
 }
 
-/// The memory of one session.
+/// Memory of one session.
 #[derive(Clone, Debug)]
 pub(super) struct ContentMemory {
     shared: Arc<ServerMemory>,
-    /// Absent: content is the caller's, who may keep it.
+    /// Flow-control window. Absent if the caller keeps the content.
     window: Option<Arc<Semaphore>>,
 }
 
 impl ContentMemory {
-    /// Memory for content that is kept for as long as somebody likes.
+    /// Creates memory without a limit, for callers that keep content.
     pub(super) fn unbounded() -> Self {
         Self {
             shared: Arc::default(),
@@ -45,7 +46,7 @@ impl ContentMemory {
         }
     }
 
-    /// Memory for content that is sent on and dropped.
+    /// Creates memory with a window, for content that is sent and dropped.
     pub(super) fn bounded(shared: Arc<ServerMemory>) -> Self {
         Self {
             shared,
@@ -53,7 +54,7 @@ impl ContentMemory {
         }
     }
 
-    /// Memory for another session of the same kind.
+    /// Creates the memory of another session with the same limits.
     pub(super) fn for_new_session(&self) -> Self {
         match self.window {
             Some(_) => Self::bounded(Arc::clone(&self.shared)),
@@ -61,8 +62,8 @@ impl ContentMemory {
         }
     }
 
-    /// Takes room for `bytes`, when earlier content was sent. A large file takes the whole window
-    /// and its share of what large files may take on the server.
+    /// Waits until the window has `bytes` free. A large file takes the whole window and its share
+    /// of the server's limit for large files.
     pub(super) async fn acquire(&self, bytes: u64) -> Result<MemoryPermit, FileError> {
         let Some(window) = &self.window else {
             return Ok(MemoryPermit::default());
@@ -74,7 +75,7 @@ impl ContentMemory {
             let wanted = permits(bytes.min(limits::LARGE_FILES_BYTES));
             let large = Arc::clone(&self.shared.large).try_acquire_many_owned(wanted);
             Some(large.map_err(|_| {
-                let text = "too many large files are being read: read this one by blocks";
+                let text = "too many large files are being read: read this one in blocks";
                 FileError::Host(text.to_owned())
             })?)
         } else {
@@ -86,7 +87,7 @@ impl ContentMemory {
         })
     }
 
-    /// Returns what a block takes: more than its length, if its memory is to be used again.
+    /// Returns the memory cost of a block. Pooled blocks have a fixed size above their length.
     pub(super) fn block_cost(length: usize) -> u64 {
         let bytes = if length > SMALL_BLOCK_BYTES {
             limits::MAX_BLOCK_BYTES
@@ -96,7 +97,7 @@ impl ContentMemory {
         bytes as u64
     }
 
-    /// Takes a block to read into.
+    /// Returns a block to read into.
     pub(super) fn block(&self, length: usize) -> BlockBuffer {
         let buffer = if length > SMALL_BLOCK_BYTES {
             let pooled = self.shared.pooled();
@@ -126,14 +127,14 @@ fn permits(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Room for content, until it was sent.
+/// Reserved memory for content until it is sent.
 #[derive(Debug, Default)]
 pub(super) struct MemoryPermit {
     _permits: [Option<OwnedSemaphorePermit>; 2],
 }
 
 impl MemoryPermit {
-    /// Makes bytes that hold the room until the last of them is dropped.
+    /// Returns bytes that hold the permit until their last clone is dropped.
     pub(super) fn attach(self, content: impl AsRef<[u8]> + Send + 'static) -> Bytes {
         Bytes::from_owner(PermittedContent {
             content,
@@ -153,7 +154,7 @@ impl<T: AsRef<[u8]>> AsRef<[u8]> for PermittedContent<T> {
     }
 }
 
-/// A block whose memory is used again. It is cleared once, not for every reader.
+/// A block with a pooled buffer. The buffer is zeroed once, not for every read.
 #[derive(Debug)]
 pub(super) struct BlockBuffer {
     buffer: Vec<u8>,
@@ -162,13 +163,13 @@ pub(super) struct BlockBuffer {
 }
 
 impl BlockBuffer {
-    /// Returns what is to be filled.
+    /// Returns the buffer to fill.
     pub(super) fn space(&mut self) -> &mut [u8] {
         let length = self.length.min(self.buffer.len());
         &mut self.buffer[..length]
     }
 
-    /// Keeps what was filled.
+    /// Shortens the block to the filled length.
     pub(super) fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);
     }

@@ -1,4 +1,5 @@
-//! Operations that nothing restricts, each on the thread that suits it.
+//! Unsandboxed operations: served from kernel memory, on the blocking pool or through the write
+//! queue.
 
 use std::{os::fd::OwnedFd, sync::Arc};
 
@@ -16,10 +17,10 @@ use super::{
     write_queue::{BlockingPool, WriteQueue},
 };
 
-/// Content that is read in one go with the opening, whoever else reads.
+/// Files up to this size are read together with opening them, without a memory permit.
 const SMALL_FILE_BYTES: u64 = 64 << 10;
 
-/// The files of this machine, as one session uses them. Clones share everything.
+/// Unsandboxed file access of one session. Clones share all state.
 #[derive(Clone, Debug)]
 pub(super) struct DirectFs {
     queue: WriteQueue,
@@ -42,12 +43,12 @@ impl DirectFs {
         }
     }
 
-    /// Makes one for another session.
+    /// Creates one for another session.
     pub(super) fn for_new_session(&self) -> Self {
         Self::with(self.memory.for_new_session(), Arc::clone(&self.cached))
     }
 
-    /// Runs something that only reads.
+    /// Runs a read on the blocking pool.
     pub(super) fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Stop) -> Result<T, FileError> + Send + 'static,
@@ -55,7 +56,7 @@ impl DirectFs {
         self.pool.run(work)
     }
 
-    /// Runs something in line.
+    /// Runs an operation through the write queue.
     pub(super) fn enqueue<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Stop) -> Result<T, FileError> + Send + 'static,
@@ -109,12 +110,12 @@ impl DirectFs {
 
     async fn read_large(&self, file: WholeFile) -> Result<Bytes, FileError> {
         let permit = self.memory.acquire(file.size()).await?;
-        // The room goes along: whoever gives up does not stop what is read.
+        // The permit moves into the task, because dropping the future does not stop the read.
         let read = move |_: &_| Ok(permit.attach(file.read()?));
         self.pool.run(read).await
     }
 
-    /// Takes a file that was opened at `path`. May wait for the disk.
+    /// Wraps a file that was opened at `path`. May block on the disk.
     pub(super) fn open_file(&self, file: BlockFile, path: &PathUri) -> Arc<dyn OpenFile> {
         self.cached.learn(path);
         Arc::new(LocalOpenFile {
@@ -127,7 +128,7 @@ impl DirectFs {
     }
 }
 
-/// A file that is to be read whole.
+/// A whole file: content of a small one, or a large one still to be read.
 enum WholeRead {
     Small(Vec<u8>),
     Large(WholeFile),
@@ -156,7 +157,7 @@ impl OpenFile for LocalOpenFile {
             if let Some(read) = cached.block(&file, offset, block.space()) {
                 return Ok(file_block(block, read, length, permit));
             }
-            // The room goes along: whoever gives up does not stop what is read.
+            // The permit moves into the task, because dropping the future does not stop the read.
             let read = pool.run(move |_| {
                 let read = file.read_block(offset, block.space())?;
                 Ok(file_block(block, read, length, permit))

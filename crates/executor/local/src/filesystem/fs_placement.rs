@@ -1,4 +1,4 @@
-//! Where an operation is done: here, or by a process that its policy encloses.
+//! Decides whether an operation runs directly or in a sandboxed fs worker.
 
 use std::sync::Arc;
 
@@ -19,32 +19,32 @@ use tokio::runtime::Handle;
 
 use super::direct_fs::DirectFs;
 
-/// Who sees to it that policies are kept.
+/// How policies are enforced.
 #[derive(Clone, Debug, Default)]
 pub(super) enum PolicyEnforcement {
-    /// Nobody: a policy that restricts anything is refused.
+    /// Not at all: restrictive policies are rejected.
     #[default]
     Unavailable,
-    /// The kernel.
+    /// By fs workers that the kernel confines.
     Enforced {
-        /// Says what a policy comes to.
+        /// Plans sandboxes.
         sandboxes: Sandboxes,
-        /// Does what is asked under it.
+        /// Runs operations in fs workers.
         files: Files,
     },
 }
 
-/// Where an operation is done.
+/// Where an operation runs.
 pub(super) enum FsPlacement {
-    /// Nothing restricts it.
+    /// In this process: no policy restricts it.
     Direct,
-    /// By a process that is enclosed.
+    /// In a sandboxed fs worker.
     Sandboxed(SandboxedOperation),
 }
 
 impl PolicyEnforcement {
-    /// Tells where an operation is done. What a policy comes to depends on the files that are there,
-    /// so the answer holds for one operation.
+    /// Resolves where an operation runs. The plan depends on existing files, so the result is valid
+    /// for one operation.
     pub(super) async fn resolve(
         &self,
         sandbox: &Sandbox,
@@ -62,7 +62,7 @@ impl PolicyEnforcement {
             if is_free {
                 return Ok(FsPlacement::Direct);
             }
-            return refuse("nobody enforces policies here");
+            return refuse("policies cannot be enforced by this file system");
         };
         let plan = sandboxes.plan_for_files(sandbox, need).await?;
         Ok(plan.map_or(FsPlacement::Direct, |plan| {
@@ -71,7 +71,7 @@ impl PolicyEnforcement {
         }))
     }
 
-    /// Tells where an operation is done whose turn has come: on a thread that may block.
+    /// Resolves where an operation runs. Blocks.
     pub(super) fn resolve_blocking(
         &self,
         sandbox: &Sandbox,
@@ -81,7 +81,7 @@ impl PolicyEnforcement {
     }
 }
 
-/// Operations under one plan.
+/// An operation in an fs worker under one plan.
 #[derive(Clone, Debug)]
 pub(super) struct SandboxedOperation {
     pub(super) files: Files,
@@ -89,13 +89,14 @@ pub(super) struct SandboxedOperation {
 }
 
 impl SandboxedOperation {
-    /// Changes something, when its turn has come: on a thread that may block.
+    /// Runs a change. Blocks.
     pub(super) fn change_blocking(self, request: Request, data: Bytes) -> Result<(), FileError> {
         let called = self.files.call(self.plan, request, data);
         Handle::current().block_on(called)?.into_result()
     }
 
-    /// Reads a whole file; a large one from what was opened, when `here` has room for it.
+    /// Reads a whole file. Reads a large file from the descriptor that the worker opened, when
+    /// `direct` grants the memory.
     pub(super) fn read_file(self, direct: DirectFs, read: ReadFile) -> FileFuture<Bytes> {
         async move {
             match self.files.read_file(self.plan, read.clone()).await? {
@@ -106,7 +107,7 @@ impl SandboxedOperation {
         .boxed()
     }
 
-    /// Opens a file whose turn has come: on a thread that may block.
+    /// Opens a file. Blocks.
     pub(super) fn open_blocking(
         self,
         direct: &DirectFs,

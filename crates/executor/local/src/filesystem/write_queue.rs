@@ -1,4 +1,4 @@
-//! Changes of files, one after the other.
+//! Serial write queue for changes of one session, and the blocking pool for its other operations.
 
 use std::{
     collections::VecDeque,
@@ -16,10 +16,10 @@ use tokio::{
     task::spawn_blocking,
 };
 
-/// Changes that may wait for their turn; one more is refused.
+/// Maximum number of queued changes.
 const MAX_QUEUED: usize = 8192;
 
-/// Runs changes in the order in which they were called, on one thread at a time. Clones share it.
+/// Runs changes in call order, one at a time, on the blocking pool. Clones share the queue.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WriteQueue(Arc<Mutex<State>>);
 
@@ -41,7 +41,7 @@ impl fmt::Debug for State {
 }
 
 impl WriteQueue {
-    /// Puts a change in line. If its future is dropped before it begins, it does not begin.
+    /// Queues a change. Dropping its future before it starts cancels it.
     pub(super) fn push<T: Send + 'static>(
         &self,
         change: impl FnOnce(&Stop) -> Result<T, FileError> + Send + 'static,
@@ -51,17 +51,17 @@ impl WriteQueue {
         let stop_handle = stop.stop();
         let job = Box::new(move || {
             if !reply.is_closed() {
-                // Whoever gave up needs no answer.
+                // Sending fails only if the caller dropped its future.
                 drop(reply.send(change(&stop_handle)));
             }
         });
         if !self.try_enqueue(job) {
-            let text = format!("more than {MAX_QUEUED} changes of files wait for their turn");
+            let text = format!("more than {MAX_QUEUED} file changes are queued");
             return ready(Err(FileError::Host(text))).boxed();
         }
         async move {
             let _stop = stop;
-            let lost = |_| Err(FileError::Host("change of files was lost".to_owned()));
+            let lost = |_| Err(FileError::Host("file change did not complete".to_owned()));
             outcome.await.unwrap_or_else(lost)
         }
         .boxed()
@@ -83,14 +83,14 @@ impl WriteQueue {
 
     fn run(&self) {
         while let Some(job) = self.next() {
-            // A change that panics loses its own answer, and holds up nobody.
+            // A panicking change fails alone; later changes still run.
             if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                tracing::error!("change of files panicked");
+                tracing::error!("file change panicked");
             }
         }
     }
 
-    /// Takes the next change; without one, the line stands still.
+    /// Takes the next change, or marks the queue as idle.
     fn next(&self) -> Option<Job> {
         let mut state = self.lock();
         let job = state.waiting.pop_front();
@@ -103,7 +103,7 @@ impl WriteQueue {
     }
 }
 
-/// Asks for work to stop when it is dropped.
+/// Requests a stop when dropped.
 #[derive(Debug, Default)]
 pub(super) struct StopOnDrop(Stop);
 
@@ -119,7 +119,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Threads that may block, for one session: so many at a time. Clones share them.
+/// Runs blocking work of one session with a limit on concurrency. Clones share the limit.
 #[derive(Clone, Debug)]
 pub(super) struct BlockingPool(Arc<Semaphore>);
 
@@ -130,8 +130,8 @@ impl Default for BlockingPool {
 }
 
 impl BlockingPool {
-    /// Runs work that may block. It is asked to stop when the future is dropped; until it does, it
-    /// counts.
+    /// Runs blocking work. Dropping the future requests a stop; the work counts towards the limit
+    /// until it ends.
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Stop) -> Result<T, FileError> + Send + 'static,
@@ -147,7 +147,11 @@ impl BlockingPool {
                 stop_handle.check()?;
                 work(&stop_handle)
             });
-            let lost = |error| Err(FileError::Host(format!("file operation was lost: {error}")));
+            let lost = |error| {
+                Err(FileError::Host(format!(
+                    "file operation did not complete: {error}"
+                )))
+            };
             let outcome = task.await.unwrap_or_else(lost);
             drop(stop);
             outcome
@@ -175,7 +179,7 @@ mod tests {
                 })
             })
             .collect();
-        // Awaited the other way round.
+        // Awaited in reverse order.
         for change in changes.into_iter().rev() {
             change.await.unwrap();
         }

@@ -1,4 +1,4 @@
-//! The connections, and the ways to the outside: TLS and proxies.
+//! Connection pool with TLS roots, proxies and redirect policies.
 
 use std::{
     collections::BTreeMap,
@@ -22,14 +22,14 @@ use tokio_rustls::rustls::{
 
 use super::request_error;
 
-/// Redirections that are followed before the request fails: as the stock server, and most others.
+/// Maximum number of redirects, as in the stock server.
 const MAX_REDIRECTS: usize = 10;
-/// Connections to one host that are kept for the next request, and for how long.
+/// Idle connections kept per host, and for how long.
 const IDLE_PER_HOST: usize = 4;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where systems keep the roots they trust. The first file that can be read counts. No library looks
-/// for them, because those read environment variables.
+/// Usual locations of trusted roots. The first readable file is used. Libraries that search for
+/// them read environment variables of this process, which must not happen here.
 const PLATFORM_ROOTS: &[&str] = &[
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -41,10 +41,10 @@ const PLATFORM_ROOTS: &[&str] = &[
 ];
 const CERT_FILE: &str = "SSL_CERT_FILE";
 const EXTRA_CA_FILE: &str = "CODEX_CA_CERTIFICATE";
-/// Files of `SSL_CERT_DIR` that are looked at: a directory of roots has a few hundred.
+/// Maximum number of files read from `SSL_CERT_DIR`. A typical directory has a few hundred.
 const MAX_CERT_FILES: usize = 4096;
 
-/// Clients for every way to treat redirections: the library ties that to a client.
+/// One client per redirect mode, because reqwest fixes the redirect policy per client.
 #[derive(Debug)]
 pub(crate) struct ConnectionPool {
     follow: Client,
@@ -52,27 +52,27 @@ pub(crate) struct ConnectionPool {
     stop: Client,
 }
 
-/// How far redirections are followed.
+/// Which redirects are followed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RedirectMode {
-    /// Wherever they lead.
+    /// All.
     Follow,
-    /// As long as they lead to the same host and port; another one is an error.
+    /// Only to the same host and port. Others are an error.
     SameOrigin,
-    /// Not at all.
+    /// None.
     Stop,
 }
 
 impl ConnectionPool {
-    /// Reads the certificates that are trusted, and takes the proxies from the environment. Blocks.
+    /// Loads the trusted roots and the proxies from the environment. Blocks.
     pub(crate) fn new(env: &BTreeMap<OsString, OsString>) -> Result<Self, HttpError> {
         let tls = tls(env)?;
         let build = |policy| {
-            // Proxies of the process's own environment are not asked for.
+            // Ignore proxy variables of this process.
             let mut builder = Client::builder()
                 .no_proxy()
                 .redirect(policy)
-                // A URL may hold a secret, which is none of the next host's business.
+                // Do not send the URL to the next host: it may hold a secret.
                 .referer(false)
                 .pool_max_idle_per_host(IDLE_PER_HOST)
                 .pool_idle_timeout(IDLE_TIMEOUT)
@@ -83,7 +83,8 @@ impl ConnectionPool {
             builder.build().map_err(request_error)
         };
         Ok(Self {
-            // Across hosts it drops `authorization`, `cookie` and the like.
+            // reqwest removes `authorization`, `cookie` and similar headers on cross-host
+            // redirects.
             follow: build(Policy::limited(MAX_REDIRECTS))?,
             same_origin: build(Policy::custom(same_origin))?,
             stop: build(Policy::none())?,
@@ -105,7 +106,7 @@ fn same_origin(attempt: Attempt<'_>) -> Action {
         .first()
         .is_some_and(|first| first.origin() != attempt.url().origin());
     if elsewhere {
-        attempt.error("it would carry a variable of the host to another one")
+        attempt.error("it would send a host variable to another host")
     } else if attempt.previous().len() > MAX_REDIRECTS {
         attempt.error("too many redirects")
     } else {
@@ -124,11 +125,11 @@ fn tls(env: &BTreeMap<OsString, OsString>) -> Result<ClientConfig, HttpError> {
     Ok(config)
 }
 
-/// Makes a proxy for one kind of URL.
+/// Constructor of a proxy for one URL scheme.
 type ProxyConstructor = fn(&str) -> reqwest::Result<Proxy>;
 
-/// Returns the proxies that the environment names. One that cannot be used is an error: to go around
-/// it silently would be worse.
+/// Returns the proxies in the environment. An invalid proxy is an error, because bypassing it
+/// silently would be worse.
 fn proxies(env: &BTreeMap<OsString, OsString>) -> Result<Vec<Proxy>, HttpError> {
     let none = proxy_variable(env, "NO_PROXY").and_then(|(_, list)| NoProxy::from_string(list));
     let kinds: [(&str, ProxyConstructor); 3] = [
@@ -139,9 +140,11 @@ fn proxies(env: &BTreeMap<OsString, OsString>) -> Result<Vec<Proxy>, HttpError> 
     let mut proxies = Vec::new();
     for (name, make) in kinds {
         if let Some((name, url)) = proxy_variable(env, name) {
-            // The value is not shown: it may hold a password.
+            // Omit the value, which may hold a password.
             let proxy = make(url).map_err(|_| {
-                HttpError::Host(format!("`{name}` of the host is not the URL of a proxy"))
+                HttpError::Host(format!(
+                    "environment variable `{name}` is not a valid proxy URL"
+                ))
             })?;
             proxies.push(proxy.no_proxy(none.clone()));
         }
@@ -149,7 +152,7 @@ fn proxies(env: &BTreeMap<OsString, OsString>) -> Result<Vec<Proxy>, HttpError> 
     Ok(proxies)
 }
 
-/// Finds a variable by its name in upper or lower case. One that is empty is not set.
+/// Looks up a variable by its upper-case or lower-case name. Treats empty values as unset.
 fn proxy_variable<'a>(
     env: &'a BTreeMap<OsString, OsString>,
     name: &str,
@@ -162,12 +165,13 @@ fn proxy_variable<'a>(
         })
 }
 
-/// Reads the roots. `SSL_CERT_FILE` and `SSL_CERT_DIR` take the place of the machine's, and
-/// `CODEX_CA_CERTIFICATE` is trusted beside them. Without any, `http` still works, and every
-/// certificate is refused.
+/// Loads the trusted roots. `SSL_CERT_FILE` and `SSL_CERT_DIR` replace the system's roots;
+/// `CODEX_CA_CERTIFICATE` is trusted additionally. Without any root, plain `http` works and every
+/// certificate is rejected.
 ///
 /// # Errors
-/// Fails if `CODEX_CA_CERTIFICATE`, or else `SSL_CERT_FILE`, names a file without certificates.
+/// Fails if `CODEX_CA_CERTIFICATE`, or without it `SSL_CERT_FILE`, names a file without
+/// certificates.
 fn load_roots(env: &BTreeMap<OsString, OsString>) -> Result<RootCertStore, HttpError> {
     let mut store = RootCertStore::empty();
     let named = |name: &str| env.get(OsStr::new(name)).filter(|path| !path.is_empty());
@@ -197,7 +201,7 @@ fn load_roots(env: &BTreeMap<OsString, OsString>) -> Result<RootCertStore, HttpE
     Ok(store)
 }
 
-/// Adds the certificates of the file that a variable names, of which there must be one.
+/// Adds the certificates of a configured file, or returns an error without any.
 fn require_certificates(
     store: &mut RootCertStore,
     variable: &str,
@@ -206,19 +210,19 @@ fn require_certificates(
     let request_error = |why: &dyn fmt::Display| {
         let file = file.display();
         HttpError::Host(format!(
-            "cannot read CA certificates from `{file}`, which {variable} names: {why}; name a PEM \
-             file with at least one certificate, or unset the variable"
+            "cannot read CA certificates from `{file}` set by {variable}: {why}; use a PEM file \
+             with at least one certificate or unset the variable"
         ))
     };
     std::fs::File::open(file).map_err(|error| request_error(&error))?;
     if add_certificates(store, file) {
         Ok(())
     } else {
-        Err(request_error(&"no certificate in it"))
+        Err(request_error(&"it contains no certificate"))
     }
 }
 
-/// Adds the certificates of a file. Tells whether there was any that can be used.
+/// Adds the certificates of a file. Returns whether any is usable.
 fn add_certificates(store: &mut RootCertStore, file: &Path) -> bool {
     let Ok(certificates) = CertificateDer::pem_file_iter(file) else {
         return false;

@@ -1,24 +1,23 @@
-//! The command that makes a login shell print its state.
+//! Captures the state of a login shell: the scripts that print it and the parser of their output.
 //!
-//! The scripts first source the interactive start-up file, which a login shell that runs a command
-//! does not read: `.bashrc` unless `BASH_ENV` was read in its place, `.zshrc`, or the file that `ENV`
-//! names. After whatever these print, the scripts print three markers: the environment of a child
-//! follows the first, text that restores the rest follows the second. Markers are enclosed in NUL
-//! bytes, which neither part can hold.
+//! The scripts first source the interactive start-up file, which a non-interactive login shell does
+//! not read: `.bashrc` unless `BASH_ENV` was read instead, `.zshrc`, or the file in `ENV`. After
+//! the output of these files, the scripts print three markers. The environment of a child follows
+//! the first, text that restores the rest follows the second. Markers are enclosed in NUL bytes,
+//! which neither part can contain.
 //!
-//! Escaped command names bypass aliases of the profile; `builtin` and `command` bypass its functions.
-//! Functions with these two names are removed first and printed apart. Special builtins cannot be
-//! hidden by a function; in bash that holds in its POSIX mode only.
+//! Escaped command names bypass aliases of the profile; `builtin` and `command` bypass its
+//! functions. Functions with these two names are removed first and printed separately. Functions
+//! cannot hide special builtins; in bash that holds in POSIX mode only.
 
 use std::{collections::BTreeMap, ffi::OsString, fmt, os::unix::ffi::OsStringExt, time::Duration};
 
 use super::{LOGIN_COMMAND, ShellKind};
 
-/// How long a capture may take.
+/// Time limit of a capture.
 pub const CAPTURE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns the command that prints the state of the login shell at `path`, for
-/// [`captured`].
+/// Returns the command that prints the state of the login shell at `path`, for [`parse_capture`].
 pub fn argv(kind: ShellKind, path: &str) -> Vec<String> {
     let script = match kind {
         ShellKind::Bash => BASH,
@@ -28,20 +27,20 @@ pub fn argv(kind: ShellKind, path: &str) -> Vec<String> {
     [path, LOGIN_COMMAND, script].map(str::to_owned).to_vec()
 }
 
-/// What precedes the exported variables.
+/// Marker before the exported variables.
 pub(super) const EXPORTS: &[u8] = b"\0exec-server snapshot: exports\0";
-/// What precedes the text that restores the rest.
+/// Marker before the text that restores the rest.
 pub(super) const RESTORE: &[u8] = b"\0exec-server snapshot: restore\0";
-/// What ends it.
+/// Marker at the end.
 pub(super) const END: &[u8] = b"\0exec-server snapshot: end\0";
 
-/// Options precede functions, which may hide the builtins that set them, and `expand_aliases` is
-/// last: printed functions are expanded already. They are parsed with `extglob`, which those that
-/// use it need. `declare -p`: a privileged shell ignores these two if it inherits them. `compat*`:
-/// even to unset them sets `BASH_COMPAT`.
+/// Prints the state of bash. Options precede functions, which may hide the builtins that set them.
+/// `expand_aliases` is last, because printed functions are already expanded. Functions are parsed
+/// with `extglob`, which some need. `declare -p`: a privileged shell ignores these two variables if
+/// they are inherited. `compat*`: even unsetting them sets `BASH_COMPAT`.
 ///
-/// Assigning `POSIXLY_CORRECT` turns POSIX mode on, in which `unset` is the builtin. Leaving it
-/// resets some options, which are set again from `BASHOPTS`.
+/// Assigning `POSIXLY_CORRECT` enables POSIX mode, in which `unset` is the builtin. Leaving that
+/// mode resets some options, which are restored from `BASHOPTS`.
 const BASH: &str = r#"
 if [[ ! ${BASH_ENV-} && -r ${HOME-}/.bashrc ]]; then
   \. "$HOME/.bashrc" || [[ 1 ]]
@@ -82,9 +81,9 @@ fi
 fi
 "#;
 
-/// Options precede functions, which are parsed under them and may hide `setopt`; those that only
-/// describe this run are left out. Functions that are yet to be loaded need `fpath`. Aliases are
-/// last: printed functions are expanded already.
+/// Prints the state of zsh. Options precede functions, which are parsed under them and may hide
+/// `setopt`; options that describe only this run are omitted. Autoloaded functions need `fpath`.
+/// Aliases are last, because printed functions are already expanded.
 const ZSH: &str = r#"
 if [[ -r ${ZDOTDIR:-${HOME-}}/.zshrc ]]; then
   \. ${ZDOTDIR:-$HOME}/.zshrc || [[ 1 -eq 1 ]]
@@ -119,8 +118,9 @@ fi
 \builtin printf '\000exec-server snapshot: end\000'
 "#;
 
-/// dash cannot print functions and does without `typeset`; shells that can, do. Aliases are last,
-/// and asked for one by one because their values may have many lines.
+/// Prints the state of a POSIX shell. dash has no `typeset` and cannot print functions; other
+/// shells can. Aliases are last, and printed one by one because their values may have several
+/// lines.
 const SH: &str = r#"
 exec_server_hidden=$(\unset -f typeset; \typeset -f command 2>/dev/null) || \:
 \unset -f command
@@ -155,17 +155,17 @@ done || \command :
 \command printf '\000exec-server snapshot: end\000'
 "#;
 
-/// The state of a login shell.
+/// Captured state of a login shell.
 #[derive(Clone, Eq, PartialEq)]
 pub struct CapturedState {
-    /// Its exported variables.
+    /// Exported variables.
     pub exports: BTreeMap<OsString, OsString>,
     /// Text that restores the rest when the same kind of shell sources it.
     pub restore: Vec<u8>,
 }
 
 impl fmt::Debug for CapturedState {
-    /// Shows no values: they hold secrets.
+    /// Omits values, which hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Captured")
             .field("exports", &self.exports.keys())
@@ -174,10 +174,9 @@ impl fmt::Debug for CapturedState {
     }
 }
 
-/// Reads the state from all that a capture wrote to stdout.
+/// Parses the state from the whole standard output of a capture.
 ///
-/// Returns nothing if that is more than [`MAX_CAPTURE_BYTES`], or if the capture did not get to its
-/// end.
+/// Returns `None` if the output exceeds [`MAX_CAPTURE_BYTES`] or is incomplete.
 pub fn parse_capture(stdout: &[u8]) -> Option<CapturedState> {
     if stdout.len() > MAX_CAPTURE_BYTES {
         return None;
@@ -189,7 +188,7 @@ pub fn parse_capture(stdout: &[u8]) -> Option<CapturedState> {
         .split(|&byte| byte == 0)
         .filter_map(variable)
         .collect();
-    // Every shell exports something, so that no variables mean no list of them.
+    // Every shell exports something, so an empty list means a failed capture.
     (!exports.is_empty()).then(|| CapturedState {
         exports,
         restore: restore.to_vec(),
@@ -208,7 +207,7 @@ fn variable(entry: &[u8]) -> Option<(OsString, OsString)> {
     ))
 }
 
-/// Returns what is before and after the first `marker`.
+/// Splits at the first `marker`.
 fn split<'a>(bytes: &'a [u8], marker: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
     let at = bytes
         .windows(marker.len())
@@ -216,7 +215,7 @@ fn split<'a>(bytes: &'a [u8], marker: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
     Some((&bytes[..at], &bytes[at + marker.len()..]))
 }
 
-/// Most that a capture may print: the state is kept in memory, 16 of them per session.
+/// Maximum output of a capture. The state stays in memory, up to 16 per session.
 pub const MAX_CAPTURE_BYTES: usize = 512 << 10;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How a command runs on a captured state instead of the profiles.
+//! Rewrites commands to start from a captured shell state instead of running the profiles.
 
 use std::{
     collections::BTreeMap,
@@ -11,25 +11,25 @@ use exec_wire::process::{EnvPolicy, Metadata};
 use super::{ShellKind, capture::CapturedState};
 use crate::env_policy;
 
-/// Rewrites a login command so that it first sources the state which descriptor `fd` holds.
+/// Rewrites a login command to source the state from descriptor `fd` first.
 ///
-/// `argv` is one that [`applies`](super::applies). `fd` is 3 to 9, which every shell can close; the
-/// shell opens it again by name, so that many commands may share it. The command keeps its `$0`,
-/// its arguments and its exit code, and does not inherit `fd`.
+/// [`applicable_shell`](super::applicable_shell) must hold for `argv`. `fd` is 3 to 9, which every
+/// shell can close. The shell reopens it by name, so that many commands can share it. The command
+/// keeps its `$0`, its arguments and its exit code, and does not inherit `fd`.
 pub fn rewrite(kind: ShellKind, argv: &[String], fd: i32) -> Vec<String> {
     let [program, _, command, arguments @ ..] = argv else {
         return argv.to_vec();
     };
     let (name, arguments) = arguments.split_first().unwrap_or((program, &[]));
-    // Aliases are expanded where text is parsed, so the command is parsed last, by `eval`. It is an
-    // argument of its own because one argument, quoted, may be longer than the kernel takes. All is
-    // on one line, so that the command's lines keep their numbers.
+    // Aliases are expanded at parse time, so `eval` parses the command last. The command is a
+    // separate argument, because quoting may exceed the kernel's limit for one argument. The script
+    // is one line, so that the command's line numbers stay correct.
     let (flags, source, eval) = match kind {
-        // A function named `builtin` would hide the builtin from here on, so it is defined last.
+        // Define a function named `builtin` last, because it hides the builtin.
         ShellKind::Bash => ("-pc", "builtin .", EVAL_LAST),
         ShellKind::Zsh => ("-fc", "builtin .", EVAL_LAST),
-        // `command`: without it, a state that cannot be read ends the shell. The errors of `eval`
-        // must end it, and no function can hide it.
+        // Without `command`, an unreadable state would end the shell. Errors of `eval` must end it,
+        // and no function can hide `eval`.
         ShellKind::Sh => ("-c", "command .", r#"eval "\shift; $1""#),
     };
     let script = format!("{{ {source} /dev/fd/{fd}; exec {fd}<&-; }} >/dev/null 2>&1; {eval}");
@@ -39,15 +39,15 @@ pub fn rewrite(kind: ShellKind, argv: &[String], fd: i32) -> Vec<String> {
     rewritten
 }
 
-/// Runs the command, after the definition of a function named `builtin` if the state has one.
+/// Runs the command after defining a function named `builtin`, if the state has one.
 const EVAL_LAST: &str = r#"builtin eval "\builtin shift; \builtin unset exec_server_hidden; ${exec_server_hidden:+$exec_server_hidden
 }$1""#;
 
 /// Computes the environment of a rewritten command.
 ///
-/// The captured variables stand where the host's would: they came out of a shell that had those.
-/// What a shell keeps for itself still comes from the host, or each replay would count as one more
-/// level of shells. The capture must have run without `metadata`, and with this `overlay`.
+/// The captured variables replace the host's, because the capturing shell inherited those. Per-run
+/// variables still come from the host; otherwise each replay would increment `SHLVL`. The capture
+/// must have run without `metadata` and with this `overlay`.
 pub fn environment(
     kind: ShellKind,
     captured: &CapturedState,
@@ -74,9 +74,9 @@ pub fn environment(
     env_policy::apply_overlay(base, overlay, metadata)
 }
 
-/// Tells whether a captured variable goes into the environment of later commands.
+/// Returns whether a captured variable enters the environment of later commands.
 fn is_replayed(kind: ShellKind, name: &OsStr) -> bool {
-    // A privileged bash takes no functions from there; it would hand these on beside its own.
+    // A privileged bash ignores functions in the environment but would export them to its children.
     let is_function = name.as_bytes().starts_with(b"BASH_FUNC_") && kind == ShellKind::Bash;
     !is_function && !is_per_run(name)
 }
@@ -85,7 +85,7 @@ fn is_per_run(name: &OsStr) -> bool {
     PER_RUN_VARIABLES.iter().any(|own| name == *own)
 }
 
-/// Where the shell is, how deep, what it ran last, and for whom.
+/// Variables that describe a single run of a shell.
 const PER_RUN_VARIABLES: [&str; 6] = [
     "PWD",
     "OLDPWD",

@@ -1,33 +1,32 @@
-//! The snapshots that a session keeps: the 16 used last.
+//! LRU cache of the shell snapshots of one session.
 //!
-//! Failures are kept like successes, so that a broken profile costs its time once.
+//! Failures are cached like successes, so that a broken profile costs its time once.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use exec_wire::process::{EnvPolicy, ShellSnapshot};
 
-/// Everything that the outcome of a capture depends on.
+/// Cache key: all inputs of a capture.
 ///
-/// The request's own variables belong to it: they reach the profiles, and what these export must
-/// not show up in a command that was given others.
+/// It includes the request's variables, because they reach the profiles, and exports derived from
+/// them must not appear in commands with other variables.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct SnapshotKey {
-    /// What was asked for.
+    /// Snapshot request.
     pub request: ShellSnapshot,
     /// Working directory.
     pub cwd: PathBuf,
-    /// How the host's environment enters.
+    /// Policy for inheriting the host's environment.
     pub env_policy: Option<EnvPolicy>,
-    /// What is laid over it.
+    /// Variables of the request.
     pub env: BTreeMap<String, String>,
-    /// The policy that the shell ran under, as JSON: what it could read depends on it.
+    /// Sandbox policy of the shell as JSON, because it limits which files the shell can read.
     pub sandbox: Option<String>,
 }
 
-/// Results by key, at most [`MAX_SNAPSHOTS`].
+/// Values by key, at most [`MAX_SNAPSHOTS`].
 ///
-/// Commands that come while a capture runs should share it: let `V` be a cell that the first of
-/// them fills.
+/// To share a running capture, let `V` be a cell that the first command fills.
 #[derive(Debug)]
 pub struct SnapshotCache<V> {
     entries: BTreeMap<SnapshotKey, SnapshotEntry<V>>,
@@ -35,7 +34,7 @@ pub struct SnapshotCache<V> {
 }
 
 impl<V> SnapshotCache<V> {
-    /// Begins empty.
+    /// Creates an empty cache.
     pub fn new() -> Self {
         Self {
             entries: BTreeMap::new(),
@@ -43,9 +42,9 @@ impl<V> SnapshotCache<V> {
         }
     }
 
-    /// Returns the value of `key`, which `make` provides on first use.
+    /// Returns the value of `key`. Calls `make` on first use.
     ///
-    /// A new value may push out the one that was not used for longest; who holds that keeps it.
+    /// A new value may evict the least recently used one. Existing references to it stay valid.
     pub fn get_or_insert_with(&mut self, key: SnapshotKey, make: impl FnOnce() -> V) -> Arc<V> {
         self.uses += 1;
         let used = self.uses;
@@ -87,7 +86,7 @@ struct SnapshotEntry<V> {
     value: Arc<V>,
 }
 
-/// Snapshots of one session; each holds up to half a megabyte.
+/// Maximum snapshots of one session. Each holds up to 512 KiB.
 pub const MAX_SNAPSHOTS: usize = 16;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The layers that count in a directory, lowest precedence first.
+//! Configuration layers that apply to a directory, lowest precedence first.
 
 use std::path::Path;
 
@@ -12,43 +12,43 @@ use crate::catalog::{
     run_blocking,
 };
 
-/// Why the configuration cannot be told. Whoever wrote the file must act.
+/// Why the configuration cannot be loaded. The author of the file must act.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConfigLoadError {
-    /// Host: the file is there and cannot be had.
+    /// Host: the file exists but cannot be read.
     #[error("{0}")]
     Unreadable(String),
-    /// Host: the file is not TOML.
+    /// Host: the file is not valid TOML.
     #[error("`{path}`: {error}")]
     NotToml {
         path: PathUri,
         error: Box<toml::de::Error>,
     },
-    /// Host: a key that decides which layers count has a wrong value.
+    /// Host: a key that selects layers has an invalid value.
     #[error("`{key}` in the configuration must be {expected}")]
     Key { key: String, expected: &'static str },
 }
 
-/// One layer.
+/// One configuration layer.
 #[derive(Debug)]
 pub(super) struct LoadedLayer {
     pub(super) place: LayerPosition,
-    /// Where it comes from, for people.
+    /// Origin of the layer, for display.
     pub(super) source: String,
     pub(super) base: PathUri,
     pub(super) values: Table,
 }
 
-/// Whose layer it is.
+/// Precedence of a layer relative to cloud layers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum LayerPosition {
-    /// The machine's; a client's own layers go before it.
+    /// The machine's layer: cloud layers override it.
     BelowCloud,
-    /// Everything that goes before a client's own layers.
+    /// Overrides cloud layers.
     AboveCloud,
 }
 
-/// Everything that counts.
+/// All layers that apply to a directory.
 #[derive(Debug)]
 pub(super) struct ConfigLayers {
     pub(super) config: Vec<LoadedLayer>,
@@ -56,7 +56,7 @@ pub(super) struct ConfigLayers {
 }
 
 impl ConfigLayers {
-    /// Reads what counts in `cwd`.
+    /// Loads the layers that apply to `cwd`.
     pub(super) async fn load(
         catalog: &CatalogConfig,
         cwd: &PathUri,
@@ -102,7 +102,7 @@ impl ConfigLayers {
     }
 }
 
-/// A file that is there.
+/// A loaded configuration file.
 #[derive(Debug)]
 pub(super) struct ConfigFile {
     path: std::path::PathBuf,
@@ -121,7 +121,7 @@ impl ConfigFile {
     }
 }
 
-/// Reads a file of configuration, if it is there.
+/// Reads a configuration file, if it exists.
 pub(super) async fn read_config_file(
     reader: &CatalogReader,
     directory: &Path,
@@ -134,7 +134,7 @@ pub(super) async fn read_config_file(
     let (base, path) = (uri(directory)?, uri(&native)?);
     let text = match reader.text(&path, limits::MAX_CONFIG_FILE_BYTES).await {
         FileRead::Text(text) => text,
-        // A directory in a file's place is a mistake that must not go unseen.
+        // Report a directory at the path of a file, which is a mistake.
         FileRead::Missing if reader.metadata(&path).await.is_ok() => {
             return Err(ConfigLoadError::Unreadable(format!(
                 "`{path}` is not a file"
@@ -157,7 +157,7 @@ pub(super) async fn read_config_file(
     }))
 }
 
-/// Puts a higher layer over a lower one: tables become one, everything else is replaced.
+/// Merges a higher layer into a lower one: tables are merged, other values replaced.
 fn merge_tables(lower: &mut Table, higher: &Table) {
     for (key, value) in higher {
         match (lower.get_mut(key), value) {
@@ -169,5 +169,5 @@ fn merge_tables(lower: &mut Table, higher: &Table) {
     }
 }
 
-/// What a file of configuration is called.
+/// Name of configuration files.
 pub(super) const CONFIG_FILE: &str = "config.toml";

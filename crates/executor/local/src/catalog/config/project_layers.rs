@@ -1,4 +1,5 @@
-//! Project layers: `.codex/config.toml` from the root of the project down to the working directory.
+//! Project layers: `.codex/config.toml` from the project root down to the working directory,
+//! limited to trusted directories. Trust also follows git worktrees to their repository.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -10,7 +11,7 @@ use super::config_layers::{
 };
 use crate::catalog::catalog_reader::{CatalogReader, FileRead};
 
-/// Reads the layers of the directories that the account trusts. Files of others are not even read.
+/// Loads the layers of trusted directories. Files in other directories are not read.
 pub(super) async fn layers(
     reader: &CatalogReader,
     config: &Table,
@@ -40,7 +41,7 @@ pub(super) async fn layers(
     Ok(layers)
 }
 
-/// Names that mark the root of a project.
+/// Returns the file names that mark a project root.
 fn markers(config: &Table) -> Result<Vec<String>, ConfigLoadError> {
     let wrong = || ConfigLoadError::Key {
         key: "project_root_markers".to_owned(),
@@ -55,7 +56,7 @@ fn markers(config: &Table) -> Result<Vec<String>, ConfigLoadError> {
     markers.iter().map(text).collect()
 }
 
-/// Finds the nearest directory with a marker, from `cwd` up; `cwd` itself if there is none.
+/// Finds the nearest directory with a marker from `cwd` upwards, or returns `cwd`.
 async fn project_root(reader: &CatalogReader, markers: &[String], cwd: &PathUri) -> PathUri {
     let mut directory = Some(cwd.clone());
     while let Some(here) = directory {
@@ -79,7 +80,7 @@ async fn has_marker(reader: &CatalogReader, directory: &PathUri, marker: &str) -
     }
 }
 
-/// Lists the directories from `root` down to `cwd`, both among them.
+/// Lists the directories from `root` down to `cwd`, inclusive.
 fn directories_between(root: &PathUri, cwd: &PathUri) -> Vec<PathUri> {
     let mut directories = vec![cwd.clone()];
     let mut here = cwd.clone();
@@ -94,7 +95,8 @@ fn directories_between(root: &PathUri, cwd: &PathUri) -> Vec<PathUri> {
     directories
 }
 
-/// The account's own configuration is not a project's, wherever the working directory is.
+/// Returns whether two paths are the same directory. The account's configuration is not a project
+/// layer.
 async fn is_same_directory(reader: &CatalogReader, one: &Path, other: &Path) -> bool {
     if one == other {
         return true;
@@ -106,8 +108,8 @@ async fn is_same_directory(reader: &CatalogReader, one: &Path, other: &Path) -> 
     one.is_some() && one == reader.canonicalize(&other).await
 }
 
-/// Keys that a project may not set: they say where the account's words and secrets are sent, and what is
-/// run beside a command.
+/// Keys that a project may not set: they control where prompts and secrets are sent, and which
+/// programs run beside a command.
 const PROJECT_FORBIDDEN_KEYS: [&str; 11] = [
     "apps_mcp_product_sku",
     "chatgpt_base_url",
@@ -122,11 +124,11 @@ const PROJECT_FORBIDDEN_KEYS: [&str; 11] = [
     "profiles",
 ];
 
-/// What the account has said of directories, and what holds where it has said nothing.
+/// Trust levels of directories, and the level of the project as the default.
 #[derive(Debug)]
 pub(super) struct ProjectTrust {
     levels: BTreeMap<String, Option<TrustLevel>>,
-    /// For directories of which nothing is said: what is said of the project.
+    /// Level for directories without an explicit one.
     project_level: Option<TrustLevel>,
 }
 
@@ -137,7 +139,7 @@ enum TrustLevel {
 }
 
 impl ProjectTrust {
-    /// Reads what is said, and what holds for the project: the word on its root, or else on its
+    /// Reads the configured levels and the level of the project: that of its root, otherwise of its
     /// repository.
     pub(super) async fn new(
         reader: &CatalogReader,
@@ -161,13 +163,13 @@ impl ProjectTrust {
         Ok(trust)
     }
 
-    /// Tells whether a directory of the project is trusted.
+    /// Returns whether a directory of the project is trusted.
     pub(super) async fn is_trusted(&self, reader: &CatalogReader, directory: &PathUri) -> bool {
         let level = self.level(reader, directory).await.or(self.project_level);
         level == Some(TrustLevel::Trusted)
     }
 
-    /// What is said of a directory, by its name or by the one without links.
+    /// Returns the explicit level of a directory, by its path or its canonical path.
     async fn level(&self, reader: &CatalogReader, directory: &PathUri) -> Option<TrustLevel> {
         if self.levels.is_empty() {
             return None;
@@ -214,13 +216,13 @@ fn parse_trust_levels(
     Ok(levels)
 }
 
-/// What marks a repository: a directory, or in a worktree a file.
+/// Marks a repository: a directory, or a file in a worktree.
 const GIT_DIRECTORY: &str = ".git";
 
-/// Largest file of git's that is read: each holds one path.
+/// Maximum size of a git file that is read: each holds one path.
 const MAX_FILE_BYTES: u64 = 16 << 10;
 
-/// Tells whether a repository or a worktree begins here. An empty `.git` is neither.
+/// Returns whether a directory is the top of a repository or worktree. An empty `.git` is neither.
 async fn is_repository(reader: &CatalogReader, directory: &PathUri) -> bool {
     let Ok(git) = directory.join(GIT_DIRECTORY) else {
         return false;
@@ -235,7 +237,7 @@ async fn is_repository(reader: &CatalogReader, directory: &PathUri) -> bool {
     }
 }
 
-/// Finds the repository that a directory belongs to; for a worktree, the one that it is a worktree of.
+/// Finds the repository of a directory. For a worktree, returns its main repository.
 async fn main_repository(reader: &CatalogReader, cwd: &PathUri) -> Option<PathUri> {
     let mut directory = Some(cwd.clone());
     while let Some(here) = directory {
@@ -252,8 +254,8 @@ async fn main_repository(reader: &CatalogReader, cwd: &PathUri) -> Option<PathUr
     None
 }
 
-/// Follows a worktree's `.git` to its repository. Both must name each other: anybody can write a file
-/// that names a repository which the account trusts.
+/// Follows a worktree's `.git` file to its repository. Both must refer to each other, because
+/// anyone can write a file that names a trusted repository.
 async fn worktree_of(reader: &CatalogReader, worktree: &PathUri, git: &PathUri) -> Option<PathUri> {
     let text = line(reader, git).await?;
     let private = resolve(reader, worktree, text.strip_prefix("gitdir:")?.trim()).await?;

@@ -1,4 +1,4 @@
-//! The cache of plugins: `<marketplace>/<name>/<version>`, one version of each counts.
+//! Plugin cache: `<marketplace>/<name>/<version>`. Only the best version of each plugin is used.
 
 use std::cmp::Ordering;
 
@@ -12,19 +12,19 @@ use serde::Deserialize;
 
 use crate::catalog::catalog_reader::{CatalogReader, FileRead};
 
-/// A version of a plugin that is in the cache.
+/// Best version of a cached plugin.
 #[derive(Debug)]
 pub(super) struct CachedPlugin {
     /// `<name>@<marketplace>`.
     pub(super) id: String,
     pub(super) version: String,
-    /// Where all versions of it lie.
+    /// Directory of all versions.
     versions: PathUri,
-    /// Where this version lies.
+    /// Directory of this version.
     pub(super) root: PathUri,
 }
 
-/// Lists the plugins of a cache by their ids, each with its best version.
+/// Lists cached plugins in id order, each with its best version, and warnings.
 pub(super) async fn cached_plugins(
     reader: &CatalogReader,
     cache: &PathUri,
@@ -39,7 +39,10 @@ pub(super) async fn cached_plugins(
                 continue;
             };
             if plugins.len() == limits::MAX_INSTALLED_PLUGINS {
-                warnings.push(format!("there are more plugins than {}", plugins.len()));
+                warnings.push(format!(
+                    "more than {} plugins are installed: the rest is ignored",
+                    plugins.len()
+                ));
                 return (sorted(plugins), warnings);
             }
             let Some(version) = best_version(reader, &versions, &mut warnings).await else {
@@ -64,7 +67,8 @@ fn sorted(mut plugins: Vec<CachedPlugin>) -> Vec<CachedPlugin> {
     plugins
 }
 
-/// Lists directories, also behind links. What cannot be listed is warned of, unless it is not there.
+/// Lists directories and symlinks to directories. Adds a warning on failure, unless the path does
+/// not exist.
 async fn directories(
     reader: &CatalogReader,
     path: &PathUri,
@@ -88,7 +92,7 @@ async fn directories(
     entries.into_iter().filter_map(directory).collect()
 }
 
-/// Finds the version that counts. A link is none: it may lead anywhere.
+/// Finds the best version. Ignores symlinks, which may point anywhere.
 async fn best_version(
     reader: &CatalogReader,
     path: &PathUri,
@@ -105,7 +109,7 @@ async fn best_version(
         },
         sandbox: reader.sandbox.clone(),
     };
-    // The walk does not begin behind a link, as the list of plugins does.
+    // The walk does not follow a symlink at its start, unlike the listing of plugins.
     let path = reader.canonicalize(path).await?;
     let walked = match reader.files.walk(Walk { path, ..walk }).await {
         Ok(walked) => walked,
@@ -126,25 +130,25 @@ fn valid_child(above: &PathUri, name: &str, is_one: impl Fn(&str) -> bool) -> Op
     is_one(name).then(|| above.join(name).ok()).flatten()
 }
 
-/// Letters, digits, `-` and `_`: with an `@` in it, ids would be ambiguous.
+/// Accepts letters, digits, `-` and `_`. An `@` would make ids ambiguous.
 fn is_marketplace(name: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     !name.is_empty() && name.bytes().all(is_part)
 }
 
-/// What a marketplace may be called, in parts with dots between them.
+/// Accepts marketplace names joined by dots.
 fn is_plugin(name: &str) -> bool {
     name.split('.').all(is_marketplace)
 }
 
-/// What is written beside the versions when a plugin comes from a remote marketplace.
+/// File beside the versions of a plugin from a remote marketplace.
 #[derive(Deserialize)]
 struct RemoteInstall {
     schema_version: u64,
     remote_plugin_id: String,
 }
 
-/// Reads the plugin's id at its marketplace, and why it cannot be had.
+/// Reads the plugin's id at its marketplace. Returns a warning if it is unreadable.
 pub(super) async fn remote_id(
     reader: &CatalogReader,
     cached: &CachedPlugin,
@@ -162,25 +166,26 @@ pub(super) async fn remote_id(
     let id = id.map(|install| install.remote_plugin_id.trim().to_owned());
     match id.filter(|id| !id.is_empty() && id.len() <= MAX_REMOTE_ID_BYTES) {
         Some(id) => (Some(id), None),
-        None => (None, Some(format!("`{path}` names no plugin"))),
+        None => (None, Some(format!("`{path}` has no valid plugin id"))),
     }
 }
 
-/// Where a remote marketplace's id of a plugin is written.
+/// Name of the file with the remote id.
 const REMOTE_INSTALL: &str = ".codex-remote-plugin-install.json";
-/// Largest such file: it holds one short id.
+/// Maximum size of that file, which holds one short id.
 const MAX_REMOTE_INSTALL_BYTES: u64 = 16 << 10;
-/// Longest such id: as the stock server.
+/// Maximum length of a remote id, as in the stock server.
 const MAX_REMOTE_ID_BYTES: usize = 1024;
 
-/// Tells whether a directory's name can be a version.
+/// Returns whether a directory name is a valid version.
 fn is_version_name(name: &str) -> bool {
     let is_part =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+' | b'_' | b'-');
     !matches!(name, "" | "." | "..") && name.bytes().all(is_part)
 }
 
-/// Orders versions. A local one is the best; of two semantic ones the higher; else the later text.
+/// Compares versions. `local` is the highest; semantic versions compare numerically, others as
+/// text.
 fn compare_versions(one: &str, other: &str) -> Ordering {
     let is_local = |name: &str| name == "local";
     is_local(one).cmp(&is_local(other)).then_with(|| {
@@ -191,23 +196,23 @@ fn compare_versions(one: &str, other: &str) -> Ordering {
     })
 }
 
-/// A semantic version. The order of members is the order of their weight.
+/// A semantic version. The field order is the comparison order.
 #[derive(Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct SemanticVersion<'a> {
     numbers: [u64; 3],
     stage: ReleaseStage<'a>,
-    /// Semantic versions are the same whatever this is; one of them must count.
+    /// Not part of semantic precedence; makes the order total.
     build: &'a str,
 }
 
-/// What is before a release is less than it.
+/// Prereleases sort before their release.
 #[derive(Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum ReleaseStage<'a> {
     Prerelease(Vec<PrereleaseIdentifier<'a>>),
     Release,
 }
 
-/// Numbers are less than words.
+/// Numbers sort before words.
 #[derive(Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum PrereleaseIdentifier<'a> {
     Number(u64),
@@ -257,7 +262,8 @@ fn identifier(text: &str) -> Option<PrereleaseIdentifier<'_>> {
     Some(PrereleaseIdentifier::Word(text))
 }
 
-/// Tells whether dots part words of letters, digits and hyphens; or nothing is there at all.
+/// Returns whether a text consists of dot-separated words of letters, digits and hyphens, or is
+/// empty.
 fn words(text: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     let is_word = |word: &str| !word.is_empty() && word.bytes().all(is_part);
@@ -270,7 +276,7 @@ mod tests {
 
     #[test]
     fn the_better_version_counts() {
-        // The better one is second.
+        // The second one is better.
         let pairs = [
             ("1.9.0", "1.10.0"),
             ("1.0.0-beta", "1.0.0"),

@@ -1,4 +1,4 @@
-//! What `agents/openai.yaml` says of a skill: what it needs, and when it may be used.
+//! Metadata of a skill: the front matter of `SKILL.md` and the optional `agents/openai.yaml`.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use exec_wire::discovery::{SkillDependencies, SkillPolicy, SkillTool};
 
 use super::yaml::{YamlScalar, YamlValue};
 
-/// What further describes a skill. A file that cannot be read says nothing.
+/// Dependencies and policy of a skill from `agents/openai.yaml`. An invalid file has no effect.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(super) struct SkillMetadata {
     pub(super) dependencies: Option<SkillDependencies>,
@@ -16,7 +16,7 @@ pub(super) struct SkillMetadata {
 type Members = BTreeMap<String, YamlValue>;
 
 impl SkillMetadata {
-    /// Reads it. One wrong value makes all of it wrong.
+    /// Parses the file. One invalid value invalidates the whole file.
     pub(super) fn parse(text: &str) -> Self {
         let members = YamlValue::parse(text).and_then(members);
         members.as_ref().and_then(Self::of).unwrap_or_default()
@@ -31,7 +31,7 @@ impl SkillMetadata {
     }
 }
 
-/// Applies `read` to what is there: `Some(None)` if nothing is, `None` if it is wrong.
+/// Applies `read` to a present value: `Some(None)` if it is absent, `None` if it is invalid.
 fn optional<T>(
     value: Option<&YamlValue>,
     read: impl FnOnce(&YamlValue) -> Option<T>,
@@ -63,14 +63,14 @@ fn as_list(value: &YamlValue) -> Option<&[YamlValue]> {
     }
 }
 
-/// What is shown of a skill is the client's business, but must be text.
+/// Validates the display fields, which must be text. Clients interpret them.
 fn interface(value: &YamlValue) -> Option<()> {
     let interface = as_map(value)?;
     let is_text = |name: &str| text_line(interface, name).is_some();
     INTERFACE.iter().all(|name| is_text(name)).then_some(())
 }
 
-/// `Some(None)` if no tool is left.
+/// Returns `Some(None)` if no tool remains.
 fn dependencies(value: &YamlValue) -> Option<Option<SkillDependencies>> {
     let tools = as_map(value)?.get("tools");
     let tools = optional(tools, |tools| as_list(tools)?.iter().map(tool).collect())?;
@@ -79,7 +79,7 @@ fn dependencies(value: &YamlValue) -> Option<Option<SkillDependencies>> {
     Some((!tools.is_empty()).then_some(SkillDependencies { tools }))
 }
 
-/// `Some(None)` if the tool is not said well enough to be named.
+/// Returns `Some(None)` if the tool has no type or value.
 fn tool(value: &YamlValue) -> Option<Option<SkillTool>> {
     let tool = as_map(value)?;
     let text = |name, most: usize| {
@@ -155,7 +155,7 @@ fn product(value: &YamlValue) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// What may be said of how a skill is shown.
+/// Display fields of a skill.
 const INTERFACE: [&str; 6] = [
     "display_name",
     "short_description",
@@ -164,41 +164,41 @@ const INTERFACE: [&str; 6] = [
     "brand_color",
     "default_prompt",
 ];
-/// The products that a skill may be for.
+/// Products that a skill can be limited to.
 const PRODUCTS: [&str; 3] = ["chatgpt", "codex", "atlas"];
-/// Longest type or transport of a tool: as the stock server.
+/// Maximum length of a tool's type or transport, as in the stock server.
 const MAX_NAME_CHARS: usize = 64;
-/// Longest other text of a tool: as the stock server.
+/// Maximum length of a tool's other texts, as in the stock server.
 const MAX_TEXT_CHARS: usize = 1024;
 
-/// What front matter says.
+/// Front matter of a `SKILL.md`, between its first two lines of dashes.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct FrontMatter {
-    /// None: the skill has the name of its directory.
+    /// Absent: the skill is named after its directory.
     pub(super) name: Option<String>,
     pub(super) description: String,
     pub(super) short_description: Option<String>,
 }
 
-/// Why a file has none. Its author must act.
+/// Why front matter is invalid. The author of the file must act.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(super) enum FrontMatterError {
-    /// Caller: the first line or the last is missing.
+    /// Caller: the opening or closing line is missing.
     #[error("it does not begin with front matter between two lines of `---`")]
     Missing,
-    /// Caller: it cannot be read.
+    /// Caller: the front matter is not valid YAML.
     #[error("its front matter is not YAML")]
     NotYaml,
-    /// Caller: something is of the wrong kind.
-    #[error("`{0}` in its front matter is not what it must be")]
+    /// Caller: a field has the wrong type.
+    #[error("`{0}` in its front matter has the wrong type")]
     Kind(&'static str),
-    /// Caller: nothing says what it is for.
+    /// Caller: the description is missing.
     #[error("its front matter has no description")]
     NoDescription,
 }
 
 impl FrontMatter {
-    /// Reads it from the whole text of a file.
+    /// Parses the front matter of a file.
     pub(super) fn parse(text: &str) -> Result<Self, FrontMatterError> {
         let matter = between_dashes(text).ok_or(FrontMatterError::Missing)?;
         let yaml = YamlValue::parse(&matter).or_else(|| YamlValue::parse(&with_quotes(&matter)));
@@ -239,7 +239,7 @@ fn between_dashes(text: &str) -> Option<String> {
     None
 }
 
-/// Returns a member as one line of text: `Some(None)` if there is none, `None` if it is no text.
+/// Returns a field as one line of text: `Some(None)` if it is absent, `None` if it is not text.
 fn text_line(members: &BTreeMap<String, YamlValue>, name: &str) -> Option<Option<String>> {
     match members.get(name) {
         None => Some(None),
@@ -252,8 +252,8 @@ fn text_line(members: &BTreeMap<String, YamlValue>, name: &str) -> Option<Option
     }
 }
 
-/// Quotes what people write without quotes and YAML cannot read so: `description: use: with care`. A tab
-/// after a name becomes a space.
+/// Quotes unquoted values that YAML would reject, such as `description: use: with care`. A tab
+/// after a key becomes a space.
 fn with_quotes(matter: &str) -> String {
     let mut quoted = String::with_capacity(matter.len());
     for line in matter.lines() {
@@ -270,7 +270,7 @@ fn with_quotes(matter: &str) -> String {
     quoted
 }
 
-/// Splits a line at the first colon with a space or a tab behind it.
+/// Splits a line at the first colon that a space or tab follows.
 fn member(line: &str) -> Option<(&str, &str)> {
     let colon = line
         .as_bytes()

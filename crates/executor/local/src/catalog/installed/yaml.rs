@@ -1,40 +1,41 @@
-//! YAML as a small tree, for files of people that nobody has checked.
+//! YAML parser for untrusted files.
 //!
-//! A tree has a limit of values and of depth, aliases included: a small file cannot become a large tree.
+//! The number of values, the text size and the depth are limited, including expanded aliases, so
+//! that a small file cannot become a large tree.
 
 use std::collections::BTreeMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
-/// A value.
+/// A YAML value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum YamlValue {
-    /// Text; numbers and truth are text that is plain.
+    /// Text. Numbers and booleans are plain text.
     Scalar(YamlScalar),
-    /// Values in their order.
+    /// A sequence.
     List(Vec<Self>),
-    /// Values by their names.
+    /// A mapping.
     Map(BTreeMap<String, Self>),
 }
 
-/// A single value.
+/// A scalar.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct YamlScalar {
-    /// What it says.
+    /// Text of the scalar.
     pub(super) text: String,
-    /// It is neither quoted nor a block.
+    /// Neither quoted nor a block scalar.
     pub(super) plain: bool,
 }
 
-/// Deepest nesting: the files that are read nest to four.
+/// Maximum depth. Valid files nest four levels.
 const MAX_DEPTH: usize = 32;
-/// Bytes of text that a tree holds, twice as many as the largest file: aliases repeat little.
+/// Maximum text of a tree: twice the largest file, because legitimate aliases repeat little.
 const MAX_TEXT_BYTES: usize = 2 << 20;
-/// Values of a tree; what a file that is not an attack holds is far from it.
+/// Maximum number of values, far above legitimate files.
 const MAX_VALUES: usize = 65_536;
 
 impl YamlValue {
-    /// Reads the one document of a text; `None` if it is not YAML, or too intricate.
+    /// Parses a text with a single document. Returns `None` if it is invalid or exceeds a limit.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut builder = TreeBuilder::default();
         for event in Parser::new_from_str(text) {
@@ -43,7 +44,7 @@ impl YamlValue {
         builder.root
     }
 
-    /// Tells whether it says that nothing is there.
+    /// Returns whether the value is null.
     pub(super) fn is_null(&self) -> bool {
         let nothing = |text: &str| matches!(text, "" | "~" | "null" | "Null" | "NULL");
         matches!(self, Self::Scalar(YamlScalar { text, plain: true }) if nothing(text))
@@ -66,7 +67,7 @@ impl YamlValue {
     }
 }
 
-/// What a value takes.
+/// Size of a tree.
 #[derive(Clone, Copy, Debug, Default)]
 struct TreeSize {
     values: usize,
@@ -84,31 +85,31 @@ impl TreeSize {
     }
 }
 
-/// Puts a tree together from events.
+/// Builds a tree from parser events.
 #[derive(Default)]
 struct TreeBuilder {
     root: Option<YamlValue>,
     open: Vec<(OpenCollection, usize)>,
-    /// What aliases stand for. Each is counted as if it were in the tree once more.
+    /// Anchored values. Each counts once more towards the limits.
     anchored: BTreeMap<usize, YamlValue>,
     used: TreeSize,
 }
 
-/// A list or a map that has not ended yet.
+/// A collection that is still open.
 enum OpenCollection {
     List(Vec<YamlValue>),
     Map(BTreeMap<String, YamlValue>, Option<String>),
 }
 
 impl TreeBuilder {
-    /// Takes one event; `None` ends the reading.
+    /// Handles one event. Returns `None` to abort.
     fn handle(&mut self, event: Event<'_>) -> Option<()> {
         match event {
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Some(()),
-            // A second document is not what anybody looks for.
+            // Reject a second document.
             Event::DocumentStart(_) => self.root.is_none().then_some(()),
             Event::Alias(anchor) => {
-                // What has not ended cannot hold itself.
+                // An open collection cannot contain an alias to itself.
                 let size = self.anchored.get(&anchor)?.size();
                 self.reserve(size)?;
                 let value = self.anchored.get(&anchor)?.clone();
@@ -137,7 +138,7 @@ impl TreeBuilder {
         }
     }
 
-    /// Takes room in the tree, if there is any left.
+    /// Reserves size in the tree, if the limits allow it.
     fn reserve(&mut self, size: TreeSize) -> Option<()> {
         self.used.values += size.values;
         self.used.bytes += size.bytes;
@@ -166,7 +167,7 @@ impl TreeBuilder {
             Some(OpenCollection::List(values)) => values.push(value),
             Some(OpenCollection::Map(values, name)) => match (name.take(), value) {
                 (Some(name), value) => {
-                    // A name that is given twice means two things.
+                    // Reject duplicate keys.
                     if values.insert(name, value).is_some() {
                         return None;
                     }
