@@ -340,11 +340,11 @@ pub(crate) async fn prepare_sandbox(
         env,
         managed,
     };
-    let refused = |error: exec_sandbox::SandboxError| StartError::Refused {
+    let rejected = |error: exec_sandbox::SandboxError| StartError::Refused {
         field: "sandbox",
         reason: error.to_string(),
     };
-    sandboxes.prepare(request).await.map_err(refused)
+    sandboxes.prepare(request).await.map_err(rejected)
 }
 
 /// Adds the prepared sandbox to a command.

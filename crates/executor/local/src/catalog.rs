@@ -73,8 +73,8 @@ impl ExecutorCatalog for LocalCatalog {
 
     fn discover_roots(&self, discover: DiscoverRoots) -> FileFuture<DiscoveredRoots> {
         if discover.roots.len() > limits::MAX_DISCOVERY_ROOTS {
-            let most = limits::MAX_DISCOVERY_ROOTS;
-            let text = format!("at most {most} capability roots can be discovered at once");
+            let max = limits::MAX_DISCOVERY_ROOTS;
+            let text = format!("at most {max} capability roots can be discovered at once");
             return ready(Err(FileError::Invalid(text))).boxed();
         }
         let files = Arc::clone(&self.config.files);

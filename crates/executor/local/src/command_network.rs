@@ -225,7 +225,7 @@ fn place_bridge(
     managed: &ManagedNetwork,
     env: &BTreeMap<OsString, OsString>,
 ) -> Result<ProxyPlacement, StartError> {
-    let refused = |field, reason: &str| {
+    let reject = |field, reason: &str| {
         Err(StartError::Refused {
             field,
             reason: reason.to_owned(),
@@ -236,7 +236,7 @@ fn place_bridge(
         .filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)));
     let proxy_ports = environment::proxy_ports(texts);
     if proxy_ports.is_empty() {
-        return refused(
+        return reject(
             "enforceManagedNetwork",
             "requires networkProxy or a proxy on 127.0.0.1 in the environment",
         );
@@ -248,7 +248,7 @@ fn place_bridge(
     ports.sort_unstable();
     ports.dedup();
     if ports.contains(&0) || ports.len() > MAX_PORTS {
-        return refused(
+        return reject(
             "managedNetwork.loopbackPorts",
             "expected at most 64 ports, none of them 0",
         );

@@ -140,17 +140,17 @@ fn matches(pattern: &str, name: &str) -> bool {
                 last_star = Some((next_pattern.clone(), name.clone()));
                 pattern = next_pattern;
             }
-            (Some(wanted), Some(found)) if wanted == '?' || eq_ignore_case(wanted, found) => {
+            (Some(expected), Some(found)) if expected == '?' || eq_ignore_case(expected, found) => {
                 (pattern, name) = (next_pattern, next_name);
             }
             _ => {
-                let Some((after_star, taken)) = &mut last_star else {
+                let Some((after_star, rest_of_name)) = &mut last_star else {
                     return false;
                 };
-                if taken.next().is_none() {
+                if rest_of_name.next().is_none() {
                     return false;
                 }
-                (pattern, name) = (after_star.clone(), taken.clone());
+                (pattern, name) = (after_star.clone(), rest_of_name.clone());
             }
         }
     }

@@ -132,10 +132,10 @@ impl<'a> PasswdEntry<'a> {
     fn find(passwd: &'a str, uid: u32) -> Option<Self> {
         passwd.lines().find_map(|line| {
             let mut fields = line.split(':');
-            let found: u32 = fields.nth(2)?.parse().ok()?;
+            let entry_uid: u32 = fields.nth(2)?.parse().ok()?;
             let home = fields.nth(2)?;
             let shell = fields.next()?.trim_end();
-            (found == uid).then_some(Self { home, shell })
+            (entry_uid == uid).then_some(Self { home, shell })
         })
     }
 }

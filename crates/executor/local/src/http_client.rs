@@ -224,23 +224,23 @@ fn validate_request(
     env: &BTreeMap<OsString, OsString>,
 ) -> Result<ValidatedRequest, HttpError> {
     let method = Method::from_bytes(request.method.as_bytes())
-        .map_err(|error| refused(format!("http/request method is invalid: {error}")))?;
+        .map_err(|error| rejected(format!("http/request method is invalid: {error}")))?;
     let url = Url::parse(&request.url)
-        .map_err(|error| refused(format!("http/request url is invalid: {error}")))?;
+        .map_err(|error| rejected(format!("http/request url is invalid: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") {
         let text = format!(
             "http/request only supports http and https URLs, got {}",
             url.scheme()
         );
-        return Err(refused(text));
+        return Err(rejected(text));
     }
     let mut headers = HeaderMap::with_capacity(request.headers.len());
     for header in &request.headers {
         let name = HeaderName::from_bytes(header.name.as_bytes())
-            .map_err(|error| refused(format!("http/request header name is invalid: {error}")))?;
+            .map_err(|error| rejected(format!("http/request header name is invalid: {error}")))?;
         let value = value(header, env)?;
         let appended = headers.try_append(name, value);
-        appended.map_err(|_| refused("too many headers".to_owned()))?;
+        appended.map_err(|_| rejected("too many headers".to_owned()))?;
     }
     // On redirects to another host the library removes only these two headers.
     let secret = |(name, value): (&HeaderName, &HeaderValue)| {
@@ -257,10 +257,10 @@ fn validate_request(
     if headers
         .get_all(CONTENT_LENGTH)
         .iter()
-        .any(|told| told != length.as_str())
+        .any(|value| value != length.as_str())
     {
         let text = format!("header content-length must match the body length {length}");
-        return Err(refused(text));
+        return Err(rejected(text));
     }
     let body = (!body.is_empty()).then_some(body);
     Ok(ValidatedRequest {
@@ -279,7 +279,7 @@ fn value(
 ) -> Result<HeaderValue, HttpError> {
     let (name, text) = (&header.name, &header.value);
     let invalid = |error| {
-        refused(format!(
+        rejected(format!(
             "http/request header value is invalid for {name}: {error}"
         ))
     };
@@ -291,7 +291,7 @@ fn value(
         let text = format!(
             "http/request header {name} cannot use executor environment variable {variable}"
         );
-        return Err(refused(text));
+        return Err(rejected(text));
     }
     let found = env.get(OsStr::new(variable)).map(|value| value.as_bytes());
     let secret = match found {
@@ -303,7 +303,7 @@ fn value(
         )),
         Some(value) => Ok(value),
     }
-    .map_err(refused)?;
+    .map_err(rejected)?;
     let joined = [text.as_bytes(), secret].concat();
     let mut value = HeaderValue::from_bytes(&joined).map_err(invalid)?;
     // Hides the value from logs and from HTTP/2 header tables.
@@ -311,7 +311,7 @@ fn value(
     Ok(value)
 }
 
-fn refused(text: String) -> HttpError {
+fn rejected(text: String) -> HttpError {
     HttpError::Refused(text)
 }
 
@@ -325,15 +325,15 @@ async fn read_whole_body(
     deadline: RequestDeadline,
     memory: Arc<BodyMemory>,
 ) -> Result<Bytes, HttpError> {
-    let most = limits::MAX_HTTP_BODY_BYTES;
-    let too_large = || HttpError::Host(format!("body is larger than {most} bytes: stream it"));
+    let max = limits::MAX_HTTP_BODY_BYTES;
+    let too_large = || HttpError::Host(format!("body is larger than {max} bytes: stream it"));
     // Reject early if the length is known.
-    if response.content_length() > u64::try_from(most).ok() {
+    if response.content_length() > u64::try_from(max).ok() {
         return Err(too_large());
     }
     let mut buffer = BodyBuffer::new(memory);
     while let Some(part) = next_chunk(&mut response, deadline).await? {
-        if buffer.len() + part.len() > most {
+        if buffer.len() + part.len() > max {
             return Err(too_large());
         }
         if !buffer.push(&part) {
@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_taken_until_the_body_is_dropped() {
+    fn body_memory_is_reserved_until_the_body_is_dropped() {
         let memory = Arc::new(BodyMemory::default());
         let mut buffer = BodyBuffer::new(Arc::clone(&memory));
         assert!(buffer.push(b"some"));
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_given_back() {
+    fn body_beyond_the_memory_limit_is_rejected_and_released() {
         let memory = Arc::new(BodyMemory::default());
         memory
             .reserved

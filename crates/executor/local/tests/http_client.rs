@@ -1,4 +1,4 @@
-//! What a client on this machine does beyond what every client does: variables, proxies, certificates.
+//! Header variables, proxies and certificates of the local HTTP client.
 #![expect(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -29,31 +29,33 @@ fn client(env: &[(&str, &str)]) -> LocalHttpClient {
     LocalHttpClient::new(pairs.collect::<BTreeMap<OsString, OsString>>())
 }
 
-async fn within<F: Future>(future: F) -> F::Output {
+async fn with_timeout<F: Future>(future: F) -> F::Output {
     let limit = Duration::from_secs(20);
-    timeout(limit, future).await.expect("it happens in time")
+    timeout(limit, future)
+        .await
+        .expect("no result before the timeout")
 }
 
-async fn listen() -> (TcpListener, String) {
+async fn bind() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     (listener, address)
 }
 
-/// Reads the head of a request, and answers it.
-async fn answer(mut socket: impl AsyncRead + AsyncWrite + Unpin, answer: &str) -> String {
+/// Reads the head of a request and sends a response. Returns the head.
+async fn respond(mut socket: impl AsyncRead + AsyncWrite + Unpin, response: &str) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(socket.read_u8().await.unwrap());
     }
-    socket.write_all(answer.as_bytes()).await.unwrap();
+    socket.write_all(response.as_bytes()).await.unwrap();
     socket.flush().await.unwrap();
     String::from_utf8(head).unwrap()
 }
 
-const FINE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\nfine";
+const OK_RESPONSE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\nfine";
 
-fn with_variable(url: &str, variable: &str) -> HttpRequest {
+fn request_with_variable(url: &str, variable: &str) -> HttpRequest {
     HttpRequest {
         headers: vec![HttpHeader {
             name: "authorization".to_owned(),
@@ -65,7 +67,7 @@ fn with_variable(url: &str, variable: &str) -> HttpRequest {
 }
 
 #[tokio::test]
-async fn credentials_of_the_server_are_not_sent() {
+async fn server_credentials_are_not_sent_in_headers() {
     let client = client(&[
         ("OPENAI_API_KEY", "secret"),
         ("aws_session_token", "secret"),
@@ -75,19 +77,19 @@ async fn credentials_of_the_server_are_not_sent() {
         "aws_session_token",
         "EXEC_SERVER_REMOTE_TOKEN",
     ] {
-        let refusal = client
-            .request(with_variable("http://127.0.0.1:1/", variable))
+        let error = client
+            .request(request_with_variable("http://127.0.0.1:1/", variable))
             .await
             .unwrap_err();
         let text = format!(
             "http/request header authorization cannot use executor environment variable {variable}"
         );
-        assert_eq!(refusal, HttpError::Refused(text));
+        assert_eq!(error, HttpError::Refused(text));
     }
 }
 
 #[tokio::test]
-async fn a_variable_that_is_unset_empty_or_no_header_value_is_refused() {
+async fn unset_empty_or_invalid_header_variable_is_rejected() {
     let client = client(&[("EMPTY", ""), ("LINES", "one\ntwo")]);
     let texts = [
         (
@@ -104,49 +106,56 @@ async fn a_variable_that_is_unset_empty_or_no_header_value_is_refused() {
         ),
     ];
     for (variable, text) in texts {
-        let refusal = client
-            .request(with_variable("http://127.0.0.1:1/", variable))
+        let error = client
+            .request(request_with_variable("http://127.0.0.1:1/", variable))
             .await
             .unwrap_err();
         let text = format!("http/request {text}");
-        assert_eq!(refusal, HttpError::Refused(text));
+        assert_eq!(error, HttpError::Refused(text));
     }
 }
 
 #[tokio::test]
-async fn a_variable_of_the_host_does_not_follow_a_redirection_to_another_host() {
-    let ((first, here), (second, there)) = (listen().await, listen().await);
+async fn host_variable_is_not_sent_on_cross_host_redirect() {
+    let ((first, here), (second, there)) = (bind().await, bind().await);
     let client = client(&[("SVC", "secret")]);
     let moved = format!(
         "HTTP/1.1 307 Moved\r\nlocation: http://{there}/\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
     );
-    // In a header that the library knows it is taken out.
-    let request = client.request(with_variable(&format!("http://{here}/path?token=1"), "SVC"));
+    // The library removes the `authorization` header.
+    let request = client.request(request_with_variable(
+        &format!("http://{here}/path?token=1"),
+        "SVC",
+    ));
     let serve = async {
-        let asked = answer(first.accept().await.unwrap().0, &moved).await;
-        (asked, answer(second.accept().await.unwrap().0, FINE).await)
+        let first_request = respond(first.accept().await.unwrap().0, &moved).await;
+        (
+            first_request,
+            respond(second.accept().await.unwrap().0, OK_RESPONSE).await,
+        )
     };
-    let (response, (asked, landed)) = within(async { tokio::join!(request, serve) }).await;
+    let (response, (first_request, second_request)) =
+        with_timeout(async { tokio::join!(request, serve) }).await;
     assert_eq!(response.unwrap().status, 200);
     assert!(
-        asked.contains("authorization: Bearer secret\r\n"),
-        "{asked}"
+        first_request.contains("authorization: Bearer secret\r\n"),
+        "{first_request}"
     );
     assert!(
-        !landed.contains("secret") && !landed.contains("token"),
-        "{landed}"
+        !second_request.contains("secret") && !second_request.contains("token"),
+        "{second_request}"
     );
-    // In any other it would go along.
-    let mut request = with_variable(&format!("http://{here}/"), "SVC");
+    // It would keep any other header.
+    let mut request = request_with_variable(&format!("http://{here}/"), "SVC");
     request.headers[0].name = "x-key".to_owned();
-    let serve = async { answer(first.accept().await.unwrap().0, &moved).await };
-    let (response, _) = within(async { tokio::join!(client.request(request), serve) }).await;
+    let serve = async { respond(first.accept().await.unwrap().0, &moved).await };
+    let (response, _) = with_timeout(async { tokio::join!(client.request(request), serve) }).await;
     let text = "http/request failed: error following redirect: it would send a host variable to another host";
     assert_eq!(response.unwrap_err(), HttpError::Host(text.to_owned()));
 }
 
 #[tokio::test]
-async fn a_length_that_is_not_the_bodys_is_refused() {
+async fn wrong_content_length_is_rejected() {
     let request = HttpRequest {
         headers: vec![HttpHeader {
             name: "Content-Length".to_owned(),
@@ -156,38 +165,38 @@ async fn a_length_that_is_not_the_bodys_is_refused() {
         body: Some("four".into()),
         ..HttpRequest::new("POST", "http://127.0.0.1:1/")
     };
-    let refusal = client(&[]).request(request).await.unwrap_err();
+    let error = client(&[]).request(request).await.unwrap_err();
     let text = "header content-length must match the body length 4".to_owned();
-    assert_eq!(refusal, HttpError::Refused(text));
+    assert_eq!(error, HttpError::Refused(text));
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_refused_before_it_is_read() {
-    let (listener, address) = listen().await;
+async fn too_large_body_is_rejected_before_reading() {
+    let (listener, address) = bind().await;
     let client = client(&[]);
-    let most = limits::MAX_HTTP_BODY_BYTES;
+    let max = limits::MAX_HTTP_BODY_BYTES;
     let request = client.request(HttpRequest::new("GET", &format!("http://{address}/")));
     let serve = async {
         let (socket, _) = listener.accept().await.unwrap();
-        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", most + 1);
-        answer(socket, &head).await
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", max + 1);
+        respond(socket, &head).await
     };
-    let (response, _) = within(async { tokio::join!(request, serve) }).await;
-    let text = format!("body is larger than {most} bytes: stream it");
+    let (response, _) = with_timeout(async { tokio::join!(request, serve) }).await;
+    let text = format!("body is larger than {max} bytes: stream it");
     assert_eq!(response.unwrap_err(), HttpError::Host(text));
 }
 
 #[tokio::test]
-async fn the_hosts_proxy_is_used_unless_the_url_is_exempt() {
-    let (proxy, address) = listen().await;
-    let (direct, exempt) = listen().await;
+async fn host_proxy_is_used_unless_the_url_is_exempt() {
+    let (proxy, address) = bind().await;
+    let (direct, exempt) = bind().await;
     let proxied = client(&[
         ("http_proxy", &format!("http://name:pass@{address}")),
         ("NO_PROXY", "127.0.0.1"),
     ]);
     let request = proxied.request(HttpRequest::new("GET", "http://upstream.invalid/path"));
-    let serve = async { answer(proxy.accept().await.unwrap().0, FINE).await };
-    let (response, head) = within(async { tokio::join!(request, serve) }).await;
+    let serve = async { respond(proxy.accept().await.unwrap().0, OK_RESPONSE).await };
+    let (response, head) = with_timeout(async { tokio::join!(request, serve) }).await;
     assert_eq!(&response.unwrap().body[..], b"fine");
     assert!(
         head.starts_with("GET http://upstream.invalid/path HTTP/1.1\r\n"),
@@ -198,22 +207,22 @@ async fn the_hosts_proxy_is_used_unless_the_url_is_exempt() {
         "{head}"
     );
     let request = proxied.request(HttpRequest::new("GET", &format!("http://{exempt}/path")));
-    let serve = async { answer(direct.accept().await.unwrap().0, FINE).await };
-    let (response, head) = within(async { tokio::join!(request, serve) }).await;
+    let serve = async { respond(direct.accept().await.unwrap().0, OK_RESPONSE).await };
+    let (response, head) = with_timeout(async { tokio::join!(request, serve) }).await;
     assert_eq!(response.unwrap().status, 200);
     assert!(head.starts_with("GET /path HTTP/1.1\r\n"), "{head}");
 }
 
 #[tokio::test]
-async fn a_proxy_that_cannot_be_used_is_not_gone_around() {
+async fn invalid_proxy_is_not_bypassed() {
     let client = client(&[("ALL_PROXY", "http://[broken:secret")]);
-    let error = within(client.request(HttpRequest::new("GET", "http://127.0.0.1:1/"))).await;
+    let error = with_timeout(client.request(HttpRequest::new("GET", "http://127.0.0.1:1/"))).await;
     let text = "environment variable `ALL_PROXY` is not a valid proxy URL".to_owned();
     assert_eq!(error.unwrap_err(), HttpError::Host(text));
 }
 
 #[tokio::test]
-async fn certificates_are_those_of_the_file_that_the_host_names() {
+async fn configured_certificate_files_are_trusted() {
     let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::from_pem_slice(signed.signing_key.serialize_pem().as_bytes()).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -225,7 +234,7 @@ async fn certificates_are_those_of_the_file_that_the_host_names() {
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(signed.cert.pem().as_bytes()).unwrap();
-    let (listener, address) = listen().await;
+    let (listener, address) = bind().await;
     let port = address.rsplit(':').next().unwrap();
     let url = format!("https://localhost:{port}/");
 
@@ -234,12 +243,12 @@ async fn certificates_are_those_of_the_file_that_the_host_names() {
     let serve = async {
         let (socket, _) = listener.accept().await.unwrap();
         let socket = acceptor.accept(socket).await.unwrap();
-        answer(socket, FINE).await
+        respond(socket, OK_RESPONSE).await
     };
-    let (response, _) = within(async { tokio::join!(request, serve) }).await;
+    let (response, _) = with_timeout(async { tokio::join!(request, serve) }).await;
     assert_eq!(&response.unwrap().body[..], b"fine");
 
-    // A private CA is trusted beside the others.
+    // A private CA is trusted additionally.
     let mut other = tempfile::NamedTempFile::new().unwrap();
     let unrelated = rcgen::generate_simple_self_signed(["other.test".to_owned()]).unwrap();
     other.write_all(unrelated.cert.pem().as_bytes()).unwrap();
@@ -258,29 +267,29 @@ async fn certificates_are_those_of_the_file_that_the_host_names() {
         let serve = async {
             let (socket, _) = listener.accept().await.unwrap();
             match acceptor.accept(socket).await {
-                Ok(socket) => drop(answer(socket, FINE).await),
+                Ok(socket) => drop(respond(socket, OK_RESPONSE).await),
                 Err(error) => panic!("{env:?}: {error}"),
             }
         };
-        let (response, ()) = within(async { tokio::join!(request, serve) }).await;
+        let (response, ()) = with_timeout(async { tokio::join!(request, serve) }).await;
         assert_eq!(&response.unwrap().body[..], b"fine", "{env:?}");
     }
 
-    let strange = client(&[]);
-    let request = strange.request(HttpRequest::new("GET", &url));
+    let untrusting = client(&[]);
+    let request = untrusting.request(HttpRequest::new("GET", &url));
     let serve = async {
         let (socket, _) = listener.accept().await.unwrap();
         acceptor.accept(socket).await.map(drop)
     };
-    let (response, _) = within(async { tokio::join!(request, serve) }).await;
+    let (response, _) = with_timeout(async { tokio::join!(request, serve) }).await;
     let Err(HttpError::Host(text)) = response else {
-        unreachable!("nobody has signed it");
+        unreachable!("the certificate is not signed by a trusted root");
     };
     assert!(text.contains("certificate"), "{text}");
 }
 
 #[tokio::test]
-async fn a_file_of_certificates_that_has_none_fails_every_request() {
+async fn certificate_file_without_certificates_fails_every_request() {
     let empty = tempfile::NamedTempFile::new().unwrap();
     let empty = empty.path().to_str().unwrap();
     for (env, variable, path) in [
@@ -301,10 +310,10 @@ async fn a_file_of_certificates_that_has_none_fails_every_request() {
         ),
         (&[("SSL_CERT_FILE", empty)], "SSL_CERT_FILE", empty),
     ] {
-        // Nobody listens there: the error comes before anything is sent.
+        // Port 1 has no listener: the error must occur before sending.
         let request = HttpRequest::new("GET", "http://127.0.0.1:1/");
-        let Err(HttpError::Host(text)) = within(client(env).request(request)).await else {
-            unreachable!("no request is made");
+        let Err(HttpError::Host(text)) = with_timeout(client(env).request(request)).await else {
+            unreachable!("the request must fail before sending");
         };
         assert!(text.contains(variable) && text.contains(path), "{text}");
     }

@@ -49,7 +49,7 @@ pub(super) async fn discover_root(
     id: String,
     path: PathUri,
 ) -> DiscoveredRoot {
-    let mut found = DiscoveredRoot {
+    let mut discovered = DiscoveredRoot {
         id,
         path,
         plugin: None,
@@ -58,11 +58,11 @@ pub(super) async fn discover_root(
         warnings: Vec::new(),
         error: None,
     };
-    match walk(reader, &found.path).await {
-        Ok(walked) => read(reader, budget, walked, &mut found).await,
-        Err(why) => found.error = Some(why),
+    match walk(reader, &discovered.path).await {
+        Ok(walked) => read(reader, budget, walked, &mut discovered).await,
+        Err(reason) => discovered.error = Some(reason),
     }
-    found
+    discovered
 }
 
 async fn walk(reader: &CatalogReader, root: &PathUri) -> Result<WalkResult, String> {
@@ -82,20 +82,23 @@ async fn read(
     reader: &CatalogReader,
     budget: DiscoveryBudget,
     walked: WalkResult,
-    found: &mut DiscoveredRoot,
+    discovered: &mut DiscoveredRoot,
 ) {
     let mut bundle = RootBundle::new(reader, budget);
     for error in &walked.errors {
-        let why = format!("cannot read `{}`: {}", error.path, error.message);
-        bundle.warnings.push(why);
+        let reason = format!("cannot read `{}`: {}", error.path, error.message);
+        bundle.warnings.push(reason);
     }
     if walked.truncated {
-        let why = format!("`{}` has too many entries: some are ignored", found.path);
-        bundle.warnings.push(why);
+        let reason = format!(
+            "`{}` has too many entries: some are ignored",
+            discovered.path
+        );
+        bundle.warnings.push(reason);
     }
-    let root = &found.path;
-    let own = first_manifest(&mut bundle, root).await;
-    let mut namespaces: Vec<CapabilityFile> = match &own {
+    let root = &discovered.path;
+    let own_manifest = first_manifest(&mut bundle, root).await;
+    let mut namespaces: Vec<CapabilityFile> = match &own_manifest {
         Some(manifest) => vec![manifest.clone()],
         None => nearest_manifest(&mut bundle, root)
             .await
@@ -106,19 +109,19 @@ async fn read(
     for path in nested {
         namespaces.extend(bundle.take(path).await);
     }
-    if let Some(manifest) = own {
-        found.plugin = Some(plugin(&mut bundle, root, manifest).await);
+    if let Some(manifest) = own_manifest {
+        discovered.plugin = Some(plugin(&mut bundle, root, manifest).await);
     }
     for path in skills {
-        found.skills.extend(skill(&mut bundle, path).await);
+        discovered.skills.extend(skill(&mut bundle, path).await);
     }
-    found.namespace_manifests = namespaces;
-    found.warnings = bundle.warnings;
+    discovered.namespace_manifests = namespaces;
+    discovered.warnings = bundle.warnings;
 }
 
 async fn first_manifest(bundle: &mut RootBundle<'_>, root: &PathUri) -> Option<CapabilityFile> {
-    for place in MANIFEST_PATHS {
-        if let Some(manifest) = bundle.take(root.join(place).ok()?).await {
+    for index in MANIFEST_PATHS {
+        if let Some(manifest) = bundle.take(root.join(index).ok()?).await {
             return Some(manifest);
         }
     }
@@ -127,12 +130,12 @@ async fn first_manifest(bundle: &mut RootBundle<'_>, root: &PathUri) -> Option<C
 
 /// Finds the manifest of the plugin that encloses the root.
 async fn nearest_manifest(bundle: &mut RootBundle<'_>, root: &PathUri) -> Option<CapabilityFile> {
-    let mut above = root.parent();
-    while let Some(directory) = above {
+    let mut parent = root.parent();
+    while let Some(directory) = parent {
         if let Some(manifest) = first_manifest(bundle, &directory).await {
             return Some(manifest);
         }
-        above = directory.parent();
+        parent = directory.parent();
     }
     None
 }
@@ -147,14 +150,14 @@ fn classify_entries(walked: WalkResult, root: &PathUri) -> (Vec<PathUri>, Vec<Pa
         }
         if entry.path.file_name().as_deref() == Some(INSTRUCTIONS.as_bytes()) {
             skills.push(entry.path);
-        } else if let Some((plugin, place)) = plugin_root(&entry.path)
+        } else if let Some((plugin, index)) = plugin_root(&entry.path)
             && plugin != *root
         {
             let first = nested
                 .entry(plugin.as_str().to_owned())
-                .or_insert_with(|| (place, entry.path.clone()));
-            if place < first.0 {
-                *first = (place, entry.path);
+                .or_insert_with(|| (index, entry.path.clone()));
+            if index < first.0 {
+                *first = (index, entry.path);
             }
         }
     }
@@ -182,16 +185,19 @@ async fn declared(
     root: &PathUri,
     manifest: &CapabilityFile,
     declared: DeclaredFile,
-    usual: &str,
+    default_name: &str,
 ) -> Option<CapabilityFile> {
     let path = match declared {
         DeclaredFile::At(path) => path,
         DeclaredFile::Inline => return None,
-        DeclaredFile::Default => root.join(usual).ok()?,
-        DeclaredFile::Invalid(why) => {
-            let why = format!("`{}`: {why}; using `{usual}` instead", manifest.path);
-            bundle.warnings.push(why);
-            root.join(usual).ok()?
+        DeclaredFile::Default => root.join(default_name).ok()?,
+        DeclaredFile::Invalid(reason) => {
+            let reason = format!(
+                "`{}`: {reason}; using `{default_name}` instead",
+                manifest.path
+            );
+            bundle.warnings.push(reason);
+            root.join(default_name).ok()?
         }
     };
     bundle.take(path).await
@@ -229,12 +235,12 @@ pub(super) const MANIFEST_PATHS: [&str; 3] = [
 /// Returns the plugin root of a manifest path, and the index in [`MANIFEST_PATHS`].
 pub(super) fn plugin_root(manifest: &PathUri) -> Option<(PathUri, usize)> {
     let directory = manifest.parent()?;
-    let place = [&*directory.file_name()?, b"/", &*manifest.file_name()?].concat();
+    let index = [&*directory.file_name()?, b"/", &*manifest.file_name()?].concat();
     let root = directory.parent()?;
-    let place = MANIFEST_PATHS
+    let index = MANIFEST_PATHS
         .iter()
-        .position(|known| known.as_bytes() == place)?;
-    Some((root, place))
+        .position(|known| known.as_bytes() == index)?;
+    Some((root, index))
 }
 
 /// Location of a file that a manifest declares.
@@ -278,8 +284,8 @@ fn path_below(root: &PathUri, text: &str) -> DeclaredFile {
     };
     let is_name = |name: &str| !matches!(name, "" | ".");
     // After `./`, a leading slash would still make the path absolute.
-    let leaves = names.starts_with('/') || names.split('/').any(|name| name == "..");
-    if leaves || !names.split('/').any(is_name) {
+    let escapes = names.starts_with('/') || names.split('/').any(|name| name == "..");
+    if escapes || !names.split('/').any(is_name) {
         return DeclaredFile::Invalid("a path in a manifest must stay below the root");
     }
     root.join(names).map_or(
@@ -317,9 +323,9 @@ impl PluginManifest {
     /// Returns the display name of the plugin.
     pub(super) fn display_name(&self, root: &PathUri) -> String {
         let interface = self.interface.as_ref();
-        let shown = interface.and_then(|interface| interface.display_name.as_deref());
-        match shown.map(str::trim) {
-            Some(shown) if !shown.is_empty() => shown.to_owned(),
+        let display_name = interface.and_then(|interface| interface.display_name.as_deref());
+        match display_name.map(str::trim) {
+            Some(display_name) if !display_name.is_empty() => display_name.to_owned(),
             Some(_) | None => name_or_directory(&self.name, root),
         }
     }
@@ -357,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_in_a_manifest_does_not_leave_the_root() {
+    fn manifest_path_cannot_leave_the_root() {
         let root = PathUri::from_native("/srv/plugin".as_ref()).unwrap();
         let declared = |text: &str| {
             let manifest = serde_json::json!({ "mcpServers": text }).to_string();

@@ -38,12 +38,12 @@ impl CatalogReader {
         Self { files, sandbox }
     }
 
-    /// Reads a regular file of at most `most` bytes. Follows symlinks.
-    pub(super) async fn text(&self, path: &PathUri, most: u64) -> FileRead {
-        let bytes = match self.bytes(path, most).await {
+    /// Reads a regular file of at most `max` bytes. Follows symlinks.
+    pub(super) async fn text(&self, path: &PathUri, max: u64) -> FileRead {
+        let bytes = match self.bytes(path, max).await {
             Ok(Some(bytes)) => bytes,
             Ok(None) => {
-                return FileRead::Unreadable(format!("`{path}` is larger than {most} bytes"));
+                return FileRead::Unreadable(format!("`{path}` is larger than {max} bytes"));
             }
             Err(FileError::NotFound(_)) => return FileRead::Missing,
             // A directory or pipe is not an error: it is treated as missing.
@@ -63,8 +63,8 @@ impl CatalogReader {
         )
     }
 
-    /// Reads a file. Returns `None` if it has more than `most` bytes.
-    async fn bytes(&self, path: &PathUri, most: u64) -> Result<Option<Vec<u8>>, FileError> {
+    /// Reads a file. Returns `None` if it has more than `max` bytes.
+    async fn bytes(&self, path: &PathUri, max: u64) -> Result<Option<Vec<u8>>, FileError> {
         let open = Open {
             path: path.clone(),
             mode: OpenMode::Read,
@@ -74,13 +74,13 @@ impl CatalogReader {
         let mut bytes = Vec::new();
         loop {
             let read = bytes.len() as u64;
-            if read > most {
+            if read > max {
                 return Ok(None);
             }
             let block = file.read_block(read, limits::MAX_BLOCK_BYTES).await?;
             bytes.extend_from_slice(&block.data);
             if block.eof {
-                return Ok((bytes.len() as u64 <= most).then_some(bytes));
+                return Ok((bytes.len() as u64 <= max).then_some(bytes));
             }
         }
     }
@@ -109,7 +109,7 @@ pub(super) struct RootBundle<'a> {
     reader: &'a CatalogReader,
     budget: DiscoveryBudget,
     /// Remaining bytes of this root.
-    left: usize,
+    remaining: usize,
     /// Warnings about omitted files.
     pub(super) warnings: Vec<String>,
 }
@@ -127,11 +127,11 @@ impl Default for DiscoveryBudget {
 impl DiscoveryBudget {
     /// Takes bytes from the budget, if enough remain.
     pub(super) fn take(&self, bytes: usize) -> bool {
-        let less = |left: usize| left.checked_sub(bytes);
-        let taken = self
+        let subtract = |remaining: usize| remaining.checked_sub(bytes);
+        let update = self
             .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-        taken.is_ok()
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
+        update.is_ok()
     }
 
     /// Returns unused bytes to the budget.
@@ -145,35 +145,35 @@ impl<'a> RootBundle<'a> {
         Self {
             reader,
             budget,
-            left: limits::MAX_DISCOVERY_ROOT_BYTES,
+            remaining: limits::MAX_DISCOVERY_ROOT_BYTES,
             warnings: Vec::new(),
         }
     }
 
     /// Adds a file if it exists, is text and fits. Records a warning if it is omitted.
     pub(super) async fn take(&mut self, path: PathUri) -> Option<CapabilityFile> {
-        let most = limits::MAX_DISCOVERY_FILE_BYTES;
-        let contents = match self.reader.text(&path, most).await {
+        let max = limits::MAX_DISCOVERY_FILE_BYTES;
+        let contents = match self.reader.text(&path, max).await {
             FileRead::Text(contents) => contents,
             FileRead::Missing => return None,
-            FileRead::Unreadable(why) => {
-                self.warnings.push(why);
+            FileRead::Unreadable(reason) => {
+                self.warnings.push(reason);
                 return None;
             }
         };
-        let Some(left) = self.left.checked_sub(contents.len()) else {
-            let most = limits::MAX_DISCOVERY_ROOT_BYTES;
-            let why = format!("`{path}` is omitted: the root's files exceed {most} bytes");
-            self.warnings.push(why);
+        let Some(remaining) = self.remaining.checked_sub(contents.len()) else {
+            let max = limits::MAX_DISCOVERY_ROOT_BYTES;
+            let reason = format!("`{path}` is omitted: the root's files exceed {max} bytes");
+            self.warnings.push(reason);
             return None;
         };
         if !self.budget.take(json_len(&contents)) {
-            let most = limits::MAX_DISCOVERY_BYTES;
-            let why = format!("`{path}` is omitted: the files of all roots exceed {most} bytes");
-            self.warnings.push(why);
+            let max = limits::MAX_DISCOVERY_BYTES;
+            let reason = format!("`{path}` is omitted: the files of all roots exceed {max} bytes");
+            self.warnings.push(reason);
             return None;
         }
-        self.left = left;
+        self.remaining = remaining;
         Some(CapabilityFile { path, contents })
     }
 }
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_counts_as_much_as_it_takes_in_an_answer() {
+    fn json_length_matches_serde_json() {
         let controls: String = (0..=0x80).map(char::from).collect();
         for text in ["", "plain", "caf\u{e9} \u{1f600}", &controls] {
             let json = serde_json::to_string(text).unwrap();

@@ -31,9 +31,9 @@ pub(super) async fn read(
         return refused("at least one config or requirements path is required");
     }
     if config.len().max(requirements.len()) > limits::MAX_CONFIG_PATHS {
-        let most = limits::MAX_CONFIG_PATHS;
+        let max = limits::MAX_CONFIG_PATHS;
         return refused(&format!(
-            "at most {most} key paths can be selected of each kind"
+            "at most {max} key paths can be selected of each kind"
         ));
     }
     if config.iter().chain(requirements).any(Vec::is_empty) {
@@ -50,7 +50,7 @@ pub(super) async fn read(
         Ok((config, requirements))
     };
     let stacks = run_blocking(stacks).await;
-    let (config, requirements) = stacks.map_err(|lost| FileError::Host(lost.to_string()))??;
+    let (config, requirements) = stacks.map_err(|error| FileError::Host(error.to_string()))??;
     let home = catalog.user_home.as_deref();
     Ok(EnvironmentConfig {
         user_home_dir: home.and_then(|home| PathUri::from_native(home).ok()),
@@ -73,7 +73,7 @@ fn stack(layers: &[LoadedLayer], paths: &[Vec<String>]) -> Result<ConfigStack, F
         if selected.is_empty() {
             continue;
         }
-        if layer.place == LayerPosition::BelowCloud {
+        if layer.position == LayerPosition::BelowCloud {
             stack.cloud_insertion_index += 1;
         }
         stack.layers.push(ConfigLayer {
@@ -99,7 +99,7 @@ fn selected(layer: &Table, paths: &[Vec<String>]) -> Table {
 }
 
 fn select_below(table: &Table, paths: &[&[String]]) -> Table {
-    let mut found = Table::new();
+    let mut selected_table = Table::new();
     for (key, value) in table {
         let with_key = paths.iter().filter(|path| path.first() == Some(key));
         let remaining: Vec<&[String]> = with_key.map(|path| &path[1..]).collect();
@@ -111,9 +111,9 @@ fn select_below(table: &Table, paths: &[&[String]]) -> Table {
             Some(inner) if !is_whole => Value::Table(select_below(inner, &remaining)),
             Some(_) | None => value.clone(),
         };
-        found.insert(key.clone(), value);
+        selected_table.insert(key.clone(), value);
     }
-    found
+    selected_table
 }
 
 /// Keys of a managed configuration that become requirements.

@@ -35,15 +35,15 @@ pub(super) async fn discover(
 ) -> DiscoveredCapabilities {
     let reader = CatalogReader::new(&catalog.files, sandbox);
     let budget = DiscoveryBudget::default();
-    let mut found = DiscoveredCapabilities::default();
+    let mut capabilities = DiscoveredCapabilities::default();
     for (id, path) in skill_roots(catalog) {
         let Ok(path) = PathUri::from_native(&path) else {
             continue;
         };
-        add_skills(&reader, budget.clone(), id, path, &mut found).await;
+        add_skills(&reader, budget.clone(), id, path, &mut capabilities).await;
     }
-    add_plugins(&reader, &budget, &catalog.codex_home, &mut found).await;
-    found
+    add_plugins(&reader, &budget, &catalog.codex_home, &mut capabilities).await;
+    capabilities
 }
 
 /// Returns the skill directories outside plugins, with the ids that clients know.
@@ -61,7 +61,7 @@ async fn add_skills(
     budget: DiscoveryBudget,
     id: &str,
     path: PathUri,
-    found: &mut DiscoveredCapabilities,
+    capabilities: &mut DiscoveredCapabilities,
 ) {
     // Most accounts lack some of these directories.
     match reader.metadata(&path).await {
@@ -77,29 +77,29 @@ async fn add_skills(
     let bytes = root_bytes(&discovered);
     let (skills, warning) = read_skills(discovered, Some(root)).await;
     budget.refund(bytes.saturating_sub(response_bytes(&skills)));
-    found.skills.extend(skills);
-    found.warnings.extend(warning);
+    capabilities.skills.extend(skills);
+    capabilities.warnings.extend(warning);
 }
 
 async fn add_plugins(
     reader: &CatalogReader,
     budget: &DiscoveryBudget,
     codex_home: &Path,
-    found: &mut DiscoveredCapabilities,
+    capabilities: &mut DiscoveredCapabilities,
 ) {
     let Ok(cache) = PathUri::from_native(&codex_home.join("plugins/cache")) else {
         return;
     };
     let (cached, warnings) = plugin_cache::cached_plugins(reader, &cache).await;
-    found.warnings.extend(warnings);
+    capabilities.warnings.extend(warnings);
     let each = cached.into_iter().map(|cached| {
         let budget = budget.clone();
         async move { plugin(reader, budget, cached).await }
     });
     let mut each = stream::iter(each).buffered(limits::DISCOVERY_ROOTS_AT_ONCE);
     while let Some((plugin, warnings)) = each.next().await {
-        found.plugins.extend(plugin);
-        found.warnings.extend(warnings);
+        capabilities.plugins.extend(plugin);
+        capabilities.warnings.extend(warnings);
     }
 }
 
@@ -115,17 +115,17 @@ async fn plugin(
         capability_root::discover_root(reader, budget.clone(), cached.id.clone(), root).await;
     let all = root_bytes(&discovered);
     let files = discovered.plugin.take();
-    let named =
+    let parsed =
         files.and_then(|files| Some((PluginManifest::parse(&files.manifest.contents)?, files)));
-    let Some((manifest, files)) = named else {
+    let Some((manifest, files)) = parsed else {
         budget.refund(all);
         warnings.push(format!("`{}` is not a plugin", cached.root));
         return (None, warnings);
     };
     let rest = root_bytes(&discovered);
     let (skills, warning) = read_skills(discovered, None).await;
-    let kept = json_len(&files.manifest.contents) + response_bytes(&skills);
-    budget.refund(rest.saturating_sub(kept));
+    let used = json_len(&files.manifest.contents) + response_bytes(&skills);
+    budget.refund(rest.saturating_sub(used));
     warnings.extend(warning);
     let plugin = InstalledPlugin {
         id: cached.id,
@@ -146,7 +146,7 @@ async fn read_skills(
 ) -> (Vec<InstalledSkill>, Option<String>) {
     let path = discovered.path.clone();
     let read = run_blocking(move || skills_of(&discovered, root.as_ref())).await;
-    read.unwrap_or_else(|lost| (Vec::new(), Some(format!("`{path}`: {lost}"))))
+    read.unwrap_or_else(|error| (Vec::new(), Some(format!("`{path}`: {error}"))))
 }
 
 /// Parses the skills of a root. Returns one warning for all failures.
@@ -161,7 +161,7 @@ fn skills_of(
     for files in &discovered.skills {
         match parse_skill(files, &namespaces, root) {
             Ok(skill) => skills.push(skill),
-            Err(why) => problems.push(format!("`{}`: {why}", files.instructions.path)),
+            Err(error) => problems.push(format!("`{}`: {error}", files.instructions.path)),
         }
     }
     let warning = problems.first().map(|first| match problems.len() {
@@ -285,19 +285,19 @@ mod tests {
     use crate::filesystem::LocalFileSystem;
 
     #[tokio::test]
-    async fn what_skills_say_counts_and_the_rest_of_their_files_does_not() {
+    async fn budget_counts_skill_descriptions_but_not_their_bodies() {
         let home = tempfile::tempdir().unwrap();
         let text = "---\ndescription: twelve bytes\n---\nmuch more than that";
         fs::write(home.path().join("SKILL.md"), text).unwrap();
         let reader = CatalogReader::new(&(Arc::new(LocalFileSystem::default()) as Arc<_>), None);
-        let (budget, mut found) = (
+        let (budget, mut capabilities) = (
             DiscoveryBudget::default(),
             DiscoveredCapabilities::default(),
         );
         let root = PathUri::from_native(home.path()).unwrap();
-        add_skills(&reader, budget.clone(), "r", root, &mut found).await;
-        assert_eq!(found.skills.len(), 1);
-        let bytes = found.skills[0].description.len();
+        add_skills(&reader, budget.clone(), "r", root, &mut capabilities).await;
+        assert_eq!(capabilities.skills.len(), 1);
+        let bytes = capabilities.skills[0].description.len();
         assert!(!budget.take(limits::MAX_DISCOVERY_BYTES - bytes + 1));
         assert!(budget.take(limits::MAX_DISCOVERY_BYTES - bytes));
     }

@@ -24,12 +24,12 @@ fn catalog(home: &Path) -> LocalCatalog {
     })
 }
 
-/// Tells which part of the time an answer took on the thread that asked.
-async fn share<T>(mut answer: FileFuture<T>) -> f64 {
+/// Returns the share of an operation's time that was spent polling on the calling thread.
+async fn polling_share<T>(mut operation: FileFuture<T>) -> f64 {
     let (begin, mut polled) = (Instant::now(), Duration::ZERO);
     let done = poll_fn(|cx| {
         let start = Instant::now();
-        let polling = answer.as_mut().poll(cx);
+        let polling = operation.as_mut().poll(cx);
         polled += start.elapsed();
         polling
     });
@@ -38,7 +38,7 @@ async fn share<T>(mut answer: FileFuture<T>) -> f64 {
 }
 
 #[tokio::test]
-async fn skills_that_take_long_to_read_do_not_hold_up_the_thread() {
+async fn slow_skill_parsing_does_not_block_the_thread() {
     let home = tempfile::tempdir().unwrap();
     let intricate = format!("---\nx: [{}\n---\n", "a,".repeat(60_000));
     for skill in ["skills/a", "skills/b", "plugins/cache/m/p/1"] {
@@ -47,22 +47,22 @@ async fn skills_that_take_long_to_read_do_not_hold_up_the_thread() {
         fs::write(skill.join(".codex-plugin/plugin.json"), "{}").unwrap();
         fs::write(skill.join("SKILL.md"), &intricate).unwrap();
     }
-    let question = DiscoverCapabilities {
+    let request = DiscoverCapabilities {
         cwd: PathUri::from_native(home.path()).unwrap(),
         sandbox: None,
     };
-    assert!(share(catalog(home.path()).discover(question)).await < 0.5);
+    assert!(polling_share(catalog(home.path()).discover(request)).await < 0.5);
 }
 
 #[tokio::test]
-async fn configuration_that_takes_long_to_read_does_not_hold_up_the_thread() {
+async fn slow_config_parsing_does_not_block_the_thread() {
     let home = tempfile::tempdir().unwrap();
     let long: String = (0..100_000).map(|key| format!("k{key} = 1\n")).collect();
     fs::write(home.path().join("config.toml"), long).unwrap();
-    let question = ReadEnvironmentConfig {
+    let request = ReadEnvironmentConfig {
         cwd: PathUri::from_native(home.path()).unwrap(),
         config_paths: vec![vec!["k1".to_owned()]],
         requirements_paths: Vec::new(),
     };
-    assert!(share(catalog(home.path()).read_config(question)).await < 0.5);
+    assert!(polling_share(catalog(home.path()).read_config(request)).await < 0.5);
 }

@@ -3,14 +3,14 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn without_a_policy_only_the_request_enters() {
+fn without_a_policy_only_request_variables_are_set() {
     let host = os([("PATH", "/bin"), ("HOME", "/home/a")]);
     let environment = child_environment(&host, None, &pairs([("A", "1")]), &Metadata::default());
     assert_eq!(environment, os([("A", "1")]));
 }
 
 #[test]
-fn each_step_of_the_policy_does_its_part() {
+fn policy_steps_apply_in_order() {
     let host = os([
         ("PATH", "/bin"),
         ("Home", "/home/a"),
@@ -106,7 +106,7 @@ fn each_step_of_the_policy_does_its_part() {
 }
 
 #[test]
-fn the_request_wins_and_its_names_are_not_filtered() {
+fn request_variables_override_and_are_not_filtered() {
     let host = os([("PATH", "/bin"), ("LANG", "C")]);
     let policy = EnvPolicy {
         set: pairs([("LANG", "D")]),
@@ -120,7 +120,7 @@ fn the_request_wins_and_its_names_are_not_filtered() {
 }
 
 #[test]
-fn metadata_is_exported_over_what_the_request_says() {
+fn metadata_overrides_request_variables() {
     let overlay = pairs([("CODEX_THREAD_ID", "old"), ("CODEX_TOOL_CALL_ID", "kept")]);
     let metadata = Metadata {
         thread_id: Some("new".to_owned()),
@@ -151,7 +151,7 @@ fn non_inheritable_names_are_removed_even_when_requested() {
 }
 
 #[test]
-fn patterns_match_whole_names_in_any_case() {
+fn patterns_match_whole_names_case_insensitively() {
     let cases = [
         ("", "", true),
         ("*", "", true),
@@ -177,7 +177,7 @@ fn patterns_match_whole_names_in_any_case() {
 }
 
 #[test]
-fn many_stars_do_not_explode() {
+fn many_stars_match_in_bounded_time() {
     assert!(!matches(&"*a".repeat(2_000), &"a".repeat(1_999)));
     assert!(!matches(
         &format!("{}b", "a*".repeat(100)),
@@ -187,7 +187,7 @@ fn many_stars_do_not_explode() {
 
 proptest! {
     #[test]
-    fn the_matcher_agrees_with_the_naive_one(
+    fn matcher_agrees_with_a_naive_matcher(
         pattern in "[abAB*?é]{0,8}",
         name in "[abABÉé]{0,10}",
     ) {

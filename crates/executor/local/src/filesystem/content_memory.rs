@@ -69,11 +69,11 @@ impl ContentMemory {
             return Ok(MemoryPermit::default());
         };
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let wanted = permits(bytes.min(limits::FILE_WINDOW_BYTES));
-        let window = Arc::clone(window).acquire_many_owned(wanted).await;
+        let permit_count = permits(bytes.min(limits::FILE_WINDOW_BYTES));
+        let window = Arc::clone(window).acquire_many_owned(permit_count).await;
         let large = if bytes > limits::FILE_WINDOW_BYTES {
-            let wanted = permits(bytes.min(limits::LARGE_FILES_BYTES));
-            let large = Arc::clone(&self.shared.large).try_acquire_many_owned(wanted);
+            let permit_count = permits(bytes.min(limits::LARGE_FILES_BYTES));
+            let large = Arc::clone(&self.shared.large).try_acquire_many_owned(permit_count);
             Some(large.map_err(|_| {
                 let text = "too many large files are being read: read this one in blocks";
                 FileError::Host(text.to_owned())
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn content_that_was_not_sent_holds_up_the_next_reader() {
+    async fn unsent_content_blocks_the_next_read() {
         let memory = ContentMemory::bounded(Arc::default());
         let window = limits::FILE_WINDOW_BYTES as u64;
         let first = memory.acquire(window).await.unwrap().attach(vec![1]);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_files_beyond_what_the_server_holds_are_refused() {
+    async fn large_files_beyond_the_server_limit_are_rejected() {
         let shared: Arc<ServerMemory> = Arc::default();
         let [a, b, c] = [(); 3].map(|()| ContentMemory::bounded(Arc::clone(&shared)));
         let half = limits::LARGE_FILES_BYTES as u64 / 2;
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_the_callers_holds_up_nobody() {
+    async fn unbounded_memory_never_blocks() {
         let memory = ContentMemory::unbounded();
         let _kept = memory
             .acquire(limits::LARGE_FILES_BYTES as u64)
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_used_again() {
+    fn block_buffers_are_reused() {
         let memory = ContentMemory::bounded(Arc::default());
         let mut block = memory.block(limits::MAX_BLOCK_BYTES);
         let address = block.space().as_ptr();

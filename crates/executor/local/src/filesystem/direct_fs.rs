@@ -65,8 +65,8 @@ impl DirectFs {
     }
 
     pub(super) fn metadata(&self, get: GetMetadata) -> FileFuture<FileMetadata> {
-        if let Some(found) = self.cached.metadata(&get) {
-            return ready(found).boxed();
+        if let Some(metadata) = self.cached.metadata(&get) {
+            return ready(metadata).boxed();
         }
         let cached = Arc::clone(&self.cached);
         self.pool.run(move |_| {
@@ -176,12 +176,12 @@ impl OpenFile for LocalOpenFile {
 fn file_block(
     mut block: BlockBuffer,
     read: usize,
-    wanted: usize,
+    requested: usize,
     permit: MemoryPermit,
 ) -> FileBlock {
     block.truncate(read);
     FileBlock {
         data: permit.attach(block),
-        eof: read < wanted,
+        eof: read < requested,
     }
 }

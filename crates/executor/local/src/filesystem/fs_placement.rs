@@ -50,9 +50,9 @@ impl PolicyEnforcement {
         sandbox: &Sandbox,
         need: Need,
     ) -> Result<FsPlacement, FileError> {
-        let refuse = |text: &str| Err(FileError::Refused(format!("sandbox: {text}")));
+        let reject = |text: &str| Err(FileError::Refused(format!("sandbox: {text}")));
         if sandbox.windows_sandbox_level == WindowsSandboxLevel::Mxc {
-            return refuse("windowsSandboxLevel `mxc` is not available on this host");
+            return reject("windowsSandboxLevel `mxc` is not available on this host");
         }
         let Self::Enforced { sandboxes, files } = self else {
             let is_free = match need {
@@ -62,7 +62,7 @@ impl PolicyEnforcement {
             if is_free {
                 return Ok(FsPlacement::Direct);
             }
-            return refuse("policies cannot be enforced by this file system");
+            return reject("policies cannot be enforced by this file system");
         };
         let plan = sandboxes.plan_for_files(sandbox, need).await?;
         Ok(plan.map_or(FsPlacement::Direct, |plan| {

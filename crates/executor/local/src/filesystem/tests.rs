@@ -29,7 +29,7 @@ fn backend() -> LocalBackend {
     })
 }
 
-/// A directory `inside` that may be written, one `outside`, and files that keep policies.
+/// A writable directory `inside`, a directory `outside`, and a file system that enforces policies.
 struct TestFiles {
     dir: TempDir,
     files: LocalFileSystem,
@@ -51,13 +51,13 @@ impl TestFiles {
         PathUri::from_native(&path).unwrap()
     }
 
-    /// Everything may be read, and what is inside written.
-    fn wide(&self) -> Option<Box<Sandbox>> {
+    /// Policy: everything is readable, `inside` is writable.
+    fn read_all(&self) -> Option<Box<Sandbox>> {
         self.policy(r#"{"path":{"type":"special","value":{"kind":"root"}},"access":"read"},"#)
     }
 
-    /// Nothing but what is inside may be used.
-    fn narrow(&self) -> Option<Box<Sandbox>> {
+    /// Policy: only `inside` is accessible.
+    fn inside_only(&self) -> Option<Box<Sandbox>> {
         self.policy("")
     }
 
@@ -88,7 +88,7 @@ impl TestFiles {
             create_parents: false,
             atomic: false,
             mode: None,
-            sandbox: self.wide(),
+            sandbox: self.read_all(),
         };
         self.files
             .write_file(write, Bytes::from_static(data.as_bytes()))
@@ -96,44 +96,44 @@ impl TestFiles {
 }
 
 #[tokio::test]
-async fn a_policy_decides_what_is_read() {
+async fn policy_decides_which_files_are_readable() {
     let test = TestFiles::new();
     assert_eq!(
-        test.read("outside/file", test.wide()).await.unwrap(),
+        test.read("outside/file", test.read_all()).await.unwrap(),
         "outside"
     );
     assert_eq!(
-        test.read("inside/file", test.narrow()).await.unwrap(),
+        test.read("inside/file", test.inside_only()).await.unwrap(),
         "inside"
     );
-    let hidden = test.read("outside/file", test.narrow()).await;
+    let hidden = test.read("outside/file", test.inside_only()).await;
     assert!(matches!(hidden, Err(FileError::NotFound(_))), "{hidden:?}");
     let large = vec![7; 1_000_000];
     fs::write(test.dir.path().join("inside/large"), &large).unwrap();
-    assert!(test.read("inside/large", test.narrow()).await.unwrap() == large);
+    assert!(test.read("inside/large", test.inside_only()).await.unwrap() == large);
 }
 
 #[tokio::test]
-async fn a_policy_decides_what_is_changed() {
+async fn policy_decides_which_files_are_writable() {
     let test = TestFiles::new();
     test.write("inside/new", "new").await.unwrap();
     assert_eq!(
         fs::read(test.dir.path().join("inside/new")).unwrap(),
         b"new"
     );
-    let refused = test.write("outside/new", "new").await;
-    assert!(matches!(refused, Err(FileError::Host(_))), "{refused:?}");
+    let rejected = test.write("outside/new", "new").await;
+    assert!(matches!(rejected, Err(FileError::Host(_))), "{rejected:?}");
     assert!(!test.dir.path().join("outside/new").exists());
 }
 
 #[tokio::test]
-async fn protected_names_cannot_be_made() {
+async fn protected_names_cannot_be_created() {
     let test = TestFiles::new();
     let create = CreateDirectory {
         path: test.at("inside/.git"),
         recursive: None,
         follow_symlinks: None,
-        sandbox: test.wide(),
+        sandbox: test.read_all(),
     };
     assert!(test.files.create_directory(create).await.is_err());
     assert!(test.write("inside/.git", "gitdir: x").await.is_err());
@@ -141,7 +141,7 @@ async fn protected_names_cannot_be_made() {
 }
 
 #[tokio::test]
-async fn changes_keep_their_order_under_a_policy_and_without() {
+async fn sandboxed_and_direct_changes_keep_their_order() {
     let test = TestFiles::new();
     let contents = ["a", "b", "c", "d", "e", "f"];
     let changes: Vec<_> = contents
@@ -155,7 +155,11 @@ async fn changes_keep_their_order_under_a_policy_and_without() {
                 create_parents: false,
                 atomic: false,
                 mode: None,
-                sandbox: if number % 2 == 0 { test.wide() } else { None },
+                sandbox: if number % 2 == 0 {
+                    test.read_all()
+                } else {
+                    None
+                },
             };
             let data = Bytes::from_static(content.as_bytes());
             test.files.write_file(write, data)
@@ -168,7 +172,7 @@ async fn changes_keep_their_order_under_a_policy_and_without() {
 }
 
 #[tokio::test]
-async fn a_file_that_was_opened_under_a_policy_stays_open() {
+async fn file_opened_under_a_policy_stays_usable() {
     let test = TestFiles::new();
     let open = |path, mode, sandbox| {
         test.files.open(Open {
@@ -177,12 +181,12 @@ async fn a_file_that_was_opened_under_a_policy_stays_open() {
             sandbox,
         })
     };
-    let file = open("inside/file", OpenMode::Read, test.narrow())
+    let file = open("inside/file", OpenMode::Read, test.inside_only())
         .await
         .unwrap();
     let block = file.read_block(2, 100).await.unwrap();
     assert_eq!((&block.data[..], block.eof), (&b"side"[..], true));
-    let file = open("inside/new", OpenMode::Replace, test.narrow())
+    let file = open("inside/new", OpenMode::Replace, test.inside_only())
         .await
         .unwrap();
     file.write_block(0, Bytes::from_static(b"written"))
@@ -192,17 +196,17 @@ async fn a_file_that_was_opened_under_a_policy_stays_open() {
         fs::read(test.dir.path().join("inside/new")).unwrap(),
         b"written"
     );
-    let hidden = open("outside/file", OpenMode::Read, test.narrow()).await;
+    let hidden = open("outside/file", OpenMode::Read, test.inside_only()).await;
     assert!(matches!(hidden, Err(FileError::NotFound(_))), "{hidden:?}");
 }
 
 #[tokio::test]
-async fn what_is_watched_under_a_policy_is_told() {
+async fn watch_under_a_policy_reports_changes() {
     let test = TestFiles::new();
     let watch = WatchPath {
         path: test.at("inside"),
         depth: WatchDepth::Tree,
-        sandbox: test.narrow(),
+        sandbox: test.inside_only(),
     };
     let mut watcher = test.files.watch(watch).await.unwrap();
     test.write("inside/new", "new").await.unwrap();
@@ -211,17 +215,20 @@ async fn what_is_watched_under_a_policy_is_told() {
 }
 
 #[tokio::test]
-async fn a_policy_that_nobody_keeps_is_refused() {
+async fn restrictive_policy_without_enforcement_is_rejected() {
     let test = TestFiles {
         files: LocalFileSystem::default(),
         ..TestFiles::new()
     };
-    assert!(test.read("inside/file", test.wide()).await.is_ok());
-    for refused in [
-        test.read("inside/file", test.narrow()).await.map(drop),
+    assert!(test.read("inside/file", test.read_all()).await.is_ok());
+    for rejected in [
+        test.read("inside/file", test.inside_only()).await.map(drop),
         test.write("inside/file", "new").await,
     ] {
-        assert!(matches!(refused, Err(FileError::Refused(_))), "{refused:?}");
+        assert!(
+            matches!(rejected, Err(FileError::Refused(_))),
+            "{rejected:?}"
+        );
     }
     assert_eq!(
         fs::read(test.dir.path().join("inside/file")).unwrap(),

@@ -61,8 +61,8 @@ impl WriteQueue {
         }
         async move {
             let _stop = stop;
-            let lost = |_| Err(FileError::Host("file change did not complete".to_owned()));
-            outcome.await.unwrap_or_else(lost)
+            let incomplete = |_| Err(FileError::Host("file change did not complete".to_owned()));
+            outcome.await.unwrap_or_else(incomplete)
         }
         .boxed()
     }
@@ -147,12 +147,12 @@ impl BlockingPool {
                 stop_handle.check()?;
                 work(&stop_handle)
             });
-            let lost = |error| {
+            let incomplete = |error| {
                 Err(FileError::Host(format!(
                     "file operation did not complete: {error}"
                 )))
             };
-            let outcome = task.await.unwrap_or_else(lost);
+            let outcome = task.await.unwrap_or_else(incomplete);
             drop(stop);
             outcome
         }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn changes_run_in_the_order_in_which_they_were_called() {
+    async fn changes_run_in_call_order() {
         let queue = WriteQueue::default();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let changes: Vec<_> = (0..100)
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_that_is_given_up_before_its_turn_does_not_happen() {
+    async fn dropped_change_does_not_run() {
         let queue = WriteQueue::default();
         let (go, wait) = mpsc::channel::<()>();
         let first = queue.push(move |_| Ok(wait.recv().is_ok()));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_line_survives_a_change_that_panics() {
+    async fn queue_survives_a_panicking_change() {
         let queue = WriteQueue::default();
         assert!(queue.push::<()>(|_| panic!("on purpose")).await.is_err());
         assert_eq!(queue.push(|_| Ok(1)).await, Ok(1));

@@ -10,7 +10,7 @@ rel:x:1002:1002::home/rel:bash
 ";
 
 #[test]
-fn the_login_shell_is_the_accounts_if_known_and_there() {
+fn login_shell_is_taken_from_the_account_if_supported_and_installed() {
     let cases: [(&str, u32, Names<'_>, Pair<'_>); 8] = [
         (
             "zsh account",
@@ -56,8 +56,8 @@ fn the_login_shell_is_the_accounts_if_known_and_there() {
         ),
         ("nothing", 4242, &[], ("sh", "/bin/sh")),
     ];
-    for (case, uid, there, (name, path)) in cases {
-        let host = host(&[("PATH", "bin::/opt/bin")], uid, there);
+    for (case, uid, installed, (name, path)) in cases {
+        let host = host(&[("PATH", "bin::/opt/bin")], uid, installed);
         assert_eq!(
             host.shell,
             Shell {
@@ -70,7 +70,7 @@ fn the_login_shell_is_the_accounts_if_known_and_there() {
 }
 
 #[test]
-fn home_is_the_variable_if_absolute_else_the_accounts() {
+fn home_is_the_absolute_variable_or_from_the_account() {
     let cases: [(&[Pair<'_>], u32, Option<&str>); 5] = [
         (&[("HOME", "/elsewhere")], 1000, Some("/elsewhere")),
         (&[("HOME", "relative")], 1000, Some("/home/zoe")),
@@ -107,7 +107,7 @@ fn temporary_directories_follow_tmpdir() {
 }
 
 #[test]
-fn the_description_carries_version_capabilities_and_platform() {
+fn environment_info_has_version_capabilities_and_platform() {
     let capabilities = Capabilities {
         shell_snapshot_v2: true,
         ..Capabilities::default()
@@ -135,7 +135,7 @@ fn the_description_carries_version_capabilities_and_platform() {
 }
 
 #[test]
-fn facts_do_not_show_the_environment() {
+fn debug_output_of_facts_hides_the_environment() {
     let env = BTreeMap::from([("API_KEY".into(), "hunter2".into())]);
     let facts = HostFacts {
         env: &env,
@@ -150,7 +150,7 @@ fn facts_do_not_show_the_environment() {
 type Pair<'a> = (&'a str, &'a str);
 type Names<'a> = &'a [&'a str];
 
-fn host(env: &[Pair<'_>], uid: u32, there: Names<'_>) -> Host {
+fn host(env: &[Pair<'_>], uid: u32, installed: Names<'_>) -> Host {
     let env = env
         .iter()
         .map(|(name, value)| (name.into(), value.into()))
@@ -160,6 +160,6 @@ fn host(env: &[Pair<'_>], uid: u32, there: Names<'_>) -> Host {
         passwd: PASSWD,
         uid,
         cwd: Path::new("/srv/work"),
-        exists: &|path| there.iter().any(|program| Path::new(program) == path),
+        exists: &|path| installed.iter().any(|program| Path::new(program) == path),
     })
 }

@@ -101,11 +101,11 @@ impl ConnectionPool {
 }
 
 fn same_origin(attempt: Attempt<'_>) -> Action {
-    let elsewhere = attempt
+    let is_cross_origin = attempt
         .previous()
         .first()
         .is_some_and(|first| first.origin() != attempt.url().origin());
-    if elsewhere {
+    if is_cross_origin {
         attempt.error("it would send a host variable to another host")
     } else if attempt.previous().len() > MAX_REDIRECTS {
         attempt.error("too many redirects")
@@ -174,11 +174,11 @@ fn proxy_variable<'a>(
 /// certificates.
 fn load_roots(env: &BTreeMap<OsString, OsString>) -> Result<RootCertStore, HttpError> {
     let mut store = RootCertStore::empty();
-    let named = |name: &str| env.get(OsStr::new(name)).filter(|path| !path.is_empty());
-    let (file, directories) = (named(CERT_FILE), named("SSL_CERT_DIR"));
-    let private = named(EXTRA_CA_FILE);
-    if let Some(private) = private {
-        require_certificates(&mut store, EXTRA_CA_FILE, Path::new(private))?;
+    let path_variable = |name: &str| env.get(OsStr::new(name)).filter(|path| !path.is_empty());
+    let (file, directories) = (path_variable(CERT_FILE), path_variable("SSL_CERT_DIR"));
+    let extra_ca = path_variable(EXTRA_CA_FILE);
+    if let Some(extra_ca) = extra_ca {
+        require_certificates(&mut store, EXTRA_CA_FILE, Path::new(extra_ca))?;
     }
     if file.is_none() && directories.is_none() {
         PLATFORM_ROOTS
@@ -187,7 +187,7 @@ fn load_roots(env: &BTreeMap<OsString, OsString>) -> Result<RootCertStore, HttpE
         return Ok(store);
     }
     if let Some(file) = file {
-        if private.is_none() {
+        if extra_ca.is_none() {
             require_certificates(&mut store, CERT_FILE, Path::new(file))?;
         } else {
             add_certificates(&mut store, Path::new(file));
@@ -207,10 +207,10 @@ fn require_certificates(
     variable: &str,
     file: &Path,
 ) -> Result<(), HttpError> {
-    let request_error = |why: &dyn fmt::Display| {
+    let request_error = |reason: &dyn fmt::Display| {
         let file = file.display();
         HttpError::Host(format!(
-            "cannot read CA certificates from `{file}` set by {variable}: {why}; use a PEM file \
+            "cannot read CA certificates from `{file}` set by {variable}: {reason}; use a PEM file \
              with at least one certificate or unset the variable"
         ))
     };

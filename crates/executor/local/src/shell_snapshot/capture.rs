@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_print_the_markers_that_the_parser_looks_for() {
+    fn scripts_print_the_markers_of_the_parser() {
         for kind in [ShellKind::Bash, ShellKind::Zsh, ShellKind::Sh] {
             let argv = argv(kind, "/bin/shell");
             assert_eq!(argv[..2], ["/bin/shell", "-lc"]);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_is_found_between_noise() {
+    fn state_is_parsed_between_unrelated_output() {
         let stdout = printed(
             b"Welcome\0!\n",
             b"A=1\0B=x\ny=z\0C=\0",
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_text_survive() {
+    fn non_utf8_bytes_are_preserved() {
         let state = parse_capture(&printed(b"", b"A=\xff\xfe\0", b"f () { \xff; }", b"")).unwrap();
         assert_eq!(
             state.exports[&OsString::from("A")],
@@ -263,13 +263,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_variable_is_skipped() {
+    fn malformed_variables_are_skipped() {
         let state = parse_capture(&printed(b"", b"A=1\0nonsense\0=x\0\0", b"", b"")).unwrap();
         assert_eq!(state.exports.len(), 1);
     }
 
     #[test]
-    fn an_unfinished_capture_is_a_failure() {
+    fn incomplete_capture_fails() {
         let whole = printed(b"", b"A=1\0", b"x", b"");
         for length in 0..whole.len() {
             assert_eq!(parse_capture(&whole[..length]), None, "{length} bytes");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_output_is_a_failure() {
+    fn capture_beyond_the_size_limit_fails() {
         let frame = printed(b"", b"A=1\0", b"", b"").len();
         let fits = vec![b'#'; MAX_CAPTURE_BYTES - frame];
         assert!(parse_capture(&printed(&fits, b"A=1\0", b"", b"")).is_some());
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_not_shown() {
+    fn debug_output_hides_values() {
         let state = parse_capture(&printed(b"", b"API_KEY=hunter2\0", b"", b"")).unwrap();
         assert!(!format!("{state:?}").contains("hunter2"));
     }

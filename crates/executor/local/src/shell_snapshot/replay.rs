@@ -65,10 +65,10 @@ pub fn environment(
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect(),
         Some(policy) => {
-            let own = host
+            let per_run = host
                 .iter()
                 .filter(|(name, _)| is_per_run(name) && env_policy::inherits(policy.inherit, name));
-            env_policy::apply_filters(policy, own.chain(exports))
+            env_policy::apply_filters(policy, per_run.chain(exports))
         }
     };
     env_policy::apply_overlay(base, overlay, metadata)
@@ -82,7 +82,7 @@ fn is_replayed(kind: ShellKind, name: &OsStr) -> bool {
 }
 
 fn is_per_run(name: &OsStr) -> bool {
-    PER_RUN_VARIABLES.iter().any(|own| name == *own)
+    PER_RUN_VARIABLES.iter().any(|per_run| name == *per_run)
 }
 
 /// Variables that describe a single run of a shell.
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_shell_has_its_flags_and_keeps_its_arguments() {
+    fn rewritten_command_has_shell_flags_and_keeps_its_arguments() {
         let argv = ["/bin/x", "-lc", "echo 'a b'", "zero", "one"].map(str::to_owned);
         let bash = format!("{{ builtin . /dev/fd/9; exec 9<&-; }} >/dev/null 2>&1; {EVAL_LAST}");
         let bash = bash.as_str();
@@ -120,13 +120,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_stays_as_it_is() {
+    fn argv_without_a_command_is_unchanged() {
         let argv = ["/bin/x", "-lc"].map(str::to_owned);
         assert_eq!(rewrite(ShellKind::Bash, &argv, 9), argv);
     }
 
     #[test]
-    fn captured_variables_lie_under_the_requests() {
+    fn request_variables_override_captured_ones() {
         let captured = state(&[
             ("A", "profile"),
             ("B", "profile"),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_filters_what_was_captured_whatever_it_inherits() {
+    fn policy_filters_captured_variables_regardless_of_inherit() {
         let captured = state(&[("A", "1"), ("MY_TOKEN", "t"), ("B", "1"), ("NVM_DIR", "n")]);
         let policy = EnvPolicy {
             inherit: EnvInherit::None,
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_host_only_what_belongs_to_one_run_enters() {
+    fn only_per_run_variables_come_from_the_host() {
         let captured = state(&[
             ("A", "1"),
             ("SHLVL", "3"),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn exported_functions_reach_bash_only_through_its_state() {
+    fn exported_functions_reach_bash_only_through_the_state() {
         let function = ("BASH_FUNC_f%%", "() { :; }");
         let captured = state(&[function]);
         assert_eq!(

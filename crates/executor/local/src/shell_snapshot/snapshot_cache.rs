@@ -96,20 +96,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_made_once() {
+    fn value_is_created_once() {
         let mut cache = SnapshotCache::new();
         let first = cache.get_or_insert_with(key(1), || Err::<u8, _>("broken profile"));
         let again = cache.get_or_insert_with(key(1), || Ok(1));
-        assert!(Arc::ptr_eq(&first, &again), "failures are kept, too");
+        assert!(Arc::ptr_eq(&first, &again), "failures are cached, too");
     }
 
     #[test]
-    fn the_least_recently_used_goes_first() {
+    fn least_recently_used_entry_is_evicted() {
         let mut cache = SnapshotCache::new();
         for number in 0..MAX_SNAPSHOTS {
             cache.get_or_insert_with(key(number), || number);
         }
-        cache.get_or_insert_with(key(0), || unreachable!("is there"));
+        cache.get_or_insert_with(key(0), || unreachable!("already cached"));
         cache.get_or_insert_with(key(MAX_SNAPSHOTS), || MAX_SNAPSHOTS);
         assert_eq!(cache.entries.len(), MAX_SNAPSHOTS);
         assert!(cache.entries.contains_key(&key(0)));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn each_part_of_the_key_counts() {
+    fn every_key_field_distinguishes_entries() {
         let base = key(0);
         let mut other_env = base.clone();
         other_env.env.insert("A".to_owned(), "1".to_owned());

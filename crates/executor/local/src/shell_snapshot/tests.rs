@@ -1,4 +1,5 @@
-//! Real shells: a command on a replayed state does what it does after the profiles.
+//! Tests with real shells: a replayed command behaves as after running the profiles. Also tests
+//! when a snapshot applies.
 
 use std::{
     collections::BTreeMap,
@@ -67,8 +68,8 @@ const ORDINARY: [&str; 14] = [
 ];
 
 #[test]
-fn bash_replays_what_its_profile_set_up() {
-    let Some(shell) = Fixture::find(ShellKind::Bash, "bash") else {
+fn bash_replays_its_profile_state() {
+    let Some(shell) = TestShell::find(ShellKind::Bash, "bash") else {
         return;
     };
     let options = "shopt -s expand_aliases extglob nullglob\nset -o noclobber\nCDPATH=/usr\n";
@@ -93,8 +94,8 @@ fn bash_replays_what_its_profile_set_up() {
 }
 
 #[test]
-fn zsh_replays_what_its_profile_set_up() {
-    let Some(shell) = Fixture::find(ShellKind::Zsh, "zsh") else {
+fn zsh_replays_its_profile_state() {
+    let Some(shell) = TestShell::find(ShellKind::Zsh, "zsh") else {
         return;
     };
     let options = "setopt extendedglob nullglob rcquotes\nfpath+=($HOME/functions)\n";
@@ -124,8 +125,8 @@ fn zsh_replays_what_its_profile_set_up() {
 }
 
 #[test]
-fn sh_replays_what_its_profile_set_up() {
-    let Some(shell) = Fixture::find(ShellKind::Sh, "dash") else {
+fn sh_replays_its_profile_state() {
+    let Some(shell) = TestShell::find(ShellKind::Sh, "dash") else {
         return;
     };
     shell.write_profile(".profile", &["set -o noclobber\n", COMMON]);
@@ -136,8 +137,8 @@ fn sh_replays_what_its_profile_set_up() {
 }
 
 #[test]
-fn a_bash_that_is_named_sh_keeps_its_functions() {
-    let Some(mut shell) = Fixture::find(ShellKind::Sh, "bash") else {
+fn bash_invoked_as_sh_keeps_its_functions() {
+    let Some(mut shell) = TestShell::find(ShellKind::Sh, "bash") else {
         return;
     };
     let named_sh = shell.home.path().join("sh");
@@ -151,13 +152,13 @@ fn a_bash_that_is_named_sh_keeps_its_functions() {
 }
 
 #[test]
-fn syntax_errors_end_as_they_do_without_a_snapshot() {
+fn syntax_errors_behave_as_without_a_snapshot() {
     for (kind, name) in [
         (ShellKind::Bash, "bash"),
         (ShellKind::Zsh, "zsh"),
         (ShellKind::Sh, "dash"),
     ] {
-        let Some(shell) = Fixture::find(kind, name) else {
+        let Some(shell) = TestShell::find(kind, name) else {
             continue;
         };
         let state = shell.capture().unwrap();
@@ -175,7 +176,7 @@ fn syntax_errors_end_as_they_do_without_a_snapshot() {
 
 #[test]
 fn errors_keep_their_line_numbers() {
-    let Some(shell) = Fixture::find(ShellKind::Bash, "bash") else {
+    let Some(shell) = TestShell::find(ShellKind::Bash, "bash") else {
         return;
     };
     let state = shell.capture().unwrap();
@@ -191,8 +192,8 @@ fn errors_keep_their_line_numbers() {
 }
 
 #[test]
-fn commands_of_any_length_stay_possible() {
-    let Some(shell) = Fixture::find(ShellKind::Bash, "bash") else {
+fn very_long_commands_can_be_replayed() {
+    let Some(shell) = TestShell::find(ShellKind::Bash, "bash") else {
         return;
     };
     let state = shell.capture().unwrap();
@@ -201,8 +202,8 @@ fn commands_of_any_length_stay_possible() {
 }
 
 #[test]
-fn aliases_that_bash_would_not_expand_stay_unexpanded() {
-    let Some(shell) = Fixture::find(ShellKind::Bash, "bash") else {
+fn inactive_bash_aliases_stay_inactive() {
+    let Some(shell) = TestShell::find(ShellKind::Bash, "bash") else {
         return;
     };
     shell.write_profile(".bash_profile", &["alias true=false\n"]);
@@ -213,7 +214,7 @@ fn aliases_that_bash_would_not_expand_stay_unexpanded() {
 #[test]
 fn profiles_run_once() {
     for (kind, name, profile) in SHELLS {
-        let Some(shell) = Fixture::find(kind, name) else {
+        let Some(shell) = TestShell::find(kind, name) else {
             continue;
         };
         shell.write_profile(profile, &[COMMON]);
@@ -229,11 +230,11 @@ fn profiles_run_once() {
 }
 
 #[test]
-fn strict_and_misleading_profiles_do_not_disturb_a_capture() {
+fn hostile_profiles_do_not_break_a_capture() {
     let hostile = "printf '\\000noise\\000'\nIFS=o\ntrap 'echo late noise' EXIT\nset -eu\n\
                    export PATH=/nonexistent\nalias printf=false read=false set=false umask=false\n";
     for (kind, name, profile) in SHELLS {
-        let Some(shell) = Fixture::find(kind, name) else {
+        let Some(shell) = TestShell::find(kind, name) else {
             continue;
         };
         let extra = match kind {
@@ -256,14 +257,14 @@ fn strict_and_misleading_profiles_do_not_disturb_a_capture() {
 }
 
 #[test]
-fn the_interactive_start_up_file_is_read_after_the_profile() {
+fn interactive_startup_file_is_read_after_the_profile() {
     let rc = "export SET_BY=rc\nalias from_rc='echo ALIAS'\n";
     for (kind, name, profile, file) in [
         (ShellKind::Bash, "bash", ".bash_profile", ".bashrc"),
         (ShellKind::Zsh, "zsh", ".zprofile", ".zshrc"),
         (ShellKind::Sh, "dash", ".profile", "interactive"),
     ] {
-        let Some(mut shell) = Fixture::find(kind, name) else {
+        let Some(mut shell) = TestShell::find(kind, name) else {
             continue;
         };
         shell.write_profile(profile, &["export SET_BY=profile FROM_PROFILE=1\n"]);
@@ -280,7 +281,7 @@ fn the_interactive_start_up_file_is_read_after_the_profile() {
         if kind != ShellKind::Sh {
             assert_eq!(shell.replay(&state, "f x", &[]).stdout, b"f x\n", "{name}");
         }
-        // A file that returns for shells without a person keeps what the profile set.
+        // A file that returns in non-interactive shells keeps the profile's settings.
         shell.write_profile(file, &["case $- in *i*) ;; *) return ;; esac\n", rc]);
         let state = shell.capture().unwrap();
         let replayed = shell.replay(&state, "echo $SET_BY $FROM_PROFILE", &[]);
@@ -292,7 +293,7 @@ fn the_interactive_start_up_file_is_read_after_the_profile() {
 
 #[test]
 fn bash_reads_bash_env_instead_of_bashrc_and_only_once() {
-    let Some(mut shell) = Fixture::find(ShellKind::Bash, "bash") else {
+    let Some(mut shell) = TestShell::find(ShellKind::Bash, "bash") else {
         return;
     };
     shell.write_profile(".bashrc", &["export FROM_RC=1\n"]);
@@ -310,7 +311,7 @@ fn bash_reads_bash_env_instead_of_bashrc_and_only_once() {
 }
 
 #[test]
-fn functions_that_hide_builtins_do_not_disturb_a_capture() {
+fn functions_that_hide_builtins_do_not_break_a_capture() {
     let all = "for name in printf command declare alias shopt set umask eval env read exec export \
                typeset echo test trap unset builtin; do eval \"$name() { :; }\"; done\n";
     let hidden = "unset() { echo my unset; }\nbuiltin() { echo my builtin; }\n";
@@ -335,7 +336,7 @@ fn functions_that_hide_builtins_do_not_disturb_a_capture() {
             "command",
         ),
     ] {
-        let Some(mut shell) = Fixture::find(kind, name) else {
+        let Some(mut shell) = TestShell::find(kind, name) else {
             continue;
         };
         if (kind, name) == (ShellKind::Sh, "bash") {
@@ -345,9 +346,9 @@ fn functions_that_hide_builtins_do_not_disturb_a_capture() {
         }
         let exported = "export A=1\nf() { echo f; }\n";
         shell.write_profile(profile, &[exported, functions]);
-        let began = std::time::Instant::now();
+        let start = std::time::Instant::now();
         let state = shell.capture();
-        assert!(began.elapsed() < STALL, "{name} {profile}: stalled");
+        assert!(start.elapsed() < STALL_LIMIT, "{name} {profile}: stalled");
         let state = state.unwrap_or_else(|| panic!("{name} {profile} {functions}: disturbed"));
         assert_eq!(state.exports[&OsString::from("A")], "1", "{name}");
         let expected = match functions {
@@ -365,13 +366,13 @@ fn functions_that_hide_builtins_do_not_disturb_a_capture() {
     }
 }
 
-/// Far less than a capture may take, and far more than one needs.
-const STALL: std::time::Duration = std::time::Duration::from_secs(4);
+/// Far below the capture timeout and far above the time that a capture needs.
+const STALL_LIMIT: std::time::Duration = std::time::Duration::from_secs(4);
 
 #[test]
-fn a_profile_that_exits_is_a_failed_capture() {
+fn exiting_profile_fails_the_capture() {
     for (kind, name, profile) in SHELLS {
-        let Some(shell) = Fixture::find(kind, name) else {
+        let Some(shell) = TestShell::find(kind, name) else {
             continue;
         };
         shell.write_profile(profile, &["exit 3\n"]);
@@ -385,15 +386,15 @@ const SHELLS: [(ShellKind, &str, &str); 3] = [
     (ShellKind::Sh, "dash", ".profile"),
 ];
 
-/// A shell with a home of its own.
-struct Fixture {
+/// A shell with a temporary home and profile.
+struct TestShell {
     kind: ShellKind,
     path: PathBuf,
     home: TempDir,
     variables: BTreeMap<String, String>,
 }
 
-impl Fixture {
+impl TestShell {
     fn find(kind: ShellKind, name: &str) -> Option<Self> {
         let folders = ["/bin", "/usr/bin", "/usr/local/bin"].map(Path::new);
         let found = folders
@@ -401,7 +402,7 @@ impl Fixture {
             .map(|folder| folder.join(name))
             .find(|path| path.exists());
         if found.is_none() {
-            eprintln!("{name} is not installed here: not tested");
+            eprintln!("skipped: {name} is not installed");
         }
         Some(Self {
             kind,
@@ -415,14 +416,14 @@ impl Fixture {
         fs::write(self.home.path().join(name), parts.concat()).unwrap();
     }
 
-    /// Sets a variable of the shell's environment.
+    /// Sets an environment variable of the shell.
     fn set(&mut self, name: &str, value: &str) {
         self.variables.insert(name.to_owned(), value.to_owned());
     }
 
     fn capture(&self) -> Option<CapturedState> {
         let argv = capture::argv(self.kind, self.path.to_str().unwrap());
-        // A capture that stalls is cut off, as the server does it, only sooner.
+        // Cuts off a stalled capture earlier than the server does.
         let mut bounded = ["/usr/bin/timeout", "5"].map(str::to_owned).to_vec();
         bounded.extend(argv);
         capture::parse_capture(&run(&bounded, &os(&self.environment())).stdout)
@@ -435,8 +436,8 @@ impl Fixture {
                 let login = self.login(command, arguments);
                 let replayed = self.replay(state, command, arguments);
                 assert_eq!(
-                    essence(&replayed),
-                    essence(&login),
+                    comparable(&replayed),
+                    comparable(&login),
                     "{:?}: {command}",
                     self.path
                 );
@@ -503,9 +504,9 @@ fn run(argv: &[String], environment: &BTreeMap<OsString, OsString>) -> Output {
     command.current_dir("/").output().unwrap()
 }
 
-/// Returns status, stdout without what the profile printed, and the errors without their places:
-/// these name the profile in one case and the state in the other.
-fn essence(output: &Output) -> (Option<i32>, String, Vec<&str>) {
+/// Returns the status, stdout without the profile's output, and error messages without their
+/// location, which differs between profile and state.
+fn comparable(output: &Output) -> (Option<i32>, String, Vec<&str>) {
     let stdout = str::from_utf8(&output.stdout).unwrap();
     let errors = str::from_utf8(&output.stderr).unwrap().lines();
     (
@@ -523,7 +524,7 @@ fn os(pairs: &BTreeMap<String, String>) -> BTreeMap<OsString, OsString> {
 }
 
 #[test]
-fn a_snapshot_applies_to_login_commands_of_its_shell() {
+fn snapshot_applies_to_login_commands_of_its_shell() {
     let bash = snapshot("scope", "bash");
     assert_eq!(
         applicable_shell(&argv(&["/bin/x", "-lc", "ls"]), &bash),
@@ -544,7 +545,7 @@ fn a_snapshot_applies_to_login_commands_of_its_shell() {
 }
 
 #[test]
-fn an_unknown_shell_is_refused_only_if_the_snapshot_applies() {
+fn unknown_shell_is_rejected_only_if_the_snapshot_applies() {
     let fish = snapshot("scope", "fish");
     assert_eq!(
         applicable_shell(&argv(&["/bin/x", "-lc", "ls"]), &fish),
@@ -557,7 +558,7 @@ fn an_unknown_shell_is_refused_only_if_the_snapshot_applies() {
 }
 
 #[test]
-fn a_bad_scope_is_always_refused() {
+fn invalid_scope_is_always_rejected() {
     for (scope, expected) in [
         (String::new(), Err(SnapshotError::Scope(0))),
         ("é".repeat(129), Err(SnapshotError::Scope(258))),

@@ -32,7 +32,7 @@ pub(super) enum ConfigLoadError {
 /// One configuration layer.
 #[derive(Debug)]
 pub(super) struct LoadedLayer {
-    pub(super) place: LayerPosition,
+    pub(super) position: LayerPosition,
     /// Origin of the layer, for display.
     pub(super) source: String,
     pub(super) base: PathUri,
@@ -83,13 +83,13 @@ impl ConfigLayers {
         config.extend(projects);
         let mut required = Vec::new();
         required.extend(requirements.map(|file| LoadedLayer {
-            place: LayerPosition::BelowCloud,
+            position: LayerPosition::BelowCloud,
             source: file.path.display().to_string(),
             base: file.base,
             values: file.values,
         }));
         required.extend(managed.as_ref().map(|file| LoadedLayer {
-            place: LayerPosition::AboveCloud,
+            position: LayerPosition::AboveCloud,
             source: file.path.display().to_string(),
             base: file.base.clone(),
             values: from_managed,
@@ -111,9 +111,9 @@ pub(super) struct ConfigFile {
 }
 
 impl ConfigFile {
-    pub(super) fn layer(self, place: LayerPosition, kind: &str) -> LoadedLayer {
+    pub(super) fn layer(self, position: LayerPosition, kind: &str) -> LoadedLayer {
         LoadedLayer {
-            place,
+            position,
             source: format!("{kind} ({})", self.path.display()),
             base: self.base,
             values: self.values,
@@ -141,11 +141,11 @@ pub(super) async fn read_config_file(
             )));
         }
         FileRead::Missing => return Ok(None),
-        FileRead::Unreadable(why) => return Err(ConfigLoadError::Unreadable(why)),
+        FileRead::Unreadable(reason) => return Err(ConfigLoadError::Unreadable(reason)),
     };
     let parse = move || toml::from_str(text.strip_prefix('\u{feff}').unwrap_or(&text));
     let parsed = run_blocking(parse).await;
-    let parsed = parsed.map_err(|lost| ConfigLoadError::Unreadable(lost.to_string()))?;
+    let parsed = parsed.map_err(|error| ConfigLoadError::Unreadable(error.to_string()))?;
     let values = parsed.map_err(|error| ConfigLoadError::NotToml {
         path,
         error: Box::new(error),

@@ -43,29 +43,29 @@ pub(super) async fn layers(
 
 /// Returns the file names that mark a project root.
 fn markers(config: &Table) -> Result<Vec<String>, ConfigLoadError> {
-    let wrong = || ConfigLoadError::Key {
+    let invalid_key = || ConfigLoadError::Key {
         key: "project_root_markers".to_owned(),
         expected: "an array of strings",
     };
     let markers = match config.get("project_root_markers") {
         None => return Ok(vec![GIT_DIRECTORY.to_owned()]),
         Some(Value::Array(markers)) => markers,
-        Some(_) => return Err(wrong()),
+        Some(_) => return Err(invalid_key()),
     };
-    let text = |marker: &Value| marker.as_str().map(str::to_owned).ok_or_else(wrong);
+    let text = |marker: &Value| marker.as_str().map(str::to_owned).ok_or_else(invalid_key);
     markers.iter().map(text).collect()
 }
 
 /// Finds the nearest directory with a marker from `cwd` upwards, or returns `cwd`.
 async fn project_root(reader: &CatalogReader, markers: &[String], cwd: &PathUri) -> PathUri {
     let mut directory = Some(cwd.clone());
-    while let Some(here) = directory {
+    while let Some(current) = directory {
         for marker in markers {
-            if has_marker(reader, &here, marker).await {
-                return here;
+            if has_marker(reader, &current, marker).await {
+                return current;
             }
         }
-        directory = here.parent();
+        directory = current.parent();
     }
     cwd.clone()
 }
@@ -83,13 +83,13 @@ async fn has_marker(reader: &CatalogReader, directory: &PathUri, marker: &str) -
 /// Lists the directories from `root` down to `cwd`, inclusive.
 fn directories_between(root: &PathUri, cwd: &PathUri) -> Vec<PathUri> {
     let mut directories = vec![cwd.clone()];
-    let mut here = cwd.clone();
-    while here != *root {
-        let Some(above) = here.parent() else {
+    let mut current = cwd.clone();
+    while current != *root {
+        let Some(parent) = current.parent() else {
             break;
         };
-        directories.push(above.clone());
-        here = above;
+        directories.push(parent.clone());
+        current = parent;
     }
     directories.reverse();
     directories
@@ -189,16 +189,16 @@ impl ProjectTrust {
 fn parse_trust_levels(
     config: &Table,
 ) -> Result<BTreeMap<String, Option<TrustLevel>>, ConfigLoadError> {
-    let wrong = |key: String, expected| ConfigLoadError::Key { key, expected };
+    let invalid_key = |key: String, expected| ConfigLoadError::Key { key, expected };
     let projects = match config.get("projects") {
         None => return Ok(BTreeMap::new()),
         Some(Value::Table(projects)) => projects,
-        Some(_) => return Err(wrong("projects".to_owned(), "a table")),
+        Some(_) => return Err(invalid_key("projects".to_owned(), "a table")),
     };
     let mut levels = BTreeMap::new();
     for (path, project) in projects {
         let Value::Table(project) = project else {
-            return Err(wrong(format!("projects.{path}"), "a table"));
+            return Err(invalid_key(format!("projects.{path}"), "a table"));
         };
         let level = match project.get("trust_level") {
             None => None,
@@ -207,7 +207,7 @@ fn parse_trust_levels(
                 Some("untrusted") => Some(TrustLevel::Untrusted),
                 Some(_) | None => {
                     let key = format!("projects.{path}.trust_level");
-                    return Err(wrong(key, "`trusted` or `untrusted`"));
+                    return Err(invalid_key(key, "`trusted` or `untrusted`"));
                 }
             },
         };
@@ -240,16 +240,16 @@ async fn is_repository(reader: &CatalogReader, directory: &PathUri) -> bool {
 /// Finds the repository of a directory. For a worktree, returns its main repository.
 async fn main_repository(reader: &CatalogReader, cwd: &PathUri) -> Option<PathUri> {
     let mut directory = Some(cwd.clone());
-    while let Some(here) = directory {
-        if is_repository(reader, &here).await {
-            let git = here.join(GIT_DIRECTORY).ok()?;
+    while let Some(current) = directory {
+        if is_repository(reader, &current).await {
+            let git = current.join(GIT_DIRECTORY).ok()?;
             let is_file = reader.metadata(&git).await.ok()?.is_file;
             if is_file {
-                return worktree_of(reader, &here, &git).await;
+                return worktree_of(reader, &current, &git).await;
             }
-            return Some(here);
+            return Some(current);
         }
-        directory = here.parent();
+        directory = current.parent();
     }
     None
 }

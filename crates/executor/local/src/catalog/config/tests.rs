@@ -10,10 +10,10 @@ use tempfile::TempDir;
 use super::{ConfigLoadError, managed_requirements, read, selected};
 use crate::{catalog::CatalogConfig, filesystem::LocalFileSystem};
 
-/// A machine with a project in `project`, and configuration as far as it is written.
-struct Machine(TempDir);
+/// A temporary machine with a project in `project` and the configuration files that a test writes.
+struct TestMachine(TempDir);
 
-impl Machine {
+impl TestMachine {
     fn new() -> Self {
         let machine = Self(tempfile::tempdir().unwrap());
         machine.write("project/.codex/config.toml", "model = 'project'\n");
@@ -36,15 +36,15 @@ impl Machine {
             system: root.join("system"),
             hostname: Some("host".to_owned()),
         };
-        let question = ReadEnvironmentConfig {
+        let request = ReadEnvironmentConfig {
             cwd: PathUri::from_native(&root.join("project")).unwrap(),
             config_paths: vec![vec![config.to_owned()]],
             requirements_paths: vec![vec![requirements.to_owned()]],
         };
-        read(&catalog, question).await
+        read(&catalog, request).await
     }
 
-    /// The models of all layers.
+    /// Returns the `model` of each layer.
     async fn models(&self) -> Vec<String> {
         let found = self.read("model", "models").await.unwrap();
         let layers = found.config.layers.into_iter();
@@ -57,8 +57,8 @@ const TRUSTED: &str = "[projects.'@/project']\ntrust_level = 'trusted'\n";
 const UNTRUSTED: &str = "[projects.'@/project']\ntrust_level = 'untrusted'\n";
 
 #[tokio::test]
-async fn layers_come_in_the_order_of_their_precedence() {
-    let machine = Machine::new();
+async fn layers_are_ordered_by_precedence() {
+    let machine = TestMachine::new();
     machine.write("system/config.toml", "model = 'system'\n");
     machine.write("home/config.toml", &format!("model = 'user'\n{TRUSTED}"));
     machine.write("system/managed_config.toml", "model = 'managed'\n");
@@ -72,8 +72,8 @@ async fn layers_come_in_the_order_of_their_precedence() {
 }
 
 #[tokio::test]
-async fn the_highest_layer_decides_about_trust() {
-    // What the system, the user and the managed configuration say, and whether the project counts.
+async fn highest_layer_decides_trust() {
+    // Trust in the system, user and managed configuration, and whether the project layer is used.
     let cases = [
         (TRUSTED, "", "", true),
         (TRUSTED, UNTRUSTED, "", false),
@@ -83,7 +83,7 @@ async fn the_highest_layer_decides_about_trust() {
         ("", "", "", false),
     ];
     for (system, user, managed, counts) in cases {
-        let machine = Machine::new();
+        let machine = TestMachine::new();
         machine.write("system/config.toml", system);
         machine.write("home/config.toml", user);
         machine.write("system/managed_config.toml", managed);
@@ -93,8 +93,8 @@ async fn the_highest_layer_decides_about_trust() {
 }
 
 #[tokio::test]
-async fn what_a_managed_configuration_sets_is_required() {
-    let machine = Machine::new();
+async fn managed_configuration_becomes_requirements() {
+    let machine = TestMachine::new();
     machine.write(
         "system/requirements.toml",
         "allowed_sandbox_modes = ['workspace-write']\n",
@@ -113,9 +113,9 @@ async fn what_a_managed_configuration_sets_is_required() {
 }
 
 #[tokio::test]
-async fn requirements_that_cannot_be_read_fail_every_question() {
+async fn invalid_configuration_files_fail_every_read() {
     for file in ["requirements.toml", "managed_config.toml", "config.toml"] {
-        let machine = Machine::new();
+        let machine = TestMachine::new();
         machine.write(&format!("system/{file}"), "no toml");
         let error = machine.read("model", "models").await.unwrap_err();
         assert!(
@@ -126,12 +126,12 @@ async fn requirements_that_cannot_be_read_fail_every_question() {
 }
 
 #[tokio::test]
-async fn the_home_of_the_account_is_no_project() {
-    let machine = Machine::new();
+async fn account_home_is_not_a_project_layer() {
+    let machine = TestMachine::new();
     let root = machine.0.path();
     fs::create_dir(root.join("home")).unwrap();
     fs::remove_dir_all(root.join("project/.codex")).unwrap();
-    // Also by another name.
+    // Through a symlink.
     std::os::unix::fs::symlink(root.join("home"), root.join("project/.codex")).unwrap();
     machine.write("home/config.toml", &format!("model = 'user'\n{TRUSTED}"));
     assert_eq!(machine.models().await, ["user"]);
@@ -156,7 +156,7 @@ fn select(paths: &[&[&str]]) -> String {
 }
 
 #[test]
-fn keys_are_literal_and_keep_the_order_of_the_layer() {
+fn selected_keys_are_literal_and_keep_the_layer_order() {
     assert_eq!(
         select(&[&["alpha"], &["zeta"]]),
         "zeta = 1\nalpha = \"a\"\n"
@@ -168,14 +168,14 @@ fn keys_are_literal_and_keep_the_order_of_the_layer() {
 }
 
 #[test]
-fn inline_tables_and_arrays_of_tables_are_written_as_tables() {
+fn inline_tables_and_arrays_of_tables_are_serialized_as_tables() {
     let env = "[servers.\"do.tted\".env]\nB = \"2\"\n";
     assert_eq!(select(&[&["servers", "do.tted", "env", "B"]]), env);
     assert_eq!(select(&[&["hooks"]]), "[[hooks.stop]]\nc = 1\n");
 }
 
 #[test]
-fn a_whole_table_wins_over_a_part_of_it() {
+fn selecting_a_table_includes_its_parts() {
     let whole = select(&[&["servers"]]);
     assert_eq!(
         select(&[&["servers", "do.tted", "args"], &["servers"]]),
@@ -184,7 +184,7 @@ fn a_whole_table_wins_over_a_part_of_it() {
 }
 
 #[test]
-fn what_stands_in_the_way_is_selected() {
+fn non_table_value_on_the_path_is_selected() {
     assert_eq!(select(&[&["alpha", "below"]]), "alpha = \"a\"\n");
     assert_eq!(
         select(&[&["hooks", "stop", "0"]]),
@@ -193,13 +193,13 @@ fn what_stands_in_the_way_is_selected() {
     assert_eq!(select(&[&["servers", "other", "args"]]), "[servers]\n");
 }
 
-fn demanded(managed: &str) -> Result<String, ConfigLoadError> {
+fn derived_requirements(managed: &str) -> Result<String, ConfigLoadError> {
     let table = managed_requirements(&toml::from_str(managed).unwrap())?;
     Ok(toml::to_string(&table).unwrap())
 }
 
 #[test]
-fn what_is_set_is_what_remains_allowed() {
+fn managed_values_become_the_only_allowed_ones() {
     let pairs = [
         ("model = 'x'", ""),
         (
@@ -235,17 +235,21 @@ fn what_is_set_is_what_remains_allowed() {
         ),
     ];
     for (managed, expected) in pairs {
-        assert_eq!(demanded(managed).unwrap(), expected, "{managed}");
+        assert_eq!(
+            derived_requirements(managed).unwrap(),
+            expected,
+            "{managed}"
+        );
     }
 }
 
 #[test]
-fn a_demand_that_cannot_be_understood_is_not_dropped() {
+fn invalid_managed_value_is_an_error() {
     for managed in [
         "approval_policy = 'bogus'",
         "approval_policy = 5",
         "sandbox_mode = 'x'",
     ] {
-        assert!(demanded(managed).is_err(), "{managed}");
+        assert!(derived_requirements(managed).is_err(), "{managed}");
     }
 }

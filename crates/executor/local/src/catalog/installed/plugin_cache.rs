@@ -43,7 +43,7 @@ pub(super) async fn cached_plugins(
                     "more than {} plugins are installed: the rest is ignored",
                     plugins.len()
                 ));
-                return (sorted(plugins), warnings);
+                return (sorted_by_id(plugins), warnings);
             }
             let Some(version) = best_version(reader, &versions, &mut warnings).await else {
                 continue;
@@ -59,10 +59,10 @@ pub(super) async fn cached_plugins(
             });
         }
     }
-    (sorted(plugins), warnings)
+    (sorted_by_id(plugins), warnings)
 }
 
-fn sorted(mut plugins: Vec<CachedPlugin>) -> Vec<CachedPlugin> {
+fn sorted_by_id(mut plugins: Vec<CachedPlugin>) -> Vec<CachedPlugin> {
     plugins.sort_by(|one, other| one.id.cmp(&other.id));
     plugins
 }
@@ -159,7 +159,7 @@ pub(super) async fn remote_id(
     let text = match reader.text(&path, MAX_REMOTE_INSTALL_BYTES).await {
         FileRead::Text(text) => text,
         FileRead::Missing => return (None, None),
-        FileRead::Unreadable(why) => return (None, Some(why)),
+        FileRead::Unreadable(reason) => return (None, Some(reason)),
     };
     let id = serde_json::from_str::<RemoteInstall>(&text).ok();
     let id = id.filter(|install| install.schema_version == 1);
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_better_version_counts() {
+    fn versions_are_ordered_by_precedence() {
         // The second one is better.
         let pairs = [
             ("1.9.0", "1.10.0"),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_one_plain_name() {
+    fn version_names_are_validated() {
         for name in ["1.0.0", ".v", "v_1", "-1", "1..2", "1+2"] {
             assert!(is_version_name(name), "{name}");
         }

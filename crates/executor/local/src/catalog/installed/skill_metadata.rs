@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_are_read_member_by_member() {
+    fn all_tool_fields_are_parsed() {
         let text = "    - type: ' mcp '\n      value: a  b\n      description: d\n      \
                 transport: t\n      command: c\n      url: http://x\n      oauth:\n        \
                 callback_port: 80\n";
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_is_not_named_is_left_out() {
+    fn tool_without_type_or_value_is_omitted() {
         let text = "    - value: x\n    - type: x\n    - {type: m, value: ok, url: ''}\n";
         assert_eq!(tools(text), Some(vec![tool("m", "ok")]));
         assert_eq!(tools("    - value: x\n"), None);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_says_when_and_where() {
+    fn skill_policy_is_parsed() {
         let policy = |text: &str| SkillMetadata::parse(&format!("policy:{text}\n")).policy;
         let expected = |allow, products: &[&str]| {
             Some(SkillPolicy {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn one_wrong_value_makes_all_of_it_wrong() {
+    fn one_invalid_value_invalidates_the_whole_file() {
         let text = "policy: {}\ndependencies:\n  tools:\n    - type: m\n      value: v\n      \
                 oauth:\n        callback_port: x\n";
         assert_eq!(SkillMetadata::parse(text), SkillMetadata::default());
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skill_says_its_name_and_what_it_is_for() {
+    fn front_matter_has_name_and_descriptions() {
         let matter = of("name: n\ndescription: d\nmetadata:\n  short-description: s");
         let expected = FrontMatter {
             name: Some("n".to_owned()),
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_many_lines_becomes_one() {
+    fn multi_line_text_becomes_one_line() {
         for text in [">\n  a\n  b", "|\n\n  a\n\n  b", "a\n  b", "\" a \\n b \""] {
             assert_eq!(
                 described(&format!("description: {text}")).as_deref(),
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_forget_to_quote_is_read() {
+    fn unquoted_values_are_accepted() {
         let read = [
             ("use: this", "use: this"),
             ("{a} b", "{a} b"),
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn missing_and_invalid_fields_are_reported() {
         let missing = [
             "",
             "hello",
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn line_ends_and_spaces_after_dashes_do_not_matter() {
+    fn crlf_and_trailing_spaces_are_accepted() {
         let text = "--- \r\nname: n\r\ndescription: d\r\n---  \r\nbody";
         assert_eq!(FrontMatter::parse(text).unwrap().description, "d");
     }

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_stands_for_what_it_names() {
+    fn alias_expands_to_its_anchor() {
         let parsed = YamlValue::parse("a: &x [1, &y z]\nb: *x\nc: *y\n");
         assert_eq!(parsed, YamlValue::parse("a: [1, z]\nb: [1, z]\nc: z\n"));
         assert!(parsed.is_some());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_file_does_not_become_a_large_tree() {
+    fn alias_expansion_is_limited() {
         let mut wide = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         let mut deep = "a0: &a0 [x]\n".to_owned();
         let mut long = format!("a: &a {}\nb:\n", "x".repeat(1 << 19));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_too_deep_is_refused() {
+    fn nesting_beyond_the_limit_is_rejected() {
         let nested = |depth: usize| format!("{}x{}", "[".repeat(depth), "]".repeat(depth));
         assert!(YamlValue::parse(&nested(MAX_DEPTH)).is_some());
         assert_eq!(YamlValue::parse(&nested(MAX_DEPTH + 1)), None);
@@ -225,12 +225,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_given_twice_is_refused() {
+    fn duplicate_key_is_rejected() {
         assert_eq!(YamlValue::parse("a: 1\na: 2\n"), None);
     }
 
     #[test]
-    fn one_document_is_read() {
+    fn only_one_document_is_accepted() {
         assert_eq!(YamlValue::parse("x"), Some(scalar("x")));
         assert_eq!(YamlValue::parse("x\n---\ny\n"), None);
         assert_eq!(YamlValue::parse(""), None);
