@@ -94,7 +94,7 @@ impl LocalFileSystem {
         sandbox: Option<Box<Sandbox>>,
         request: R,
         direct: fn(&DirectFs, R) -> FileFuture<T>,
-        enclosed: fn(SandboxedOperation, DirectFs, R) -> FileFuture<T>,
+        sandboxed: fn(SandboxedOperation, DirectFs, R) -> FileFuture<T>,
     ) -> FileFuture<T> {
         let Some(sandbox) = sandbox else {
             return direct(&self.direct, request);
@@ -103,7 +103,7 @@ impl LocalFileSystem {
         async move {
             match enforcement.resolve(&sandbox, Need::Read).await? {
                 FsPlacement::Direct => direct(&direct_fs, request).await,
-                FsPlacement::Sandboxed(operation) => enclosed(operation, direct_fs, request).await,
+                FsPlacement::Sandboxed(operation) => sandboxed(operation, direct_fs, request).await,
             }
         }
         .boxed()

@@ -19,7 +19,7 @@ use crate::{meters::ConnectionGuard, send_queue::SendQueue, service::ServiceShar
 
 /// Serves a connection until the peer closes it or it fails.
 pub(crate) async fn serve(shared: Arc<ServiceShared>, link: Link) {
-    let _open = ConnectionGuard::connection(&shared.meters);
+    let _open = ConnectionGuard::connection(&shared.metrics);
     let span = tracing::info_span!(
         target: "exec_service::connection", "connection",
         peer = link.peer, client = Empty, session = Empty,
@@ -35,8 +35,8 @@ pub(crate) async fn serve(shared: Arc<ServiceShared>, link: Link) {
 
 async fn run(shared: Arc<ServiceShared>, link: Link) {
     let (send_queue, items) = SendQueue::new();
-    let (send_queue, meters) = (Arc::new(send_queue), Arc::clone(&shared.meters));
-    let writer = tokio::spawn(ConnectionWriter::new(link.writer, items, meters).run());
+    let (send_queue, metrics) = (Arc::new(send_queue), Arc::clone(&shared.metrics));
+    let writer = tokio::spawn(ConnectionWriter::new(link.writer, items, metrics).run());
     let mut dispatcher = RequestDispatcher::new(
         Arc::clone(&shared),
         Arc::clone(&send_queue),

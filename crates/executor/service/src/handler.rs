@@ -139,10 +139,10 @@ impl RequestHandler {
         self.connection.record("session", session.id.shown());
         self.connection.record("client", client);
         let event = if params.resume_session_id.is_some() {
-            self.shared.meters.sessions_resumed.increment();
+            self.shared.metrics.sessions_resumed.increment();
             "session resumed"
         } else {
-            self.shared.meters.sessions_opened.increment();
+            self.shared.metrics.sessions_opened.increment();
             "session begun"
         };
         tracing::info!(target: "exec_service::session", client, session = session.id.shown(), "{event}");

@@ -129,10 +129,10 @@ impl Gauge {
 pub(crate) struct ConnectionGuard(Arc<Meters>);
 
 impl ConnectionGuard {
-    pub(crate) fn connection(meters: &Arc<Meters>) -> Self {
-        meters.connections_opened.increment();
-        meters.connections.enter();
-        Self(Arc::clone(meters))
+    pub(crate) fn connection(metrics: &Arc<Meters>) -> Self {
+        metrics.connections_opened.increment();
+        metrics.connections.enter();
+        Self(Arc::clone(metrics))
     }
 }
 

@@ -112,7 +112,7 @@ impl MethodCall {
     }
 
     /// Returns the process id in the parameters.
-    pub(crate) fn process(&self) -> Option<&ProcessId> {
+    pub(crate) fn process_id(&self) -> Option<&ProcessId> {
         match self {
             Self::Start(params) => Some(&params.process_id),
             Self::Read(params) => Some(&params.process_id),

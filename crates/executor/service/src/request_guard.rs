@@ -36,7 +36,7 @@ const MAX_TRACESTATE_BYTES: usize = 512;
 /// A request in flight. Dropping it records its outcome.
 #[derive(Debug)]
 pub(crate) struct RequestGuard {
-    meters: Arc<Meters>,
+    metrics: Arc<Meters>,
     method: MethodName,
     since: Instant,
     /// `Cancelled` until [`RequestGuard::finish`] sets the actual outcome.
@@ -47,13 +47,13 @@ pub(crate) struct RequestGuard {
 impl RequestGuard {
     /// Opens the span of a request and counts it as in flight.
     pub(crate) fn new(
-        meters: &Arc<Meters>,
+        metrics: &Arc<Meters>,
         method: MethodName,
         session: Option<&SessionId>,
         trace: Option<&Trace>,
         continue_trace: ContinueTrace,
     ) -> Self {
-        meters.requests.in_flight.enter();
+        metrics.requests.in_flight.enter();
         let span = tracing::info_span!(
             target: "exec_service::request", "request",
             otel.name = method.as_str(),
@@ -77,7 +77,7 @@ impl RequestGuard {
             }
         }
         Self {
-            meters: Arc::clone(meters),
+            metrics: Arc::clone(metrics),
             method,
             since: Instant::now(),
             outcome: Outcome::Cancelled,
@@ -101,7 +101,7 @@ impl RequestGuard {
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        let (outcome, requests) = (self.outcome, &self.meters.requests);
+        let (outcome, requests) = (self.outcome, &self.metrics.requests);
         requests.in_flight.leave();
         requests.ended(self.method, outcome, self.since.elapsed());
         if outcome != Outcome::Ok && !self.span.is_disabled() {
@@ -128,19 +128,19 @@ fn is_within_limits(trace: &Trace) -> bool {
 mod tests {
     use super::*;
 
-    fn new_guard(meters: &Arc<Meters>) -> RequestGuard {
-        RequestGuard::new(meters, MethodName::ProcessRead, None, None, |_, _| {})
+    fn new_guard(metrics: &Arc<Meters>) -> RequestGuard {
+        RequestGuard::new(metrics, MethodName::ProcessRead, None, None, |_, _| {})
     }
 
     #[test]
     fn request_is_counted_once_for_every_outcome() {
-        let meters = Arc::new(Meters::default());
-        let (answered, dropped) = (new_guard(&meters), new_guard(&meters));
-        assert_eq!(meters.requests.in_flight.value(), 2);
+        let metrics = Arc::new(Meters::default());
+        let (answered, dropped) = (new_guard(&metrics), new_guard(&metrics));
+        assert_eq!(metrics.requests.in_flight.value(), 2);
         answered.finish(Outcome::NotFound);
         drop(dropped);
-        assert_eq!(meters.requests.in_flight.value(), 0);
-        let outcomes: Vec<_> = meters
+        assert_eq!(metrics.requests.in_flight.value(), 0);
+        let outcomes: Vec<_> = metrics
             .requests
             .used()
             .flat_map(|meter| meter.outcomes())

@@ -70,7 +70,7 @@ pub(crate) struct ServiceShared {
     pub(crate) sessions: Arc<SessionTable>,
     /// Processes that belong to the server instead of a session.
     pub(crate) detached: Arc<Session>,
-    pub(crate) meters: Arc<Meters>,
+    pub(crate) metrics: Arc<Meters>,
     pub(crate) continue_trace: ContinueTrace,
     open: Box<Open>,
 }
@@ -99,7 +99,7 @@ impl Service {
         open: impl Fn() -> Environment + Send + Sync + 'static,
         continue_trace: ContinueTrace,
     ) -> Self {
-        let meters = Arc::new(Meters::default());
+        let metrics = Arc::new(Meters::default());
         let session_limits = SessionLimits {
             max_processes: config.max_processes,
             // A client may resume and read until its session ends.
@@ -108,7 +108,7 @@ impl Service {
         let sessions = Arc::new(SessionTable::new(
             config.session_ttl,
             session_limits,
-            Arc::clone(&meters),
+            Arc::clone(&metrics),
         ));
         let detached = Arc::new(Session::new(
             SessionId::new("detached"),
@@ -119,14 +119,14 @@ impl Service {
                 max_processes: limits::MAX_DETACHED_PROCESSES,
                 retention: limits::DETACHED_RETENTION,
             },
-            Arc::clone(&meters),
+            Arc::clone(&metrics),
         ));
         Self {
             shared: Arc::new(ServiceShared {
                 config,
                 sessions,
                 detached,
-                meters,
+                metrics,
                 continue_trace,
                 open: Box::new(open),
             }),
@@ -140,22 +140,22 @@ impl Service {
 
     /// Returns the counters of this service.
     pub fn meters(&self) -> &Meters {
-        &self.shared.meters
+        &self.shared.metrics
     }
 
     /// Takes a snapshot of the gauges. The cost is linear in sessions and processes.
     pub fn levels(&self) -> Levels {
-        let mut levels = Levels::default();
+        let mut gauges = Levels::default();
         for session in self.shared.sessions.all() {
             if session.is_attached() {
-                levels.sessions_attached += 1;
+                gauges.sessions_attached += 1;
             } else {
-                levels.sessions_detached += 1;
+                gauges.sessions_detached += 1;
             }
-            session.add_to(&mut levels);
+            session.add_to(&mut gauges);
         }
-        self.shared.detached.add_to(&mut levels);
-        levels
+        self.shared.detached.add_to(&mut gauges);
+        gauges
     }
 
     /// Ends every process. A nonzero `grace` sends a termination signal first and waits that long.

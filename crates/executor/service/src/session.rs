@@ -55,7 +55,7 @@ pub(crate) struct Session {
     /// Authenticated client that opened the session.
     pub(super) principal: Option<Principal>,
     session_limits: SessionLimits,
-    meters: Arc<Meters>,
+    metrics: Arc<Meters>,
     state: Mutex<State>,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct DetachDeadlines {
     /// When unacknowledged output is released, if it is held.
     pub(crate) unacked_until: Option<Instant>,
     /// When the session expires.
-    pub(crate) ends: Instant,
+    pub(crate) expires_at: Instant,
 }
 
 /// Why a process cannot enter a table.
@@ -117,7 +117,7 @@ impl Session {
         principal: Option<Principal>,
         lease: Lease,
         session_limits: SessionLimits,
-        meters: Arc<Meters>,
+        metrics: Arc<Meters>,
     ) -> Self {
         let state = State {
             lease,
@@ -135,7 +135,7 @@ impl Session {
             environment,
             principal,
             session_limits,
-            meters,
+            metrics,
             state: Mutex::new(state),
         }
     }
@@ -235,10 +235,10 @@ impl Session {
             state.unacked_until = Some(now + limits::UNACKNOWLEDGED_HOLD);
         }
         let unacked_until = state.unacked_until;
-        let ends = state.lease.poll_timeout()?;
+        let expires_at = state.lease.poll_timeout()?;
         Some(DetachDeadlines {
             unacked_until,
-            ends,
+            expires_at,
         })
     }
 
@@ -271,7 +271,7 @@ impl Session {
     }
 
     /// Adds the gauges of this session to a snapshot.
-    pub(crate) fn add_to(&self, levels: &mut Levels) {
+    pub(crate) fn add_to(&self, gauges: &mut Levels) {
         let (processes, send_queue) = {
             let state = self.lock();
             let processes: Vec<_> = state.started().cloned().collect();
@@ -279,15 +279,15 @@ impl Session {
         };
         for process in processes {
             let status = process.handle.status();
-            levels.retained_bytes += status.retained_bytes;
+            gauges.retained_bytes += status.retained_bytes;
             if status.exit.is_some() {
-                levels.processes_finished += 1;
+                gauges.processes_finished += 1;
             } else {
-                levels.processes_running += 1;
-                levels.detached_running += usize::from(process.is_detached());
+                gauges.processes_running += 1;
+                gauges.detached_running += usize::from(process.is_detached());
             }
         }
-        levels.outbox_bytes += send_queue.map_or(0, |send_queue| send_queue.buffered_bytes());
+        gauges.outbox_bytes += send_queue.map_or(0, |send_queue| send_queue.buffered_bytes());
     }
 
     /// Returns whether a client is attached.
@@ -299,7 +299,7 @@ impl Session {
     /// descendant is alive.
     pub(crate) fn evictable_until(&self) -> Option<Instant> {
         let state = self.lock();
-        let ends = state.lease.poll_timeout()?;
+        let expires_at = state.lease.poll_timeout()?;
         let has_ended = |process: &Arc<SessionProcess>| {
             let status = process.handle.status();
             status.exit.is_some() && !status.tree_alive
@@ -310,7 +310,7 @@ impl Session {
         };
         let evictable =
             state.table.values().all(idle) && state.orphaned_trees.iter().all(has_ended);
-        evictable.then_some(ends)
+        evictable.then_some(expires_at)
     }
 
     /// Returns whether the lease has expired.
@@ -417,13 +417,13 @@ impl Session {
     }
 
     /// Records the exit of a process and retains it after its output has closed.
-    fn watch_exit(process: &Arc<SessionProcess>, span: ProcessSpan, meters: Arc<Meters>) {
+    fn watch_exit(process: &Arc<SessionProcess>, span: ProcessSpan, metrics: Arc<Meters>) {
         let exited = process.handle.wait(WaitUntil::Exited, None);
         let closed = process.handle.wait(WaitUntil::Closed, None);
         let process = Arc::downgrade(process);
         tokio::spawn(async move {
             let exited = exited.await;
-            span.end(exited.ok().and_then(|status| status.exit), &meters);
+            span.end(exited.ok().and_then(|status| status.exit), &metrics);
             drop(closed.await);
             let Some(process) = process.upgrade() else {
                 return;
@@ -462,7 +462,7 @@ impl Session {
                 };
                 // Unacknowledged output does not expire with age.
                 if !process.has_unacked() {
-                    session.forget(&process);
+                    session.evict(&process);
                     return;
                 }
             }
@@ -476,22 +476,22 @@ impl Session {
         process: &Arc<SessionProcess>,
     ) -> Option<oneshot::Receiver<Infallible>> {
         // Declared before the guard, so that processes are dropped after the lock is released.
-        let mut forgotten = Vec::new();
+        let mut evicted = Vec::new();
         let mut state = self.lock();
         if !state.contains(process) {
             return None;
         }
         let evicted_rx = state.finished.push(Arc::clone(process));
         while let Some(process) = state.finished.next_eviction().cloned() {
-            state.forget(&process);
-            forgotten.push(process);
+            state.evict(&process);
+            evicted.push(process);
         }
         Some(evicted_rx)
     }
 
     /// Evicts a finished process. Returns `false` if it has not finished.
-    pub(crate) fn forget(&self, process: &Arc<SessionProcess>) -> bool {
-        self.lock().forget(process)
+    pub(crate) fn evict(&self, process: &Arc<SessionProcess>) -> bool {
+        self.lock().evict(process)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -540,7 +540,7 @@ impl State {
     }
 
     /// Removes a finished process and frees its id. Returns `false` if it has not finished.
-    fn forget(&mut self, process: &Arc<SessionProcess>) -> bool {
+    fn evict(&mut self, process: &Arc<SessionProcess>) -> bool {
         if !self.finished.remove(process) {
             return false;
         }

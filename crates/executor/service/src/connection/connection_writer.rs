@@ -37,14 +37,14 @@ pub(super) struct ConnectionWriter {
     encoding: Encoding,
     /// Permits of the send queue, released after the flush.
     permits: Vec<OwnedSemaphorePermit>,
-    meters: Arc<Meters>,
+    metrics: Arc<Meters>,
 }
 
 impl ConnectionWriter {
     pub(super) fn new(
         link: Box<dyn MessageWriter>,
         items: mpsc::UnboundedReceiver<SendItem>,
-        meters: Arc<Meters>,
+        metrics: Arc<Meters>,
     ) -> Self {
         Self {
             link,
@@ -52,7 +52,7 @@ impl ConnectionWriter {
             follows: SelectAll::new(),
             encoding: Encoding::Text,
             permits: Vec::new(),
-            meters,
+            metrics,
         }
     }
 
@@ -73,7 +73,7 @@ impl ConnectionWriter {
     }
 
     async fn flush(&mut self) -> io::Result<()> {
-        self.meters.sent_bytes.add_bytes(self.link.buffered());
+        self.metrics.sent_bytes.add_bytes(self.link.buffered());
         self.link.flush().await?;
         self.permits.clear();
         Ok(())
@@ -123,8 +123,8 @@ impl ConnectionWriter {
             }
             SendItem::Binary => self.encoding = Encoding::Binary,
             SendItem::Follow(followed) => {
-                let meters = Arc::clone(&self.meters);
-                self.follows.push(NotificationStream { followed, meters });
+                let metrics = Arc::clone(&self.metrics);
+                self.follows.push(NotificationStream { followed, metrics });
             }
         }
     }
@@ -133,14 +133,14 @@ impl ConnectionWriter {
 /// Stream of one process's events, encoded as notifications.
 struct NotificationStream {
     followed: FollowedProcess,
-    meters: Arc<Meters>,
+    metrics: Arc<Meters>,
 }
 
 impl Stream for NotificationStream {
     type Item = Outgoing;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Outgoing>> {
-        let Self { followed, meters } = &mut *self;
+        let Self { followed, metrics } = &mut *self;
         let FollowedProcess {
             id, family, events, ..
         } = followed;
@@ -149,7 +149,7 @@ impl Stream for NotificationStream {
                 None => return Poll::Ready(None),
                 Some(event) => {
                     if let ExecProcessEvent::Output(chunk) = &event {
-                        meters.output_bytes.add_bytes(chunk.data.len());
+                        metrics.output_bytes.add_bytes(chunk.data.len());
                     }
                     if let Some(message) = notification(id, *family, event) {
                         return Poll::Ready(Some(message));

@@ -34,8 +34,7 @@ use tokio::task::{JoinError, JoinHandle, spawn_blocking, yield_now};
 use tracing::Instrument;
 
 use crate::{
-    handler::{Dispatch, RequestHandler},
-    handler::{EncodedResponse, HandlerOutcome},
+    handler::{Dispatch, EncodedResponse, HandlerOutcome, RequestHandler},
     meters::Outcome,
     method_call::{DecodedMethod, DecodedRequest, LARGE_MESSAGE_BYTES, LargeMessage, MethodCall},
     request_guard::RequestGuard,
@@ -44,6 +43,7 @@ use crate::{
     session::Session,
 };
 
+/// Reads messages of one connection and dispatches requests to their handlers.
 pub(super) struct RequestDispatcher {
     peer: String,
     binary: Binary,
@@ -97,6 +97,7 @@ struct AdmittedRequest {
     guard: RequestGuard,
 }
 
+/// A queued item and the message bytes that it occupies.
 struct QueuedRequest {
     item: QueuedItem,
     bytes: usize,
@@ -172,7 +173,9 @@ impl RequestDispatcher {
                     }
                     Ok(None) => return ReadOutcome::Done,
                     Err(error) => {
-                        tracing::debug!(peer = self.peer, %error, "closing the connection after a read error");
+                        tracing::debug!(
+                            peer = self.peer, %error, "failed to read from the connection"
+                        );
                         return ReadOutcome::Failed;
                     }
                 },
@@ -208,9 +211,9 @@ impl RequestDispatcher {
 
     async fn handle_message(&mut self, frame: Bytes) {
         let bytes = frame.len();
-        let meters = Arc::clone(&self.shared.meters);
-        meters.messages_received.increment();
-        meters.received_bytes.add_bytes(bytes);
+        let metrics = Arc::clone(&self.shared.metrics);
+        metrics.messages_received.increment();
+        metrics.received_bytes.add_bytes(bytes);
         if bytes > LARGE_MESSAGE_BYTES {
             self.decoding = Some(spawn_blocking(move || LargeMessage::decode(frame)));
             return;
@@ -281,7 +284,7 @@ impl RequestDispatcher {
         let (method, call) = match request.decoded {
             DecodedMethod::Known(method, call) => (method, call),
             DecodedMethod::Unknown(name) => {
-                self.shared.meters.requests.unknown_methods.increment();
+                self.shared.metrics.requests.unknown_methods.increment();
                 let message = format!("exec-server does not implement `{name}`");
                 let unknown = RpcError::new(ErrorCode::METHOD_NOT_FOUND, message);
                 let error = self.check_data(request.has_data).err().unwrap_or(unknown);
@@ -291,7 +294,7 @@ impl RequestDispatcher {
         let guard = self.start_guard(method, request.trace.as_ref());
         match self.admit(method, request.has_data, call) {
             Ok((ordering, call)) => {
-                guard.record_process(call.process());
+                guard.record_process(call.process_id());
                 let request = AdmittedRequest { id, call, guard };
                 self.handle_call(request, ordering, bytes).await;
             }
@@ -310,7 +313,7 @@ impl RequestDispatcher {
             Input::Answer(response) => {
                 if !self.send_queue.server_requests().handle_response(response) {
                     self.gate.handle_unsolicited();
-                    self.shared.meters.unsolicited_responses.increment();
+                    self.shared.metrics.unsolicited_responses.increment();
                 }
             }
             Input::Request(_) | Input::Nothing => {}
@@ -318,7 +321,7 @@ impl RequestDispatcher {
     }
 
     fn reject_malformed(&mut self, reason: &str) {
-        self.shared.meters.requests.malformed.increment();
+        self.shared.metrics.requests.malformed.increment();
         let peer = &self.peer;
         // The stock server's text: its clients compare it.
         let text = match self.binary {
@@ -358,12 +361,12 @@ impl RequestDispatcher {
 
     fn start_guard(&self, method: MethodName, trace: Option<&Trace>) -> RequestGuard {
         let ServiceShared {
-            meters,
+            metrics,
             continue_trace,
             ..
         } = &*self.shared;
         let session = self.handler.session_id();
-        RequestGuard::new(meters, method, session, trace, *continue_trace)
+        RequestGuard::new(metrics, method, session, trace, *continue_trace)
     }
 
     async fn handle_call(&mut self, request: AdmittedRequest, ordering: Ordering, bytes: usize) {
@@ -422,7 +425,7 @@ impl RequestDispatcher {
         if self
             .pending_handle_ops
             .values()
-            .any(|pending_handle_ops| pending_handle_ops == id)
+            .any(|pending_id| pending_id == id)
         {
             return if matches!(call, MethodCall::CloseFile(_)) {
                 Ordering::Changes
@@ -511,11 +514,11 @@ impl RequestDispatcher {
                 guard.finish(response.outcome);
                 self.send_response(response.message, ticket);
             }
-            Dispatch::Running(reply) => {
+            Dispatch::Running(outcome) => {
                 let run = async move {
-                    let reply = reply.await;
-                    guard.finish(reply.outcome());
-                    if let HandlerOutcome::Respond(response) = reply {
+                    let outcome = outcome.await;
+                    guard.finish(outcome.outcome());
+                    if let HandlerOutcome::Respond(response) = outcome {
                         send_queue.send(response.message).await;
                     }
                     Completion {

@@ -46,12 +46,12 @@ impl HandlerContext<'_> {
     }
 
     pub(super) fn read_file(&self, id: RequestId, read: exec_wire::fs::ReadFile) -> Dispatch {
-        let meters = Arc::clone(&self.shared.meters);
+        let metrics = Arc::clone(&self.shared.metrics);
         run_file_operation(
             self.file_system().read_file(read),
             move |content| match content {
                 Ok(data) => {
-                    meters.file_read_bytes.add_bytes(data.len());
+                    metrics.file_read_bytes.add_bytes(data.len());
                     EncodedResponse::with_data(&id, &FileContent::default(), "dataBase64", data)
                 }
                 Err(error) => EncodedResponse::error(&id, &error.into()),
@@ -146,12 +146,12 @@ impl HandlerContext<'_> {
             Ok(handle) => handle,
             Err(error) => return respond_now(&id, Err::<Empty, _>(error)),
         };
-        let (files, meters) = (Arc::clone(self.files), Arc::clone(&self.shared.meters));
+        let (files, metrics) = (Arc::clone(self.files), Arc::clone(&self.shared.metrics));
         let reading = handle.file.read_block(offset, length);
         run_file_operation(reading, move |block| match block {
             Ok(FileBlock { data, eof }) => {
                 let rest = Block { chunk: None, eof };
-                meters.file_read_bytes.add_bytes(data.len());
+                metrics.file_read_bytes.add_bytes(data.len());
                 EncodedResponse::with_data(&id, &rest, "chunk", data)
             }
             Err(error) => {
@@ -183,9 +183,9 @@ impl HandlerContext<'_> {
 
     /// Responds to a write and counts its bytes.
     fn written(&self, id: RequestId, bytes: usize, operation: FileFuture<()>) -> Dispatch {
-        let meters = Arc::clone(&self.shared.meters);
+        let metrics = Arc::clone(&self.shared.metrics);
         file_result(id, operation, move |()| {
-            meters.file_written_bytes.add_bytes(bytes);
+            metrics.file_written_bytes.add_bytes(bytes);
             Empty {}
         })
     }

@@ -161,7 +161,7 @@ impl HandlerContext<'_> {
             let message = format!("process {id} belongs to this session and cannot be released");
             return Err(RpcError::invalid_request(message));
         }
-        if params.forget && !self.shared.detached.forget(&process) {
+        if params.forget && !self.shared.detached.evict(&process) {
             let message = format!("process {id} has not finished and cannot be forgotten");
             return Err(RpcError::invalid_request(message));
         }
@@ -240,11 +240,11 @@ impl HandlerContext<'_> {
             ProcessLookup::Starting(_) => return status(&id, WriteStatus::Starting),
             ProcessLookup::Started(process) => process,
         };
-        let (meters, bytes) = (Arc::clone(&self.shared.meters), data.len());
+        let (metrics, bytes) = (Arc::clone(&self.shared.metrics), data.len());
         let writing = process.handle.write(Some(params.write_id), data);
         respond_when_ready(id, writing, move |outcome| {
             if matches!(outcome, Ok(WriteStatus::Accepted)) {
-                meters.input_bytes.add_bytes(bytes);
+                metrics.input_bytes.add_bytes(bytes);
             }
             written(outcome)
         })
@@ -380,13 +380,13 @@ impl HandlerContext<'_> {
             Err(error) => return respond_now(&id, Err::<CommandWritten, _>(error)),
         };
         let process_id = params.process_id;
-        let (meters, bytes) = (Arc::clone(&self.shared.meters), params.chunk.0.len());
+        let (metrics, bytes) = (Arc::clone(&self.shared.metrics), params.chunk.0.len());
         respond_when_ready(
             id,
             process.handle.write(None, params.chunk.0),
             move |outcome| match outcome.map_err(process_error)? {
                 WriteStatus::Accepted => {
-                    meters.input_bytes.add_bytes(bytes);
+                    metrics.input_bytes.add_bytes(bytes);
                     Ok(CommandWritten { accepted: true })
                 }
                 WriteStatus::UnknownProcess | WriteStatus::StdinClosed | WriteStatus::Starting => {

@@ -45,7 +45,7 @@ impl HandlerContext<'_> {
         let plan = match self.plan(params) {
             Ok(plan) => plan,
             Err(error) => {
-                self.shared.meters.process_refusals.count(Refusal::Params);
+                self.shared.metrics.process_refusals.count(Refusal::Params);
                 return respond_now(&id, Err::<Started, _>(error));
             }
         };
@@ -83,19 +83,22 @@ impl HandlerContext<'_> {
         };
         if in_use {
             let error = RpcError::invalid_request(AdmitError::Exists(process_id).to_string());
-            self.shared.meters.process_refusals.count(Refusal::Table);
+            self.shared.metrics.process_refusals.count(Refusal::Table);
             return respond_now(&id, Err::<Started, _>(error));
         }
         let reservation = match owner.admit(&process_id) {
             Ok(reservation) => reservation,
             Err(error) => {
                 let error = RpcError::invalid_request(error.to_string());
-                self.shared.meters.process_refusals.count(Refusal::Table);
+                self.shared.metrics.process_refusals.count(Refusal::Table);
                 return respond_now(&id, Err::<Started, _>(error));
             }
         };
         let owner: Arc<Session> = Arc::clone(owner);
-        let (send_queue, meters) = (Arc::clone(self.send_queue), Arc::clone(&self.shared.meters));
+        let (send_queue, metrics) = (
+            Arc::clone(self.send_queue),
+            Arc::clone(&self.shared.metrics),
+        );
         let continue_trace = self.shared.continue_trace;
         let run = async move {
             let StartPlan {
@@ -115,7 +118,7 @@ impl HandlerContext<'_> {
                 Ok(started) => started,
                 Err(error) => {
                     let refusal = Refusal::of(&error);
-                    meters.process_refusals.count(refusal);
+                    metrics.process_refusals.count(refusal);
                     tracing::info!(
                         target: "exec_service::process",
                         process_id = truncate_for_log(reservation.id().as_str()), ?refusal, %error,
@@ -255,8 +258,8 @@ impl HandlerContext<'_> {
             PolicyClient::Session(Arc::downgrade(&self.session))
         };
         let budget = budget.map(Duration::from_millis);
-        let meters = Arc::clone(&self.shared.meters);
-        let watcher = ClientNetworkWatcher::new(id.clone(), client, budget, meters);
+        let metrics = Arc::clone(&self.shared.metrics);
+        let watcher = ClientNetworkWatcher::new(id.clone(), client, budget, metrics);
         Ok(Some(Arc::new(watcher)))
     }
 }

@@ -158,14 +158,14 @@ mod tests {
 
     #[test]
     fn each_method_has_its_own_counters() {
-        let meters = RequestMeters::default();
+        let metrics = RequestMeters::default();
         for method in MethodName::ALL {
-            meters.ended(*method, Outcome::Ok, Duration::ZERO);
+            metrics.ended(*method, Outcome::Ok, Duration::ZERO);
         }
-        meters.ended(MethodName::ProcessRead, Outcome::Cancelled, Duration::ZERO);
-        let counted: Vec<_> = meters.used().map(|meter| meter.method).collect();
+        metrics.ended(MethodName::ProcessRead, Outcome::Cancelled, Duration::ZERO);
+        let counted: Vec<_> = metrics.used().map(|meter| meter.method).collect();
         assert_eq!(counted, MethodName::ALL);
-        for meter in meters.used() {
+        for meter in metrics.used() {
             let outcomes: Vec<_> = meter.outcomes().collect();
             let expected: &[_] = match meter.method == MethodName::ProcessRead {
                 true => &[(Outcome::Ok, 1), (Outcome::Cancelled, 1)],

@@ -33,7 +33,7 @@ pub(crate) struct ClientNetworkWatcher {
     /// Decision timeout of the client. The client is not asked if it is absent.
     decision_timeout: Option<Duration>,
     ended: watch::Sender<bool>,
-    meters: Arc<Meters>,
+    metrics: Arc<Meters>,
 }
 
 /// How to reach the client of a process.
@@ -59,14 +59,14 @@ impl ClientNetworkWatcher {
         process_id: ProcessId,
         client: PolicyClient,
         decision_timeout: Option<Duration>,
-        meters: Arc<Meters>,
+        metrics: Arc<Meters>,
     ) -> Self {
         Self {
             process_id,
             client,
             decision_timeout,
             ended: watch::Sender::new(false),
-            meters,
+            metrics,
         }
     }
 
@@ -86,13 +86,14 @@ impl NetworkWatcher for ClientNetworkWatcher {
             process_id: self.process_id.clone(),
             request: destination,
         };
+        let limit = decision_timeout.saturating_add(DECISION_GRACE);
         async move {
-            let decision = async {
+            let response = async {
                 let send_queue = client.send_queue()?;
                 send_queue.request_decision(&request).await
             };
             let decision = tokio::select! {
-                decision = timeout(decision_timeout.saturating_add(DECISION_GRACE), decision) => decision.ok().flatten(),
+                decision = timeout(limit, response) => decision.ok().flatten(),
                 // Also resolves when the watcher is dropped.
                 _ = ended.wait_for(|ended| *ended) => None,
             };
@@ -104,12 +105,15 @@ impl NetworkWatcher for ClientNetworkWatcher {
     fn record(&self, decision: PolicyDecision) {
         let ruling = Ruling::parse(&decision.decision);
         if let Some(ruling) = ruling {
-            self.meters.network_decisions.count(ruling);
+            self.metrics.network_decisions.count(ruling);
         }
         if ruling == Some(Ruling::Deny) {
             tracing::info!(
-                target: "exec_service::process", process_id = truncate_for_log(self.process_id.as_str()),
-                host = truncate_for_log(&decision.host), port = decision.port, "network access denied"
+                target: "exec_service::process",
+                process_id = truncate_for_log(self.process_id.as_str()),
+                host = truncate_for_log(&decision.host),
+                port = decision.port,
+                "network access denied"
             );
         }
         if let Some(send_queue) = self.client.send_queue() {

@@ -217,13 +217,13 @@ impl ProcessSpan {
     }
 
     /// Closes the span and counts the exit. An unknown exit counts as lost.
-    pub(super) fn end(self, exit: Option<Exit>, meters: &Meters) {
+    pub(super) fn end(self, exit: Option<Exit>, metrics: &Meters) {
         let Self(span) = self;
         let cause = exit.as_ref().map_or(ExitCause::Lost, |exit| exit.cause);
-        meters.processes_ended.count(cause);
+        metrics.processes_ended.count(cause);
         let denied = exit.as_ref().is_some_and(|exit| exit.sandbox_denied);
         if denied {
-            meters.sandbox_denials.increment();
+            metrics.sandbox_denials.increment();
         }
         if span.is_disabled() {
             return;
@@ -278,7 +278,7 @@ impl StartReservation {
         }
         displaced = state.displaced.get(&self.id).cloned();
         if let Some(process) = &displaced {
-            state.forget(process);
+            state.evict(process);
         }
         let entry = ProcessEntry::Started(Arc::clone(process));
         state.table.insert(self.id.clone(), entry);
@@ -286,8 +286,8 @@ impl StartReservation {
             process.hold_unacked();
         }
         drop(state);
-        self.session.meters.processes_started.increment();
-        Session::watch_exit(process, span, Arc::clone(&self.session.meters));
+        self.session.metrics.processes_started.increment();
+        Session::watch_exit(process, span, Arc::clone(&self.session.metrics));
         true
     }
 }

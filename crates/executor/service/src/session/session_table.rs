@@ -25,7 +25,7 @@ use crate::{meters::Meters, send_queue::SendQueue};
 pub(crate) struct SessionTable {
     ttl: Duration,
     session_limits: SessionLimits,
-    meters: Arc<Meters>,
+    metrics: Arc<Meters>,
     sessions: Mutex<BTreeMap<SessionId, Arc<Session>>>,
 }
 
@@ -55,11 +55,11 @@ impl From<SessionAttachError> for RpcError {
 }
 
 impl SessionTable {
-    pub(crate) fn new(ttl: Duration, session_limits: SessionLimits, meters: Arc<Meters>) -> Self {
+    pub(crate) fn new(ttl: Duration, session_limits: SessionLimits, metrics: Arc<Meters>) -> Self {
         Self {
             ttl,
             session_limits,
-            meters,
+            metrics,
             sessions: Mutex::default(),
         }
     }
@@ -81,7 +81,7 @@ impl SessionTable {
             let Some(session) = &evicted else {
                 return Err(SessionAttachError::TooMany(limits::MAX_SESSIONS));
             };
-            self.meters.sessions_expired.increment();
+            self.metrics.sessions_expired.increment();
             session.clear();
         }
         let id = SessionId::new(&Uuid::new_v4().to_string());
@@ -92,7 +92,7 @@ impl SessionTable {
             principal,
             lease,
             self.session_limits,
-            Arc::clone(&self.meters),
+            Arc::clone(&self.metrics),
         ));
         session.attach(send_queue, retention_mode);
         sessions.insert(id, Arc::clone(&session));
@@ -106,8 +106,8 @@ impl SessionTable {
         send_queue: &Arc<SendQueue>,
         retention_mode: RetentionMode,
     ) -> Result<Arc<Session>, SessionAttachError> {
-        let found = self.lock().get(id).cloned();
-        let session = found.ok_or_else(|| SessionAttachError::Unknown(id.clone()))?;
+        let session = self.lock().get(id).cloned();
+        let session = session.ok_or_else(|| SessionAttachError::Unknown(id.clone()))?;
         match session.resume(send_queue, retention_mode, Instant::now().into_std()) {
             Ok(()) => Ok(session),
             Err(ResumeError::Attached) => Err(SessionAttachError::Attached(id.clone())),
@@ -117,28 +117,28 @@ impl SessionTable {
 
     /// Detaches a session from its lost connection and expires it when its lease ends.
     pub(crate) fn detach(self: &Arc<Self>, session: Arc<Session>) {
-        let Some(detached) = session.detach(Instant::now().into_std()) else {
+        let Some(deadlines) = session.detach(Instant::now().into_std()) else {
             return;
         };
         // Weak, so that an evicted session is freed before its deadlines.
         let (table, weak) = (Arc::clone(self), Arc::downgrade(&session));
         tokio::spawn(async move {
             // The session may be resumed and detached again meanwhile, with new deadlines.
-            if let Some(until) = detached
+            if let Some(until) = deadlines
                 .unacked_until
-                .filter(|until| *until < detached.ends)
+                .filter(|until| *until < deadlines.expires_at)
             {
                 sleep_until(until.into()).await;
                 if let Some(session) = weak.upgrade() {
                     session.expire_unacked(Instant::now().into_std());
                 }
             }
-            sleep_until(detached.ends.into()).await;
+            sleep_until(deadlines.expires_at.into()).await;
             let Some(session) = weak.upgrade() else {
                 return;
             };
             if session.is_expired(Instant::now().into_std()) && table.remove(&session.id) {
-                table.meters.sessions_expired.increment();
+                table.metrics.sessions_expired.increment();
                 tracing::info!(
                     target: "exec_service::session", session = session.id.shown(),
                     "session ended: its client did not resume it in time"
