@@ -1,17 +1,19 @@
-//! Chores of the workspace: `cargo xtask tidy`.
+//! Chores of the workspace: `cargo xtask tidy` and `cargo xtask docs`.
 //!
 //! Not here: anything that ships. Nothing depends on this package.
 
+mod generated_tables;
 mod tidy;
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use anyhow::Context;
 
-const USAGE: &str = "usage: cargo xtask tidy";
+const USAGE: &str = "usage: cargo xtask tidy\n       cargo xtask docs [--check]";
 
 #[expect(
     clippy::print_stderr,
@@ -21,6 +23,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => run_tidy(),
+        ["docs"] => run_docs(DocsMode::Write),
+        ["docs", "--check"] => run_docs(DocsMode::Check),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -55,6 +59,41 @@ fn run_tidy() -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// What `docs` does with a document that is out of date.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum DocsMode {
+    Write,
+    Check,
+}
+
+/// Updates the generated tables of the documents, or fails if one is out of date.
+#[expect(clippy::print_stdout, reason = "names what it changed")]
+fn run_docs(mode: DocsMode) -> anyhow::Result<ExitCode> {
+    let root = workspace_root()?;
+    let read = |path: &str| {
+        fs::read_to_string(root.join(path)).with_context(|| format!("failed to read `{path}`"))
+    };
+    let limits = read(generated_tables::LIMITS)?;
+    let mut code = ExitCode::SUCCESS;
+    for path in generated_tables::DOCUMENTS {
+        let text = read(path)?;
+        let updated =
+            generated_tables::update(&text, &limits).with_context(|| (*path).to_owned())?;
+        if updated == text {
+            continue;
+        }
+        if mode == DocsMode::Check {
+            println!("{path}: a generated table is out of date; run `cargo xtask docs`");
+            code = ExitCode::FAILURE;
+        } else {
+            fs::write(root.join(path), updated)
+                .with_context(|| format!("failed to write `{path}`"))?;
+            println!("{path}: updated");
+        }
+    }
+    Ok(code)
 }
 
 /// Returns the directory above this package.

@@ -1,22 +1,29 @@
-//! PROTOCOL.md against the code: both tables list what `exec-wire` lists, in its order.
+//! PROTOCOL.md against the code: its tables list what `exec-wire` lists, in its order.
 
-use exec_wire::method::{MethodName, Ordering, notification};
+use exec_wire::method::notification;
 
-use super::finding::Finding;
+use super::{finding::Finding, tree::Tree};
+use crate::generated_tables;
 
 const PATH: &str = "PROTOCOL.md";
-const METHODS: &str = "All methods";
 const NOTIFICATIONS: &str = "All notifications";
 
-/// Checks both tables.
-pub(crate) fn check(text: &str) -> Vec<Finding> {
-    let methods: Vec<&str> = MethodName::ALL
-        .iter()
-        .map(|method| method.as_str())
-        .collect();
-    let mut findings = compare(text, METHODS, &methods);
-    findings.extend(compare(text, NOTIFICATIONS, notification::ALL));
-    findings.extend(table(text, METHODS).iter().filter_map(check_ordering));
+/// Checks the table of notifications and the generated tables.
+pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    let Some(text) = tree.text(PATH) else {
+        return Vec::new();
+    };
+    let mut findings = compare(text, NOTIFICATIONS, notification::ALL);
+    let source = |file: &&super::tree::File| file.path == generated_tables::LIMITS;
+    let limits = tree.rust.iter().find(source).map_or("", |file| &file.text);
+    match generated_tables::update(text, limits) {
+        Ok(updated) if updated == text => {}
+        Ok(_) => findings.push(Finding::of_file(
+            PATH,
+            "a generated table is out of date: run `cargo xtask docs`",
+        )),
+        Err(error) => findings.push(Finding::of_file(PATH, format!("{error:#}"))),
+    }
     findings
 }
 
@@ -25,7 +32,6 @@ pub(crate) fn check(text: &str) -> Vec<Finding> {
 struct Row<'a> {
     line: usize,
     name: &'a str,
-    second: &'a str,
 }
 
 fn compare(text: &str, heading: &str, expected: &[&str]) -> Vec<Finding> {
@@ -64,19 +70,6 @@ fn compare(text: &str, heading: &str, expected: &[&str]) -> Vec<Finding> {
     findings
 }
 
-/// The second cell of a method is its place in the order of requests.
-fn check_ordering(row: &Row<'_>) -> Option<Finding> {
-    let expected = match MethodName::parse(row.name)?.ordering() {
-        Ordering::Reads => "reads",
-        Ordering::Changes => "changes",
-        Ordering::Starts => "starts",
-        Ordering::Files => "files",
-        Ordering::Control => "control",
-    };
-    let message = || format!("`{}` is ordered as `{expected}` in the code", row.name);
-    (row.second != expected).then(|| Finding::at(PATH, row.line, message()))
-}
-
 /// Returns the named rows between a heading and the next one.
 fn table<'a>(text: &'a str, heading: &str) -> Vec<Row<'a>> {
     let is_heading = |line: &str| line.starts_with('#');
@@ -94,19 +87,18 @@ fn table<'a>(text: &'a str, heading: &str) -> Vec<Row<'a>> {
 }
 
 fn row(line: usize, text: &str) -> Option<Row<'_>> {
-    let (name, rest) = text.strip_prefix("| `")?.split_once("` |")?;
-    let second = rest.split('|').next()?.trim();
-    Some(Row { line, name, second })
+    let (name, _) = text.strip_prefix("| `")?.split_once("` |")?;
+    Some(Row { line, name })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TEXT: &str = "# T\n## 6 All methods\n| a | b |\n|---|---|\n| `x` | reads |\n| `y` | z |\n## Next\n| `w` |";
+    const TEXT: &str = "# T\n## 6 All notifications\n| a | b |\n|---|---|\n| `x` | reads |\n| `y` | z |\n## Next\n| `w` |";
 
     fn messages(expected: &[&str]) -> Vec<String> {
-        compare(TEXT, METHODS, expected)
+        compare(TEXT, NOTIFICATIONS, expected)
             .iter()
             .map(ToString::to_string)
             .collect()
@@ -121,35 +113,43 @@ mod tests {
     fn missing_unknown_and_misplaced_rows_are_told() {
         assert_eq!(
             messages(&["x", "y", "z"]),
-            ["PROTOCOL.md: `z` is not in `All methods`"]
+            ["PROTOCOL.md: `z` is not in `All notifications`"]
         );
         assert_eq!(
             messages(&["x"]),
             ["PROTOCOL.md:6: `y` is not in the code's list"]
         );
-        let misplaced = "PROTOCOL.md: `All methods` is not in the order of the code's list";
+        let misplaced = "PROTOCOL.md: `All notifications` is not in the order of the code's list";
         assert_eq!(messages(&["y", "x"]), [misplaced]);
     }
 
     #[test]
     fn a_row_that_stands_twice_is_told() {
-        let text = "## All methods\n| `x` | a |\n| `x` | b |\n";
-        assert_eq!(compare(text, METHODS, &["x"]).len(), 1);
+        let text = "## All notifications\n| `x` | a |\n| `x` | b |\n";
+        assert_eq!(compare(text, NOTIFICATIONS, &["x"]).len(), 1);
     }
 
     #[test]
-    fn a_document_without_the_tables_fails() {
-        assert_eq!(check("# Protocol\n").len(), 2);
+    fn a_document_without_the_table_fails() {
+        assert_eq!(compare("# Protocol\n", NOTIFICATIONS, &["x"]).len(), 1);
     }
 
     #[test]
-    fn the_ordering_of_a_method_is_compared() {
-        let row = |name, second| Row {
-            line: 1,
-            name,
-            second,
+    fn a_generated_table_that_is_out_of_date_is_found() {
+        let rows: String = notification::ALL
+            .iter()
+            .map(|name| format!("| `{name}` |\n"))
+            .collect();
+        let tree = |generated: &str| Tree {
+            markdown: vec![super::super::tree::File {
+                path: PATH.to_owned(),
+                text: format!("## All notifications\n{rows}## Next\n{generated}"),
+            }],
+            ..Tree::default()
         };
-        assert_eq!(check_ordering(&row("process/start", "starts")), None);
-        assert!(check_ordering(&row("process/start", "reads")).is_some());
+        let table = "<!-- generated: methods -->\n| old |\n<!-- end -->\n";
+        assert_eq!(check(&tree(table)).len(), 1);
+        let updated = generated_tables::update(table, "").unwrap();
+        assert_eq!(check(&tree(&updated)), []);
     }
 }

@@ -25,11 +25,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<Report> {
         .map(|file| Source::new(&file.path, &file.text))
         .collect();
     let mut faults = documents::missing(&tree.paths);
-    faults.extend(
-        tree.text("PROTOCOL.md")
-            .into_iter()
-            .flat_map(protocol::check),
-    );
+    faults.extend(protocol::check(&tree));
     faults.extend(layers::check(&tree.manifests));
     faults.extend(modules::check(&sources));
     faults.extend(sources.iter().flat_map(markers::check));

@@ -16,7 +16,7 @@ pub const OUTGOING_FRAME_BYTES: usize = 8 << 20;
 pub const MAX_JSON_VALUES: usize = 262_144;
 /// Maximum nesting depth of one message. Bounds the decoder's stack.
 pub const MAX_JSON_DEPTH: usize = 127;
-/// Output bytes retained per process, unless configured otherwise.
+/// Output bytes retained per process (`--retained-output-bytes`). The oldest are evicted first.
 pub const RETAINED_OUTPUT_BYTES: usize = 1 << 20;
 /// Output chunks retained per process. Bounds the bookkeeping of tiny writes.
 pub const RETAINED_OUTPUT_CHUNKS: usize = 50_000;
@@ -32,18 +32,18 @@ pub const MAX_WRITE_ID_BYTES: usize = 256;
 pub const MAX_PROCESS_ID_BYTES: usize = 1024;
 /// Maximum `scopeId` of a shell snapshot.
 pub const MAX_SNAPSHOT_SCOPE_BYTES: usize = 256;
-/// Retention of a finished process, unless configured otherwise, as in the stock server. A client
-/// that resumes within the session's time to live can still read processes that ended meanwhile.
+/// Retention of a finished process (`--process-retention`), as in the stock server. A client that
+/// resumes within the session's time to live can still read processes that ended meanwhile.
 pub const CLOSED_RETENTION: Duration = Duration::from_secs(80);
 /// Retention of a finished detached process. No client need be connected when it ends, and its
 /// owner may return only the next day.
 pub const DETACHED_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
-/// Time that a session outlives its connection, unless configured otherwise, as in the stock
-/// server.
+/// Time that a session outlives its connection (`--session-ttl`), as in the stock server. Then its
+/// processes are killed.
 pub const SESSION_TTL: Duration = Duration::from_secs(80);
 /// Keepalive: interval of websocket pings.
 pub const PING_INTERVAL: Duration = Duration::from_secs(30);
-/// Maximum live processes per session, unless configured otherwise.
+/// Maximum live processes per session (`--max-processes`). Further starts are refused.
 pub const MAX_PROCESSES: usize = 1024;
 /// Maximum finished processes retained per session. Above it the oldest is removed early.
 pub const FINISHED_PROCESSES: usize = 8192;

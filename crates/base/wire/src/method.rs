@@ -26,7 +26,7 @@ pub enum Ordering {
 }
 
 macro_rules! methods {
-    ($($variant:ident = $name:literal, $family:literal, $ordering:ident;)+) => {
+    ($($variant:ident = $name:literal, $family:literal, $ordering:ident, $summary:literal;)+) => {
         /// Method that a client may call.
         #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
         pub enum MethodName {
@@ -52,6 +52,11 @@ macro_rules! methods {
                 match self { $(Self::$variant => $family,)+ }
             }
 
+            /// Returns what the method does, for the method table in the documentation.
+            pub const fn summary(self) -> &'static str {
+                match self { $(Self::$variant => $summary,)+ }
+            }
+
             /// Returns the ordering of the method.
             pub const fn ordering(self) -> Ordering {
                 match self { $(Self::$variant => Ordering::$ordering,)+ }
@@ -61,48 +66,48 @@ macro_rules! methods {
 }
 
 methods! {
-    Initialize = "initialize", "initialize", Control;
-    EnvironmentInfo = "environment/info", "environment info", Control;
-    EnvironmentStatus = "environment/status", "environment status", Control;
-    EnvironmentConfigRead = "environmentConfig/read", "environment config", Reads;
-    CapabilityRootsDiscover = "capabilityRoots/discoverV1", "capability discovery", Reads;
-    CapabilitiesDiscover = "capabilities/discoverV2", "capability discovery", Reads;
-    HttpRequest = "http/request", "http", Reads;
-    HttpRequestCancel = "http/request/cancel", "http", Control;
-    ProcessStart = "process/start", "exec", Starts;
-    ProcessRead = "process/read", "exec", Reads;
-    ProcessWrite = "process/write", "exec", Changes;
-    ProcessCloseStdin = "process/closeStdin", "exec", Changes;
-    ProcessResize = "process/resize", "exec", Control;
-    ProcessSignal = "process/signal", "exec", Control;
-    ProcessTerminate = "process/terminate", "exec", Control;
-    ProcessWait = "process/wait", "exec", Reads;
-    ProcessSnapshot = "process/snapshot", "exec", Reads;
-    ProcessAttach = "process/attach", "exec", Reads;
-    ProcessRelease = "process/release", "exec", Reads;
-    ProcessList = "process/list", "exec", Reads;
-    FsReadFile = "fs/readFile", "filesystem", Reads;
-    FsWriteFile = "fs/writeFile", "filesystem", Files;
-    FsCreateDirectory = "fs/createDirectory", "filesystem", Files;
-    FsGetMetadata = "fs/getMetadata", "filesystem", Reads;
-    FsCanonicalize = "fs/canonicalize", "filesystem", Reads;
-    FsReadDirectory = "fs/readDirectory", "filesystem", Reads;
-    FsWalk = "fs/walk", "filesystem", Reads;
-    FsRemove = "fs/remove", "filesystem", Files;
-    FsCopy = "fs/copy", "filesystem", Files;
-    FsRename = "fs/rename", "filesystem", Files;
-    FsOpen = "fs/open", "filesystem", Changes;
-    FsReadBlock = "fs/readBlock", "filesystem", Reads;
-    FsWriteBlock = "fs/writeBlock", "filesystem", Files;
-    FsClose = "fs/close", "filesystem", Control;
-    FsWatchMissing = "fs/watchMissing", "filesystem", Changes;
-    FsWatch = "fs/watch", "filesystem", Changes;
-    FsUnwatch = "fs/unwatch", "filesystem", Changes;
-    FsSearch = "fs/search", "filesystem", Reads;
-    FsFind = "fs/find", "filesystem", Reads;
-    CommandExec = "command/exec", "exec", Starts;
-    CommandExecWrite = "command/exec/write", "exec", Changes;
-    CommandExecTerminate = "command/exec/terminate", "exec", Control;
+    Initialize = "initialize", "initialize", Control, "opens or resumes a session";
+    EnvironmentInfo = "environment/info", "environment info", Control, "describes the host";
+    EnvironmentStatus = "environment/status", "environment status", Control, "reports that the connection is ready";
+    EnvironmentConfigRead = "environmentConfig/read", "environment config", Reads, "reads selected keys of the Codex configuration";
+    CapabilityRootsDiscover = "capabilityRoots/discoverV1", "capability discovery", Reads, "reads plugins and skills below given directories";
+    CapabilitiesDiscover = "capabilities/discoverV2", "capability discovery", Reads, "lists installed plugins and skills";
+    HttpRequest = "http/request", "http", Reads, "makes an HTTP request from the host";
+    HttpRequestCancel = "http/request/cancel", "http", Control, "cancels a request or its streamed body";
+    ProcessStart = "process/start", "exec", Starts, "starts a process";
+    ProcessRead = "process/read", "exec", Reads, "returns retained output, or waits for more";
+    ProcessWrite = "process/write", "exec", Changes, "queues bytes for stdin";
+    ProcessCloseStdin = "process/closeStdin", "exec", Changes, "closes stdin after all earlier writes";
+    ProcessResize = "process/resize", "exec", Control, "resizes a terminal";
+    ProcessSignal = "process/signal", "exec", Control, "signals the process group";
+    ProcessTerminate = "process/terminate", "exec", Control, "ends a process and its tree";
+    ProcessWait = "process/wait", "exec", Reads, "waits for the exit or the close of a process";
+    ProcessSnapshot = "process/snapshot", "exec", Reads, "returns head and tail of the output";
+    ProcessAttach = "process/attach", "exec", Reads, "follows a detached process, or takes one over";
+    ProcessRelease = "process/release", "exec", Reads, "stops following a process, or forgets a finished one";
+    ProcessList = "process/list", "exec", Reads, "lists processes";
+    FsReadFile = "fs/readFile", "filesystem", Reads, "reads a whole file";
+    FsWriteFile = "fs/writeFile", "filesystem", Files, "creates or replaces a file";
+    FsCreateDirectory = "fs/createDirectory", "filesystem", Files, "creates a directory";
+    FsGetMetadata = "fs/getMetadata", "filesystem", Reads, "returns type, size and times of a path";
+    FsCanonicalize = "fs/canonicalize", "filesystem", Reads, "resolves every link of a path";
+    FsReadDirectory = "fs/readDirectory", "filesystem", Reads, "lists a directory";
+    FsWalk = "fs/walk", "filesystem", Reads, "lists a tree";
+    FsRemove = "fs/remove", "filesystem", Files, "removes a file, a link or a tree";
+    FsCopy = "fs/copy", "filesystem", Files, "copies a file, a link or a tree";
+    FsRename = "fs/rename", "filesystem", Files, "renames atomically";
+    FsOpen = "fs/open", "filesystem", Changes, "opens a file for access by blocks";
+    FsReadBlock = "fs/readBlock", "filesystem", Reads, "reads a block of an open file";
+    FsWriteBlock = "fs/writeBlock", "filesystem", Files, "writes a block of an open file";
+    FsClose = "fs/close", "filesystem", Control, "closes an open file";
+    FsWatchMissing = "fs/watchMissing", "filesystem", Changes, "notifies once when a missing path appears";
+    FsWatch = "fs/watch", "filesystem", Changes, "reports changes of a file or a tree";
+    FsUnwatch = "fs/unwatch", "filesystem", Changes, "ends a watch";
+    FsSearch = "fs/search", "filesystem", Reads, "finds lines in files";
+    FsFind = "fs/find", "filesystem", Reads, "finds files and directories by name";
+    CommandExec = "command/exec", "exec", Starts, "starts a process, in the first dialect";
+    CommandExecWrite = "command/exec/write", "exec", Changes, "writes to it";
+    CommandExecTerminate = "command/exec/terminate", "exec", Control, "ends it";
 }
 
 impl MethodName {
