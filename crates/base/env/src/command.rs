@@ -14,34 +14,34 @@ use futures_util::future::BoxFuture;
 /// A command that an [`ExecBackend`](crate::environment::ExecBackend) starts.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// The caller's name for the process.
+    /// Process id that the caller chose.
     pub process_id: ProcessId,
     /// Program and arguments.
     pub argv: Vec<String>,
-    /// What the program sees as `argv[0]`, if not the program's own name.
+    /// Value of `argv[0]` in the child, if it differs from the program's name.
     pub arg0: Option<String>,
     /// Working directory.
     pub cwd: PathUri,
-    /// How the host's environment enters. Absent: not at all.
+    /// Selects which of the host's environment variables the child inherits. Absent: none.
     pub env_policy: Option<EnvPolicy>,
-    /// The environment, or what is laid over the policy's.
+    /// Environment variables, added to those that the policy selects.
     pub env: BTreeMap<String, String>,
     /// Replays a login shell's state.
     pub shell_snapshot: Option<ShellSnapshot>,
-    /// Who asked, exported to the child.
+    /// Origin of the command, exported to the child as variables.
     pub metadata: Metadata,
-    /// What the child's descriptors are.
+    /// Standard descriptors of the child.
     pub io: Io,
-    /// What it may use.
+    /// Resource limits.
     pub limits: Limits,
-    /// Bytes of output to retain, if not the environment's own setting.
+    /// Bytes of output to retain. Absent: the environment's default.
     pub retained_bytes: Option<usize>,
-    /// Which files and which network it may use. Absent: all.
+    /// Sandbox policy for files and network. Absent: no sandbox.
     pub sandbox: Option<Box<Sandbox>>,
-    /// What is managed of its network.
+    /// Managed network.
     pub network: Network,
-    /// Whether the caller has approved and enclosed it already. A server may take only such commands, or
-    /// none of them. Absent: it has not.
+    /// Returns whether the caller has already approved and sandboxed the command. A server may accept
+    /// only such commands, or none of them. Absent: not approved.
     pub mode: Option<ExecMode>,
 }
 
@@ -67,47 +67,47 @@ impl Command {
     }
 }
 
-/// What a child's standard descriptors are.
+/// Standard descriptors of a child.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Io {
     /// Separate pipes.
     Pipes {
-        /// What the child reads.
+        /// Standard input of the child.
         stdin: Stdin,
     },
     /// One pseudo-terminal.
     Terminal(TerminalSize),
 }
 
-/// What a child on pipes reads.
+/// Standard input of a child on pipes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Stdin {
-    /// Nothing.
+    /// `/dev/null`.
     Null,
-    /// What is written to it.
+    /// A pipe that the caller writes to.
     Piped,
 }
 
-/// What is managed of a command's network.
+/// Managed network of one command.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
-    /// Only what is managed may be reached. Without a sandbox it has no effect.
+    /// Restricts the command to the managed network. Has no effect without a sandbox.
     pub enforced: bool,
-    /// What stays reachable in a sandbox without network.
+    /// Destinations that stay reachable from a sandbox without network.
     pub managed: Option<ManagedNetwork>,
-    /// A proxy of the command's own.
+    /// Proxy that is started for this command.
     pub proxy: Option<NetworkProxy>,
-    /// Who is asked, and told, about the proxy's connections. Absent: nobody, and what nothing
-    /// decides is denied.
+    /// Decides about and records the proxy's connections. Absent: undecided destinations are
+    /// denied.
     pub watcher: Option<Arc<dyn NetworkWatcher>>,
 }
 
-/// Is asked and told about the connections of one process.
+/// Decides about the connections of one process, and receives the decisions.
 pub trait NetworkWatcher: fmt::Debug + Send + Sync {
-    /// Decides about a destination that the static policy leaves open. The caller waits only so
-    /// long, and takes silence for a denial.
+    /// Decides about a destination that the static policy leaves open. The caller applies a timeout
+    /// and then denies the connection.
     fn decide(&self, destination: Destination) -> BoxFuture<'static, Decision>;
 
-    /// Takes note of what was decided. Never waits; a record may be lost.
+    /// Records a decision. Never blocks; a record may be lost.
     fn record(&self, decision: PolicyDecision);
 }

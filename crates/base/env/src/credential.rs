@@ -1,34 +1,36 @@
-//! Environment variables that hold credentials: one list by which they are read here, and kept from
-//! commands and from requests.
+//! Environment variables that hold credentials, in one list. The list decides which variables this
+//! program reads, and which it keeps from commands and HTTP requests.
 //!
-//! Invariant: this program reads no credential from a variable that is not in the list. `cargo xtask
-//! tidy` fails when a name that looks like one stands elsewhere.
+//! Invariant: this program reads no credential from a variable outside the list. `cargo xtask tidy`
+//! fails when a credential-like name appears elsewhere.
 
 use std::ffi::OsStr;
 
-/// Who uses a credential, which decides who may see it.
+/// Determines which programs may see a credential.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CredentialScope {
-    /// Of the stock server, or of ours alone. It never reaches a command, not even if a request sets it.
+    /// Used by the stock server or by this one only. A command never gets it, even if a request
+    /// sets it.
     Reserved,
-    /// This program reads it. Commands do not inherit it from the server; a request may set it.
+    /// Read by this program. Commands do not inherit it from the server, but a request may set it.
     Own,
-    /// Other programs read it. Commands inherit it as their policy says, but no header may carry it.
+    /// Read by other programs. Commands inherit it if their policy allows, but no HTTP header may
+    /// carry it.
     Foreign,
 }
 
 macro_rules! credential_variables {
     ($($variant:ident = $name:literal, $scope:ident;)+) => {
-        /// A variable that holds a credential, or names a file with one.
+        /// Variable that holds a credential, or the path of a file with one.
         #[derive(Clone, Copy, Debug, Eq, PartialEq)]
         #[non_exhaustive]
-        #[expect(missing_docs, reason = "each variant is its variable's name")]
+        #[expect(missing_docs, reason = "each variant has the name of its variable")]
         pub enum CredentialVariable {
             $($variant,)+
         }
 
         impl CredentialVariable {
-            /// Every one of them.
+            /// All variables of the list.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
             /// Returns its name.
@@ -38,7 +40,7 @@ macro_rules! credential_variables {
                 }
             }
 
-            /// Returns who uses it.
+            /// Returns the scope of the credential.
             pub const fn scope(self) -> CredentialScope {
                 match self {
                     $(Self::$variant => CredentialScope::$scope,)+
@@ -70,7 +72,7 @@ credential_variables! {
 }
 
 impl CredentialVariable {
-    /// Finds a variable by its name, in any case.
+    /// Finds a variable by its name, ignoring case.
     pub fn find(name: &OsStr) -> Option<Self> {
         let name_matches = |variable: &&Self| name.eq_ignore_ascii_case(variable.name());
         Self::ALL.iter().find(name_matches).copied()

@@ -34,11 +34,11 @@ pub struct Environment {
     pub files: Arc<dyn ExecutorFileSystem>,
     /// Makes HTTP requests.
     pub http: Arc<dyn HttpClient>,
-    /// Knows what is configured and installed.
+    /// Reads configuration, plugins and skills.
     pub catalog: Arc<dyn ExecutorCatalog>,
 }
 
-/// Starts processes. Callers cannot tell local from remote through it.
+/// Starts processes, on this host or a remote one.
 pub trait ExecBackend: fmt::Debug + Send + Sync {
     /// Starts `command`. Dropping the future leaves nothing running.
     fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>>;
@@ -52,65 +52,65 @@ pub trait ExecBackend: fmt::Debug + Send + Sync {
 pub struct StartedProcess {
     /// The process. When the last clone is dropped, its tree is killed.
     pub process: Arc<dyn ExecProcess>,
-    /// What encloses it, if that is known.
+    /// Sandbox that encloses the process, if known.
     pub sandbox_type: Option<SandboxType>,
 }
 
-/// Why a process did not start. In every case nothing is left running.
+/// Why a process did not start. Nothing is left running in any of these cases.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Caller: there is no program.
+    /// Caller: `argv` is empty.
     #[error("argv must not be empty")]
     EmptyArgv,
     /// Caller: the program's name is empty.
     #[error("missing program: argv[0] must not be empty")]
     EmptyProgram,
-    /// Caller: the directory is not a path of this host.
+    /// Caller: the working directory is not a valid path on this host.
     #[error("cwd is not valid on this exec-server host")]
     Cwd(#[source] NativePathError),
-    /// Caller: a member of the request asks for what cannot be.
+    /// Caller: a member of the request is invalid or not supported.
     #[error("{field}: {reason}")]
     Refused {
         /// The member.
         field: &'static str,
-        /// What was expected.
+        /// The problem, and the expected form.
         reason: String,
     },
-    /// Host: the operating system did not start it.
+    /// Host: the operating system failed to start the process.
     #[error("{context}")]
     Spawn {
-        /// Which step failed, and on what.
+        /// The failed step and its object.
         context: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Caller: it was terminated before it ran.
+    /// Caller: the process was terminated before it ran.
     #[error("process was terminated while starting")]
     Cancelled,
-    /// Peer: the remote end refused.
+    /// Peer: the server returned an error.
     #[error(transparent)]
     Remote(RpcError),
-    /// Transport: the remote end is gone.
+    /// Transport: the session is lost.
     #[error(transparent)]
     Disconnected(#[from] Disconnect),
 }
 
-/// Reads configuration, plugins and skills. It is made of files and fails as they do. Callers cannot
-/// tell local from remote through it.
+/// Reads configuration, plugins and skills, on this host or a remote one. Everything is read from
+/// files, so errors are file errors.
 pub trait ExecutorCatalog: fmt::Debug + Send + Sync {
     /// Reads selected keys of the configuration.
     fn read_config(&self, read: ReadEnvironmentConfig) -> FileFuture<EnvironmentConfig>;
 
-    /// Reads what lies below each root.
+    /// Reads the capability files below each root.
     fn discover_roots(&self, discover: DiscoverRoots) -> FileFuture<DiscoveredRoots>;
 
-    /// Lists what is installed for the account.
+    /// Lists the plugins and skills that are installed for the account.
     fn discover(&self, discover: DiscoverCapabilities) -> FileFuture<DiscoveredCapabilities>;
 }
 
-/// Knows nothing: for an environment that has no catalog.
+/// An empty catalog, for environments without one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoCatalog;
 
@@ -128,7 +128,7 @@ impl ExecutorCatalog for NoCatalog {
             skills: Vec::new(),
             namespace_manifests: Vec::new(),
             warnings: Vec::new(),
-            error: Some("this environment discovers no capabilities".to_owned()),
+            error: Some("this environment does not support capability discovery".to_owned()),
         };
         let roots = discover.roots.into_iter().map(nothing).collect();
         ready(Ok(DiscoveredRoots { roots })).boxed()
@@ -139,17 +139,17 @@ impl ExecutorCatalog for NoCatalog {
     }
 }
 
-/// Why nothing can be done on a remote host any more. Whoever recovers connections has given up.
+/// Why a remote host is permanently out of reach. Recovery has been attempted and has failed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Disconnect {
-    /// Transport: the connection is gone, and no other could be made in time.
-    #[error("connection to the exec-server is gone: {0}")]
+    /// Transport: the connection broke, and no other could be opened in time.
+    #[error("connection to the exec-server was lost: {0}")]
     Transport(String),
-    /// Session: the server does not know it any more; what belonged to it has ended.
+    /// Session: the server has dropped the session and everything that belonged to it.
     #[error("session on the exec-server is lost: {0}")]
     Session(String),
-    /// Peer: it broke a promise of the protocol, which the text names.
-    #[error("exec-server broke the protocol: {0}")]
+    /// Peer: the server violated the protocol. The text says how.
+    #[error("exec-server violated the protocol: {0}")]
     Protocol(String),
 }

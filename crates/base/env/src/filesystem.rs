@@ -1,4 +1,4 @@
-//! Files, here or elsewhere.
+//! File operations on a local or remote host.
 
 use std::{fmt, sync::Arc};
 
@@ -21,31 +21,32 @@ use futures_util::{
 
 use crate::environment::Disconnect;
 
-/// What an operation on files comes to.
+/// Future of a file operation.
 pub type FileFuture<T> = BoxFuture<'static, Result<T, FileError>>;
 
-/// File operations. Callers cannot tell local from remote through it.
+/// File operations, on this host or a remote one.
 ///
-/// The place in line is taken by calling, not by awaiting: changes happen in the order in which they
-/// were called, and whoever reads sees every change that was answered before. Dropping a future
-/// leaves behind what the operation has done so far; a change that has not begun does not begin.
+/// An operation takes its place in the order when the method is called, not when the future is
+/// awaited. Changes happen in the order of the calls, and a read sees every change that completed
+/// before it. Dropping a future may leave a partial change behind; a change that has not started
+/// does not start.
 pub trait ExecutorFileSystem: fmt::Debug + Send + Sync {
     /// Reads a whole regular file of at most [`limits::MAX_READ_FILE_BYTES`].
     fn read_file(&self, read: ReadFile) -> FileFuture<Bytes>;
 
-    /// Creates a file or replaces what it holds. The data member of `write` is not looked at.
+    /// Creates a file or replaces its contents. Ignores the data member of `write`.
     fn write_file(&self, write: WriteFile, data: Bytes) -> FileFuture<()>;
 
-    /// Makes a directory.
+    /// Creates a directory.
     fn create_directory(&self, create: CreateDirectory) -> FileFuture<()>;
 
-    /// Tells what a path names.
+    /// Returns the metadata of a path.
     fn metadata(&self, get: GetMetadata) -> FileFuture<FileMetadata>;
 
-    /// Resolves every link of a path that exists.
+    /// Resolves every symbolic link of an existing path.
     fn canonicalize(&self, canonicalize: Canonicalize) -> FileFuture<PathUri>;
 
-    /// Lists a directory, in no order.
+    /// Lists a directory, unordered.
     fn read_directory(&self, read: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>>;
 
     /// Lists a tree, breadth first.
@@ -57,23 +58,23 @@ pub trait ExecutorFileSystem: fmt::Debug + Send + Sync {
     /// Copies a file, a link or a tree.
     fn copy(&self, copy: Copy) -> FileFuture<()>;
 
-    /// Gives something another name, in one step.
+    /// Renames atomically.
     fn rename(&self, rename: Rename) -> FileFuture<()>;
 
-    /// Opens a regular file. It is closed when the last clone is dropped.
+    /// Opens a regular file. Dropping the last clone closes it.
     fn open(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>>;
 
-    /// Finds the lines that match.
+    /// Finds matching lines.
     fn search(&self, search: Search) -> FileFuture<SearchResult>;
 
-    /// Finds files and directories by their names.
+    /// Finds files and directories by name.
     fn find(&self, find: Find) -> FileFuture<FoundPaths>;
 
-    /// Watches a path. Every change after the answer is told, or an overflow is.
+    /// Watches a path. Reports every change after the response, or an overflow.
     fn watch(&self, watch: WatchPath) -> FileFuture<Watcher>;
 
-    /// Watches for missing paths to appear; `None` if the paths are not as they are said to be, or
-    /// cannot be watched.
+    /// Watches for missing paths to appear. Returns `None` if the paths are not in the stated
+    /// condition, or cannot be watched.
     fn watch_missing(&self, missing: MissingPaths) -> FileFuture<Option<MissingWatch>>;
 }
 
@@ -102,60 +103,60 @@ impl dyn ExecutorFileSystem {
 /// A file, block by block.
 pub type FileStream = BoxStream<'static, Result<Bytes, FileError>>;
 
-/// What to open.
+/// Parameters of [`ExecutorFileSystem::open`].
 #[derive(Clone, Debug)]
 pub struct Open {
     /// The file.
     pub path: PathUri,
-    /// What for.
+    /// Access mode.
     pub mode: OpenMode,
-    /// The policy under which it is opened.
+    /// Sandbox policy of the access.
     pub sandbox: Option<Box<Sandbox>>,
 }
 
-/// An open file. There is no cursor.
+/// An open file without a cursor.
 pub trait OpenFile: fmt::Debug + Send + Sync {
-    /// Reads `length` bytes, or what there is, from `offset` on.
+    /// Reads up to `length` bytes from `offset` on.
     fn read_block(&self, offset: u64, length: usize) -> FileFuture<FileBlock>;
 
-    /// Writes everything at `offset`.
+    /// Writes all of `data` at `offset`.
     fn write_block(&self, offset: u64, data: Bytes) -> FileFuture<()>;
 }
 
-/// A part of a file.
+/// A block of a file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FileBlock {
     /// The bytes.
     pub data: Bytes,
-    /// The file had fewer bytes than were wanted.
+    /// The block ends at the end of the file.
     pub eof: bool,
 }
 
-/// What to watch.
+/// Parameters of [`ExecutorFileSystem::watch`].
 #[derive(Clone, Debug)]
 pub struct WatchPath {
-    /// A file or directory that exists.
+    /// An existing file or directory.
     pub path: PathUri,
-    /// How much below a directory.
+    /// Depth below a directory.
     pub depth: WatchDepth,
-    /// The policy under which it is watched.
+    /// Sandbox policy of the watch.
     pub sandbox: Option<Box<Sandbox>>,
 }
 
-/// How much below a directory is watched.
+/// Depth of a watch below a directory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WatchDepth {
-    /// Its own entries.
+    /// Direct entries only.
     Entries,
-    /// Everything.
+    /// The whole tree.
     Tree,
 }
 
-/// A watch. It ends when it is dropped.
+/// A watch. Dropping it ends it.
 pub struct Watcher {
-    /// The watched path, without links.
+    /// The watched path with links resolved.
     pub path: PathUri,
-    /// The changes, gathered.
+    /// Batches of changes.
     pub changes: BoxStream<'static, Changes>,
 }
 
@@ -167,50 +168,50 @@ impl fmt::Debug for Watcher {
     }
 }
 
-/// Changes that were gathered for a moment.
+/// Changes that were batched over a short interval.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Changes {
-    /// Each path once.
+    /// Changes, at most one per path.
     pub changes: Vec<Change>,
-    /// Changes were lost.
+    /// Some changes were lost.
     pub overflow: bool,
 }
 
-/// Paths to watch for.
+/// Parameters of [`ExecutorFileSystem::watch_missing`].
 #[derive(Clone, Debug)]
 pub struct MissingPaths {
     /// Paths that do not exist.
     pub missing: Vec<PathUri>,
-    /// A path that does.
+    /// A path that exists.
     pub present: Option<PathUri>,
-    /// The policy under which they are looked at.
+    /// Sandbox policy of the watch.
     pub sandbox: Option<Box<Sandbox>>,
 }
 
-/// Resolves when something has changed. The watch ends when it is dropped.
+/// Resolves when one of the paths has changed. Dropping it ends the watch.
 pub type MissingWatch = BoxFuture<'static, ()>;
 
-/// Why something could not be done to a file. The variant is the wire's code, so that it is the
-/// same wherever the file is; the text names the path and what the host said.
+/// Why a file operation failed. The variant matches the wire's error code, so it is the same for
+/// local and remote files. The text names the path and the host's error.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// Caller: nothing is there.
+    /// Caller: the path does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// Caller: it may not be done, or not to this kind of file.
+    /// Caller: the operation is not permitted, or not possible on this kind of file.
     #[error("{0}")]
     Invalid(String),
-    /// Caller: the request asks for what cannot be.
+    /// Caller: the request is invalid.
     #[error("{0}")]
     Refused(String),
-    /// Host: the operating system failed it.
+    /// Host: the operating system reported an error.
     #[error("{0}")]
     Host(String),
-    /// Peer: the remote end refused in a way of its own.
+    /// Peer: the server returned any other error.
     #[error(transparent)]
     Remote(RpcError),
-    /// Transport: the remote end is gone.
+    /// Transport: the session is lost.
     #[error(transparent)]
     Disconnected(#[from] Disconnect),
 }

@@ -1,4 +1,4 @@
-//! HTTP requests, made from here or from elsewhere.
+//! HTTP requests, sent from a local or remote host.
 
 use std::{fmt, time::Duration};
 
@@ -14,37 +14,38 @@ use futures_util::{
 
 use crate::environment::Disconnect;
 
-/// What a request comes to.
+/// Future of an HTTP request.
 pub type HttpFuture<T> = BoxFuture<'static, Result<T, HttpError>>;
 
-/// Makes HTTP requests. Callers cannot tell local from remote through it. An error status is a
-/// response. Dropping a future gives the request up.
+/// Makes HTTP requests, from this host or a remote one. An error status is a response. Dropping a
+/// future cancels the request.
 pub trait HttpClient: fmt::Debug + Send + Sync {
     /// Makes a request and reads the whole body, of at most
     /// [`limits::MAX_HTTP_BODY_BYTES`](exec_wire::limits::MAX_HTTP_BODY_BYTES).
     fn request(&self, request: HttpRequest) -> HttpFuture<HttpResponse<Bytes>>;
 
-    /// Makes a request and resolves when its headers have come; the body is read as it comes.
+    /// Makes a request and resolves with the headers. The body is streamed.
     fn stream(&self, request: HttpRequest) -> HttpFuture<HttpResponse<HttpBody>>;
 }
 
-/// A body, part by part. After an error nothing follows; without one it is whole.
+/// A streamed body. An error ends it; without an error it is complete.
 pub type HttpBody = BoxStream<'static, Result<Bytes, HttpError>>;
 
 /// A request.
 #[derive(Clone, Debug)]
 pub struct HttpRequest {
-    /// The method, as it is sent.
+    /// The method, sent unchanged.
     pub method: String,
     /// An `http` or `https` URL.
     pub url: String,
-    /// Headers in their order; a name may repeat. Variables are those of the host that sends it.
+    /// Headers in order; a name may repeat. Variables are resolved on the host that sends the
+    /// request.
     pub headers: Vec<HttpHeader>,
     /// The body.
     pub body: Option<Bytes>,
-    /// How long everything may take, the body included.
+    /// Time limit for the whole request, including the body.
     pub timeout: Option<Duration>,
-    /// What becomes of redirections.
+    /// Redirect policy.
     pub redirects: RedirectPolicy,
 }
 
@@ -66,7 +67,7 @@ impl HttpRequest {
 pub struct HttpResponse<B> {
     /// The status.
     pub status: u16,
-    /// Headers in their order, names in lower case. Values that are not text are left out.
+    /// Headers in order, names in lower case. Non-text values are omitted.
     pub headers: Vec<HttpResponseHeader>,
     /// The body.
     pub body: B,
@@ -80,26 +81,26 @@ impl<B> fmt::Debug for HttpResponse<B> {
     }
 }
 
-/// Why there is no response, or not all of it.
+/// Why a response is missing or incomplete.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
-    /// Caller: the request cannot be made.
+    /// Caller: the request is invalid.
     #[error("{0}")]
     Refused(String),
-    /// Host: it could not be sent, or the answer did not come.
+    /// Host: the request could not be sent, or the response did not arrive.
     #[error("{0}")]
     Host(String),
-    /// Peer: the remote end refused in a way of its own.
+    /// Peer: the server returned any other error.
     #[error(transparent)]
     Remote(RpcError),
-    /// Peer: the remote end broke a promise of the protocol, which the text names.
-    #[error("exec-server broke the protocol: {0}")]
+    /// Peer: the server violated the protocol. The text says how.
+    #[error("exec-server violated the protocol: {0}")]
     Protocol(String),
-    /// Caller: the body was not read as fast as it came, and more came than is kept.
-    #[error("body was not read in time: more than {0} bytes waited")]
+    /// Caller: the body was read too slowly, and its buffer overflowed.
+    #[error("body was read too slowly: more than {0} bytes are buffered")]
     Lagged(usize),
-    /// Transport: the remote end is gone.
+    /// Transport: the session is lost.
     #[error(transparent)]
     Disconnected(#[from] Disconnect),
 }
@@ -127,7 +128,7 @@ impl From<RpcError> for HttpError {
     }
 }
 
-/// Makes no requests: for an environment that offers none.
+/// Rejects every request, for environments without HTTP.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoHttpClient;
 
@@ -142,5 +143,5 @@ impl HttpClient for NoHttpClient {
 }
 
 fn unsupported() -> HttpError {
-    HttpError::Refused("this environment makes no HTTP requests".to_owned())
+    HttpError::Refused("this environment does not support HTTP requests".to_owned())
 }

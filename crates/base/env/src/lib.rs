@@ -1,8 +1,8 @@
 //! The traits of an environment and the values they exchange.
 //!
-//! The traits are dyn-compatible: embedders bring their own environments. Callers cannot tell local
-//! from remote through them. Beside them: helpers over any process. Not here: any implementation, nor
-//! the environments of a harness by id (`exec-environments`).
+//! The traits are dyn-compatible, so embedders can bring their own environments. Local and remote
+//! implementations behave the same. The crate also holds helpers that work with any process. Not
+//! here: any implementation, and the environments of a harness by id (`exec-environments`).
 
 pub mod command;
 pub mod credential;

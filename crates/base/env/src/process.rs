@@ -36,119 +36,123 @@ use futures_util::{Stream, future::BoxFuture};
 
 use crate::environment::Disconnect;
 
-/// A process, here or elsewhere.
+/// A process on a local or remote host.
 pub trait ExecProcess: fmt::Debug + Send + Sync {
-    /// Returns the caller's name for it.
+    /// Returns the id that the caller chose.
     fn id(&self) -> &ProcessId;
 
-    /// Returns what is known of it now.
+    /// Returns the current status.
     fn status(&self) -> Status;
 
-    /// Returns what its tree has used so far, while it runs and where that can be sampled.
+    /// Returns the resource usage of the process tree so far, if the process runs and can be
+    /// sampled.
     fn usage(&self) -> Option<Usage> {
         None
     }
 
-    /// Follows its events, each once and in the order of their numbers, to the close or a failure.
+    /// Follows the events, each once and in sequence order, to the close or a failure.
     fn follow(&self, follow: Follow) -> EventStream;
 
-    /// Keeps every event after `after` readable until it is acknowledged, or the hold is dropped. The
-    /// process is paused when more than
-    /// [`limits::UNACKNOWLEDGED_BYTES`](exec_wire::limits::UNACKNOWLEDGED_BYTES) are kept so.
+    /// Retains every event after `after` until it is acknowledged or the hold is dropped. Pauses
+    /// the process (backpressure) when more than
+    /// [`limits::UNACKNOWLEDGED_BYTES`](exec_wire::limits::UNACKNOWLEDGED_BYTES) are
+    /// unacknowledged.
     fn hold(&self, after: OutputSeq) -> Box<dyn Hold>;
 
     /// Reads retained output without consuming it.
     fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>>;
 
-    /// Queues bytes for its input. The place in line is taken by calling, not by awaiting; the
-    /// future resolves when the bytes are queued, which may wait for the child to read.
+    /// Queues bytes for stdin. Writes are ordered by their calls, not by when the futures are
+    /// awaited. The future resolves when the bytes are queued, which may wait for the child to
+    /// read.
     fn write(
         &self,
         id: Option<WriteId>,
         data: Bytes,
     ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>>;
 
-    /// Ends its input after all earlier writes.
+    /// Closes stdin after all earlier writes.
     fn close_stdin(
         &self,
         id: Option<WriteId>,
     ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>>;
 
-    /// Tells it the new size of its terminal.
+    /// Resizes the terminal.
     fn resize(&self, size: TerminalSize) -> BoxFuture<'static, Result<(), ProcessError>>;
 
-    /// Signals its process group. After its end nothing happens.
+    /// Signals the process group. Does nothing after the process has ended.
     fn signal(&self, signal: ProcessSignal) -> BoxFuture<'static, Result<(), ProcessError>>;
 
-    /// Ends it and its whole tree, also what outlived it. Resolves, when the kill is issued, to
-    /// whether it was running itself.
+    /// Terminates the whole process tree, including descendants of an exited root. Resolves once
+    /// the kill is issued, to whether the root was still running.
     fn terminate(&self, mode: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>>;
 
-    /// Waits for its end. Resolves to the status then, or when the time is up.
+    /// Waits for the exit or the close. Resolves to the status at that time, or when the timeout
+    /// expires.
     fn wait(
         &self,
         until: WaitUntil,
         timeout: Option<Duration>,
     ) -> BoxFuture<'static, Result<Status, ProcessError>>;
 
-    /// Returns the head and the tail of what it wrote.
+    /// Returns the head and the tail of the output.
     fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>>;
 }
 
-/// Which retained output to read.
+/// Selects retained output to read.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Read {
-    /// Last number the reader holds.
+    /// Last sequence number that the reader has.
     pub after: OutputSeq,
-    /// Budget; one whole chunk is always given.
+    /// Byte limit. At least one whole chunk is returned.
     pub max_bytes: Option<usize>,
-    /// How long to wait for something new.
+    /// How long to wait for new events.
     pub wait: Duration,
 }
 
-/// What is known of a process.
+/// Status of a process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Status {
-    /// How it ended, once it did.
+    /// Exit status, once the process has exited.
     pub exit: Option<Exit>,
-    /// Its output ended.
+    /// The output has ended.
     pub closed: bool,
-    /// Something of its tree may still live.
+    /// Descendants may still be running.
     pub tree_alive: bool,
-    /// The next number not yet given out.
+    /// The next sequence number.
     pub next_seq: OutputSeq,
-    /// Bytes of output that can be read.
+    /// Bytes of retained output.
     pub retained_bytes: usize,
-    /// The operating system's number for the child, if it is known here.
+    /// Process id on the host, if known.
     pub os_pid: Option<u32>,
-    /// Milliseconds since the Unix epoch.
+    /// Start time in milliseconds since the Unix epoch.
     pub started_at_ms: u64,
 }
 
-/// Keeps what was not acknowledged.
+/// Retains unacknowledged output.
 pub trait Hold: fmt::Debug + Send + Sync {
-    /// Lets go of the events up to `seq`. One that was let go of before changes nothing.
+    /// Acknowledges the events up to `seq`. Repeated acknowledgements have no effect.
     fn acknowledge(&self, seq: OutputSeq);
 }
 
-/// The events of one process.
+/// Stream of the events of one process.
 pub type EventStream = Pin<Box<dyn Stream<Item = ExecProcessEvent> + Send>>;
 
-/// What a process tells.
+/// An event of a process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ExecProcessEvent {
-    /// It wrote something.
+    /// Output.
     Output(OutputChunk),
-    /// It was reaped.
+    /// The process was reaped.
     Exited(OutputSeq, Exit),
-    /// Its output ended; nothing follows.
+    /// The output ended. This is the last event.
     Closed(OutputSeq),
-    /// Nothing more can be learned of it; nothing follows.
+    /// Following failed. This is the last event.
     Failed(ProcessError),
 }
 
 impl ExecProcessEvent {
-    /// Returns its number. A failure has none: it did not happen to the process.
+    /// Returns the sequence number. `Failed` has none, because it is not an event of the process.
     pub fn seq(&self) -> Option<OutputSeq> {
         match self {
             Self::Output(chunk) => Some(chunk.seq),
@@ -168,32 +172,32 @@ impl From<Event> for ExecProcessEvent {
     }
 }
 
-/// Why something could not be done to a process.
+/// Why an operation on a process failed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {
-    /// Caller: it was terminated; nothing can be written.
+    /// Caller: the process was terminated, so its stdin is closed.
     #[error("failed to write to process stdin")]
     Terminated,
-    /// Caller: too many writes wait for the child to read.
-    #[error("too many writes wait for the process to read its stdin")]
+    /// Caller: too many writes are queued for the child.
+    #[error("too many queued writes: the process is not reading its stdin")]
     StdinFull,
-    /// Caller: it has no terminal.
+    /// Caller: the process has no terminal.
     #[error("process {0} has no terminal")]
     NoTerminal(ProcessId),
-    /// Caller: a size without rows or columns.
+    /// Caller: the terminal size has no rows or no columns.
     #[error("terminal size must have at least one row and one column")]
     EmptySize,
-    /// Peer: the remote end refused.
+    /// Peer: the server returned an error.
     #[error(transparent)]
     Remote(#[from] RpcError),
-    /// Transport: the remote end is gone.
+    /// Transport: the session is lost.
     #[error(transparent)]
     Disconnected(#[from] Disconnect),
 }
 
 impl ProcessError {
-    /// Tells that a stream of events ended although the process was not over.
+    /// Reports an event stream that ended before the close.
     pub fn ended_before_the_close() -> Self {
         let broken = "events of a process ended before its close".to_owned();
         Self::Disconnected(Disconnect::Protocol(broken))

@@ -1,9 +1,10 @@
-//! The output of a while: what a process writes until a deadline, its close, or a cap.
+//! Collects a window of output: until a deadline, the close, or a byte limit.
 //!
-//! Invariant: windows that follow each other's cursor give every chunk once and the exit once, in the
-//! order of their numbers. What was in a pipe when the process was reaped comes behind the exit, so a
-//! process is over with its close. Between two windows it is not held up: what falls out of its log is
-//! counted as missed. Whoever may not miss anything keeps a [`Hold`](super::Hold) between them.
+//! Invariant: consecutive windows return every chunk once and the exit once, in sequence order.
+//! Output that was still in a pipe when the process was reaped follows the exit, so a process is
+//! finished at its close. Between two windows the process is not paused: chunks that leave the
+//! retained range are counted as missed. Keep a [`Hold`](super::Hold) between windows to miss
+//! nothing.
 
 use std::time::Duration;
 
@@ -14,25 +15,25 @@ use tokio::{task::coop::consume_budget, time};
 
 use super::{EventStream, ExecProcess, ExecProcessEvent, ProcessError};
 
-/// A window of output.
+/// Limits of a window of output.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Collect {
-    /// The last number the caller holds.
+    /// Last sequence number that the caller has.
     pub after: OutputSeq,
-    /// How long to gather.
+    /// How long to collect.
     pub window: Duration,
-    /// Most bytes to gather; the window ends before a chunk that would exceed it. One whole chunk is
-    /// always given.
+    /// Byte limit. The window ends before a chunk that would exceed it, but holds at least one
+    /// chunk.
     pub max_bytes: usize,
 }
 
 impl Collect {
-    /// How long is gathered after a start: most commands are over by then.
+    /// Window after a start. Most commands finish within it.
     pub const AFTER_START: Duration = Duration::from_secs(10);
-    /// How long is gathered after a write: the answer to a keystroke is there by then.
+    /// Window after a write. The response to a keystroke arrives within it.
     pub const AFTER_WRITE: Duration = Duration::from_millis(250);
 
-    /// Gathers from the first event on, for as long as is usual after a start.
+    /// Collects from the first event on, for [`Self::AFTER_START`].
     pub fn after_start() -> Self {
         Self {
             after: OutputSeq(0),
@@ -41,7 +42,7 @@ impl Collect {
         }
     }
 
-    /// Gathers what comes after `after`, for as long as is usual after a write.
+    /// Collects the events after `after`, for [`Self::AFTER_WRITE`].
     pub fn after_write(after: OutputSeq) -> Self {
         Self {
             after,
@@ -51,25 +52,25 @@ impl Collect {
     }
 }
 
-/// What was gathered in a window.
+/// Output of one window.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Collected {
-    /// Output, in the order of its numbers.
+    /// Output in sequence order.
     pub chunks: Vec<OutputChunk>,
-    /// The last number the caller holds: where the next window begins.
+    /// Last sequence number that the caller now has: the start of the next window.
     pub last: OutputSeq,
-    /// How the process ended, if that was told in this window. Output may come behind it until the close.
+    /// Exit status, if the exit is in this window. Output may follow it until the close.
     pub exit: Option<Exit>,
-    /// The output ended; the next window is empty.
+    /// The output ended. The next window is empty.
     pub closed: bool,
-    /// The process was not reaped by the end of this window, as far as its events tell.
+    /// The process had not exited by the end of this window, according to its events.
     pub running: bool,
-    /// Chunks of output that had been dropped before this window took them.
+    /// Chunks that were dropped before this window could return them.
     pub missed_chunks: u64,
 }
 
 impl Collected {
-    /// Returns the output of all streams, in the order in which it was written.
+    /// Returns the output of all streams in the order of writing.
     pub fn bytes(&self) -> Vec<u8> {
         let chunks: Vec<&[u8]> = self.chunks.iter().map(|chunk| &chunk.data[..]).collect();
         chunks.concat()
@@ -77,10 +78,10 @@ impl Collected {
 }
 
 impl dyn ExecProcess {
-    /// Gathers output until the window's time is up, the close, or the cap. What was there before the
-    /// deadline is in it. If nothing more can be learned of the process, what came before is given
-    /// first, and the error in the next window. Dropping the future loses nothing: the next window
-    /// may begin where this one did.
+    /// Collects output until the window's time is over, the close, or the byte limit. The window
+    /// includes everything that was available at the deadline. If the process fails, this window
+    /// returns the output before the failure and the next window returns the error. Dropping the
+    /// future loses nothing: the next window may start at the same cursor.
     pub async fn collect(&self, collect: Collect) -> Result<Collected, ProcessError> {
         let mut window = WindowCollector::new(self, collect);
         match time::timeout(collect.window, window.collect_until_full()).await {
@@ -91,7 +92,7 @@ impl dyn ExecProcess {
     }
 }
 
-/// A window that is being filled.
+/// Builds a window from events.
 struct WindowCollector<'a> {
     process: &'a dyn ExecProcess,
     events: EventStream,
@@ -100,7 +101,7 @@ struct WindowCollector<'a> {
     collected: Collected,
 }
 
-/// Whether a window takes more.
+/// Whether a window accepts more events.
 enum WindowState {
     Open,
     Full,
@@ -128,20 +129,21 @@ impl<'a> WindowCollector<'a> {
         }
     }
 
-    /// Takes events until the window is full or the process closed.
+    /// Adds events until the window is full or the process is closed.
     async fn collect_until_full(&mut self) -> Result<(), ProcessError> {
         loop {
             let event = self.events.next().await;
             if let WindowState::Full = self.add_event(event)? {
                 return Ok(());
             }
-            // A process that never pauses leaves no moment to look at the time otherwise.
+            // Yield to the timer: a process that writes without pause would keep this loop ready
+            // forever.
             consume_budget().await;
         }
     }
 
-    /// Takes events that are there already and have a number below `end`: the process may go on
-    /// writing for ever.
+    /// Adds the available events below `end`. The bound is needed because the process may write
+    /// forever.
     fn collect_available(&mut self, end: OutputSeq) -> Result<(), ProcessError> {
         while self.collected.last.next() < end {
             let Some(event) = self.events.next().now_or_never() else {
@@ -156,7 +158,7 @@ impl<'a> WindowCollector<'a> {
 
     fn finish(mut self) -> Collected {
         let status = self.process.status();
-        // The exit has a number of its own: when none is left to take, it was told if there is one.
+        // The exit has its own sequence number, so it was reported if all numbers were taken.
         let all_taken = self.collected.last.next() >= status.next_seq;
         self.collected.running =
             self.collected.exit.is_none() && !(all_taken && status.exit.is_some());
@@ -191,7 +193,7 @@ impl<'a> WindowCollector<'a> {
                 collected.closed = true;
                 return Ok(WindowState::Full);
             }
-            // Nothing follows the close, which an earlier window told.
+            // An earlier window returned the close.
             None if self.process.status().closed => {
                 collected.closed = true;
                 return Ok(WindowState::Full);

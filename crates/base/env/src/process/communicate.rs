@@ -1,8 +1,7 @@
-//! All of a process's input in, all of its output out.
+//! Writes all of a process's input and reads all of its output, concurrently.
 //!
-//! Input and output move at the same time: a child that fills its output before it reads its input
-//! is not waited for with the input in hand. Not here: ending a process that takes too long, which
-//! is the caller's choice.
+//! The concurrency avoids a deadlock with a child that fills its output pipe before it reads its
+//! input. Not here: terminating a process that takes too long, which the caller decides.
 
 use std::{pin::pin, time::Duration};
 
@@ -18,23 +17,23 @@ use tokio::{task::coop::consume_budget, time};
 
 use super::{ExecProcess, ExecProcessEvent, ProcessError, head_tail_buffer::HeadTailBuffer};
 
-/// Input that is handed over at once. One piece waits for the child at a time, so this is also what
-/// is copied ahead of it.
+/// Largest single write. Only one chunk waits for the child at a time, so this also bounds the
+/// bytes that are copied ahead.
 const INPUT_CHUNK_BYTES: usize = 256 << 10;
-/// How long a process may be said to be starting.
+/// How long the process may report that it is starting.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long to wait before a write is tried again.
+/// Delay between attempts of a write.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
-/// How long the close may come after a write that failed. A process that has ended refuses writes,
-/// too, and its close is then under way.
+/// How long to wait for the close after a failed write: a process that has ended also rejects
+/// writes, and its close is then on the way.
 const CLOSE_GRACE: Duration = Duration::from_secs(5);
 
-/// How much output `communicate` keeps, and how long it takes.
+/// Limits of [`communicate`](ExecProcess#method.communicate).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Communicate {
-    /// Most bytes kept of each stream: half of it from the beginning, half from the end.
+    /// Bytes to keep of each stream: half from the head, half from the tail.
     pub max_bytes: usize,
-    /// When to stop waiting for the close. The process is left as it is. Absent: never.
+    /// How long to wait for the close. The process is not terminated. Absent: forever.
     pub time_limit: Option<Duration>,
 }
 
@@ -47,55 +46,55 @@ impl Default for Communicate {
     }
 }
 
-/// What a process wrote, and how it ended.
+/// Output of a process, and its exit status.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Communicated {
     /// Standard output.
     pub stdout: HeadTail,
     /// Standard error.
     pub stderr: HeadTail,
-    /// The terminal.
+    /// Terminal output.
     pub terminal: HeadTail,
-    /// Chunks of output that had been dropped before they could be taken.
+    /// Chunks that were dropped before they could be read.
     pub missed_chunks: u64,
-    /// How the process ended. Absent only if the time was up first.
+    /// Exit status. Absent only if the time limit expired first.
     pub exit: Option<Exit>,
-    /// The output ended.
+    /// The output has ended.
     pub closed: bool,
 }
 
 impl Communicated {
-    /// Tells whether something was written that is not here.
+    /// Returns whether some output is missing.
     pub fn truncated(&self) -> bool {
         let streams = [&self.stdout, &self.stderr, &self.terminal];
         self.missed_chunks > 0 || streams.iter().any(|stream| stream.omitted > 0)
     }
 
-    /// Tells whether the process was not reaped yet.
+    /// Returns whether the process had not exited.
     pub fn running(&self) -> bool {
         self.exit.is_none()
     }
 }
 
-/// Why nothing can be said about all of a process's output.
+/// Why the output of a process could not be collected.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommunicateError {
-    /// Host: it is still starting after a long time.
-    #[error("process {0} does not get started")]
+    /// Host: the process did not start in time.
+    #[error("process {0} did not start in time")]
     NotStarted(ProcessId),
-    /// Peer: it does not know the process, and has not told its end.
-    #[error("process {0} is unknown where it ought to run")]
+    /// Peer: the server does not know the process, and has not reported its end.
+    #[error("process {0} is unknown to the server")]
     Unknown(ProcessId),
-    /// Whoever the inner error blames.
+    /// The process failed. The inner error says who must act.
     #[error(transparent)]
     Process(#[from] ProcessError),
 }
 
 impl dyn ExecProcess {
-    /// Writes `input` to the process, ends its input, and takes its output until the close. A process
-    /// that does not read all of its input is no error. Dropping the future leaves the process as it
-    /// is, with some of the input written.
+    /// Writes `input`, closes stdin, and reads the output until the close. A process that does not
+    /// read all of its input is not an error. Dropping the future leaves the process running with
+    /// part of the input written.
     pub async fn communicate(
         &self,
         input: Bytes,
@@ -111,7 +110,7 @@ impl dyn ExecProcess {
     }
 }
 
-/// Feeds the process and takes what it tells, until the close.
+/// Writes input and reads events until the close.
 async fn run_exchange(
     process: &dyn ExecProcess,
     input: Bytes,
@@ -127,13 +126,14 @@ async fn run_exchange(
             event = events.next().fuse() => output.add_event(event)?,
             written = writing => written?,
         }
-        // A process that never pauses leaves no moment to look at the time otherwise.
+        // Yield to the timer: a process that writes without pause would keep this loop ready
+        // forever.
         consume_budget().await;
     }
     Ok(())
 }
 
-/// Writes all input that the process takes, and ends its input.
+/// Writes as much input as the process accepts, then closes stdin.
 async fn write_input(process: &dyn ExecProcess, mut input: Bytes) -> Result<(), CommunicateError> {
     while !input.is_empty() {
         let chunk = input.split_to(INPUT_CHUNK_BYTES.min(input.len()));
@@ -147,13 +147,13 @@ async fn write_input(process: &dyn ExecProcess, mut input: Bytes) -> Result<(), 
         .map(|_| ())
 }
 
-/// Whether a process takes more input.
+/// Whether the process accepts more input.
 enum InputState {
     Open,
     Closed,
 }
 
-/// Tries until the process has started and has room.
+/// Retries a write until the process has started and has room in its queue.
 async fn retry_write(
     process: &dyn ExecProcess,
     attempt: impl Fn() -> BoxFuture<'static, Result<WriteStatus, ProcessError>>,
@@ -173,7 +173,7 @@ async fn retry_write(
                 time::sleep(RETRY_INTERVAL).await;
                 continue;
             }
-            // Others write, too; there is room when the child has read.
+            // Other writers share the queue. It drains when the child reads.
             Err(ProcessError::StdinFull) => {
                 time::sleep(RETRY_INTERVAL).await;
                 continue;
@@ -187,7 +187,7 @@ async fn retry_write(
     }
 }
 
-/// What a process has told so far.
+/// Output received so far.
 struct OutputCollector {
     last: OutputSeq,
     streams: [HeadTailBuffer; 3],

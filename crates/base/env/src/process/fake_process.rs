@@ -1,4 +1,4 @@
-//! A process that does what a test tells it.
+//! A process that the test scripts.
 
 use std::{
     collections::VecDeque,
@@ -33,13 +33,13 @@ pub(super) struct FakeProcess {
 struct FakeState {
     log: FollowedLog,
     failure: Option<ProcessError>,
-    /// What the next writes come to; then they are accepted.
+    /// Results of the next writes; later writes are accepted.
     answers: VecDeque<Result<WriteStatus, ProcessError>>,
-    /// What was accepted.
+    /// Accepted input.
     input: Vec<u8>,
     stdin_closed: bool,
     terminated: Option<TerminateMode>,
-    /// It writes whenever somebody looks.
+    /// Writes output on every poll.
     endless: bool,
 }
 
@@ -70,7 +70,7 @@ impl FakeProcess {
         let printed = state
             .log
             .record(|log| log.append(OutputStream::Stdout, data));
-        assert!(printed.is_some(), "it is not closed");
+        assert!(printed.is_some(), "process is closed");
     }
 
     pub(super) fn exit(&self, code: i32) {
@@ -82,12 +82,15 @@ impl FakeProcess {
             sandbox_denied: false,
         };
         let recorded = self.lock().log.record(|log| log.record_exit(exit));
-        assert!(recorded.is_some(), "it exits once");
+        assert!(recorded.is_some(), "process exited before");
     }
 
     pub(super) fn close(&self) {
         let recorded = self.lock().log.record(OutputLog::record_close);
-        assert!(recorded.is_some(), "it closes once, behind its exit");
+        assert!(
+            recorded.is_some(),
+            "process closed before, or has not exited"
+        );
     }
 
     pub(super) fn fail(&self, error: ProcessError) {
@@ -128,7 +131,7 @@ impl FakeProcess {
     }
 }
 
-/// Follows until it is dropped.
+/// Follows until dropped.
 struct FakeFollower(Arc<Mutex<FakeState>>, FollowerId);
 
 impl Drop for FakeFollower {
@@ -185,7 +188,7 @@ impl ExecProcess for FakeProcess {
     }
 
     fn hold(&self, _: OutputSeq) -> Box<dyn Hold> {
-        unreachable!("nothing here holds")
+        unreachable!("the tests do not hold output")
     }
 
     fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {

@@ -1,10 +1,10 @@
-//! The beginning and the end of a stream of bytes, under a cap.
+//! Keeps the head and the tail of a byte stream within a limit.
 
 use std::collections::VecDeque;
 
 use exec_core::log::HeadTail;
 
-/// Keeps the first and the last bytes it is given, half of the cap each.
+/// Keeps the first and the last bytes of a stream, half of the limit each.
 #[derive(Debug)]
 pub struct HeadTailBuffer {
     head: Vec<u8>,
@@ -14,19 +14,19 @@ pub struct HeadTailBuffer {
     omitted: u64,
 }
 
-/// What a buffer held: all of it, or its two ends.
+/// Contents of a buffer: everything, or its head and tail.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Ends {
-    /// The beginning.
+    /// The head.
     pub head: Vec<u8>,
-    /// What follows the beginning, or the end if something is missing in between.
+    /// The bytes after the head, or the tail if bytes were omitted in between.
     pub tail: Vec<u8>,
-    /// Bytes missing between them.
+    /// Number of omitted bytes between head and tail.
     pub omitted: u64,
 }
 
 impl HeadTailBuffer {
-    /// Begins empty; at most `max_bytes` are kept.
+    /// Creates an empty buffer that keeps at most `max_bytes`.
     pub fn new(max_bytes: usize) -> Self {
         let head_limit = max_bytes / 2;
         Self {
@@ -38,12 +38,12 @@ impl HeadTailBuffer {
         }
     }
 
-    /// Appends `data`; what no longer fits is dropped from the middle.
+    /// Appends `data` and drops bytes from the middle if the limit is exceeded.
     pub fn push(&mut self, data: &[u8]) {
         let room = self.head_limit - self.head.len();
         let (head, rest) = data.split_at(room.min(data.len()));
         self.head.extend_from_slice(head);
-        // What would be pushed out again at once is not copied first.
+        // Skip bytes that would be dropped again immediately.
         let kept = &rest[rest.len().saturating_sub(self.tail_limit)..];
         let excess = (self.tail.len() + kept.len()).saturating_sub(self.tail_limit);
         self.tail.drain(..excess);
@@ -51,7 +51,7 @@ impl HeadTailBuffer {
         self.omitted += (rest.len() - kept.len() + excess) as u64;
     }
 
-    /// Empties the buffer and returns what it held.
+    /// Empties the buffer and returns its contents.
     pub fn take(&mut self) -> Ends {
         Ends {
             head: std::mem::take(&mut self.head),
@@ -60,7 +60,7 @@ impl HeadTailBuffer {
         }
     }
 
-    /// Returns what is kept of the beginning.
+    /// Returns the head.
     pub fn first(&self) -> &[u8] {
         &self.head
     }
@@ -70,7 +70,7 @@ impl HeadTailBuffer {
         self.omitted
     }
 
-    /// Returns what is kept of the last `count` bytes.
+    /// Returns the last `count` bytes, or as many as were kept.
     pub fn last(&self, count: usize) -> Vec<u8> {
         let from_tail = count.min(self.tail.len());
         let mut last = Vec::new();
@@ -82,7 +82,7 @@ impl HeadTailBuffer {
         last
     }
 
-    /// Returns head and tail, one after the other, and how much is missing between them.
+    /// Returns head and tail joined, and the number of bytes omitted between them.
     pub(super) fn into_head_tail(mut self) -> HeadTail {
         let Ends {
             head: mut data,

@@ -24,11 +24,11 @@ use futures_util::future::join_all;
 
 use super::{Collect, Collected, ExecProcess, ProcessError};
 
-/// Makes the part of an id that tells it from those of other tables.
+/// Generates the part of an id that is unique to this table.
 type IdSuffix = Box<dyn FnMut() -> String + Send>;
 
-/// The processes that a harness has going. Clones share them; when the last one is dropped, so are
-/// the processes, which kills their trees.
+/// The processes of a harness. Clones share them. Dropping the last clone drops the processes,
+/// which kills their trees.
 #[derive(Clone)]
 pub struct ProcessTable {
     state: Arc<Mutex<TableState>>,
@@ -43,31 +43,31 @@ struct TableState {
 /// A number and an id for a process that is about to start.
 #[derive(Debug, Eq, PartialEq)]
 pub struct Allocated {
-    /// What a model calls it.
+    /// Number that the model sees.
     pub number: ProcessNumber,
-    /// What the environment calls it: the number and the table's suffix.
+    /// Id in the environment: the number and the table's suffix.
     pub id: ProcessId,
 }
 
-/// Caller: as many processes are going as the table takes.
+/// Caller: the table is full.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("{0} processes are running already")]
+#[error("process table is full: {0} processes are running")]
 pub struct TableFull(pub NonZeroUsize);
 
-/// Why a process cannot be looked at.
+/// Why a process cannot be checked out.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Caller: it was never kept, or its end was shown, or it made room for another.
+    /// Caller: the process was never inserted, its end was already shown, or it was evicted.
     #[error("unknown process number {0}")]
     Unknown(ProcessNumber),
-    /// Caller: somebody else looks at it.
+    /// Caller: the process is checked out.
     #[error("process number {0} is in use")]
     Busy(ProcessNumber),
 }
 
 impl ProcessTable {
-    /// Begins empty. `suffix` makes ids unique among tables, a UUID for one.
+    /// Creates an empty table. `suffix` makes ids unique among tables, for example with a UUID.
     pub fn new(
         capacity: NonZeroUsize,
         when_full: WhenFull,
@@ -83,14 +83,14 @@ impl ProcessTable {
         }
     }
 
-    /// Protects those that were looked at last: so many of them do not make room for others.
+    /// Protects the `most_recent` most recently used processes from eviction.
     #[must_use]
     pub fn protecting(self, most_recent: usize) -> Self {
         self.lock().entries.protected = most_recent;
         self
     }
 
-    /// Tells whether one more process would be kept now. Asked before a start whose process could not be.
+    /// Returns whether one more process would be accepted now. Call it before a start.
     pub fn check_room(&self) -> Result<(), TableFull> {
         let state = self.lock();
         if state.entries.has_capacity() || state.entries.eviction_candidate().is_some() {
@@ -99,7 +99,7 @@ impl ProcessTable {
         Err(TableFull(state.entries.capacity))
     }
 
-    /// Gives out the next number, and an id `<number>-<suffix>`.
+    /// Assigns the next number, and an id `<number>-<suffix>`.
     pub fn allocate(&self) -> Result<Allocated, IdTooLong> {
         let mut state = self.lock();
         let number = ProcessNumber(state.next_number);
@@ -108,8 +108,9 @@ impl ProcessTable {
         Ok(Allocated { number, id })
     }
 
-    /// Keeps a process that goes on after its first window, which showed its events up to `last`. In a
-    /// full table one that has ended makes room, or one that runs if the policy says so; it is returned.
+    /// Inserts a process that continues after its first window, which returned its events up to
+    /// `last`. A full table evicts an ended process, or a running one if the policy allows, and
+    /// returns it.
     pub fn keep(
         &self,
         allocated: Allocated,
@@ -127,7 +128,7 @@ impl ProcessTable {
         Ok(removed)
     }
 
-    /// Takes a process out to look at it. It goes back when the session is dropped.
+    /// Checks out a process. It is returned when the session is dropped.
     pub fn open(&self, number: ProcessNumber) -> Result<Session, OpenError> {
         let mut state = self.lock();
         let entry = state.entries.by_number.get_mut(&number);
@@ -141,8 +142,8 @@ impl ProcessTable {
         Ok(Session::new(self.clone(), number, process, last))
     }
 
-    /// Returns the ends that were not told yet. The processes stay until their output was shown to
-    /// the close, or they make room.
+    /// Returns the ends that were not reported yet. The processes stay until their output was read
+    /// to the close, or until they are evicted.
     pub fn take_ended(&self) -> Vec<Ended> {
         let mut state = self.lock();
         let entries = state.entries.by_number.iter_mut();
@@ -150,7 +151,7 @@ impl ProcessTable {
         ended.collect()
     }
 
-    /// Removes all processes and ends them. Tells what became of each.
+    /// Removes and terminates all processes. Returns the outcome of each.
     pub async fn terminate_all(
         &self,
         mode: TerminateMode,
@@ -159,7 +160,7 @@ impl ProcessTable {
         let ends = entries.into_iter().map(|(number, entry)| async move {
             let mut outcome = entry.process.terminate(mode).await;
             if let (Ok(true), TerminateMode::Graceful { timeout_ms }) = (&outcome, mode) {
-                // Dropping the handle kills at once, and some time was granted.
+                // Dropping the handle kills immediately, so wait for the grace period first.
                 let granted = Duration::from_millis(timeout_ms);
                 let ended = entry.process.wait(WaitUntil::Exited, Some(granted));
                 outcome = ended.await.map(|_| true);
@@ -169,12 +170,12 @@ impl ProcessTable {
         join_all(ends).await
     }
 
-    /// Returns how many processes are kept.
+    /// Returns the number of processes.
     pub fn len(&self) -> usize {
         self.lock().entries.by_number.len()
     }
 
-    /// Tells whether no process is kept.
+    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -192,7 +193,7 @@ impl fmt::Debug for ProcessTable {
     }
 }
 
-/// A process of a table that nobody else looks at meanwhile.
+/// Exclusive access to a process of a table.
 #[derive(Debug)]
 pub struct Session {
     table: ProcessTable,
@@ -201,12 +202,12 @@ pub struct Session {
     last: OutputSeq,
 }
 
-/// A window of output of a process that a table keeps.
+/// A window of output of a process of a table.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Windowed {
-    /// What was gathered.
+    /// The collected output.
     pub collected: Collected,
-    /// The end of the process, if it came and was not told before.
+    /// The end of the process, if it has ended and was not reported before.
     pub ended: Option<Ended>,
 }
 
@@ -225,9 +226,9 @@ impl Session {
         }
     }
 
-    /// Gathers what comes behind the last window. A process whose close was shown, or that nothing
-    /// more can be learned of, is removed from the table. Dropping the future loses nothing: the
-    /// next window begins where this one did.
+    /// Collects the output after the last window. Removes the process from the table after its
+    /// close or its failure. Dropping the future loses nothing: the next window starts at the same
+    /// cursor.
     pub async fn collect(
         &mut self,
         window: Duration,
@@ -267,7 +268,7 @@ impl Session {
         self.table.lock().entries.by_number.remove(&self.number);
     }
 
-    /// Returns the process, to write to it or to end it.
+    /// Returns the process, to write to it or to terminate it.
     pub fn process(&self) -> &Arc<dyn ExecProcess> {
         &self.process
     }
@@ -277,7 +278,7 @@ impl Session {
         self.number
     }
 
-    /// Returns the last number that a window has shown.
+    /// Returns the last sequence number that a window has returned.
     pub fn last(&self) -> OutputSeq {
         self.last
     }
@@ -293,7 +294,7 @@ impl Drop for Session {
     }
 }
 
-/// A process of one table, as a model names it. Counted from 1; given once.
+/// Number of a process in one table, as the model sees it. Starts at 1 and is never reused.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ProcessNumber(pub u64);
 
@@ -303,34 +304,34 @@ impl fmt::Display for ProcessNumber {
     }
 }
 
-/// What a full table does with one more process, if none of its own has ended.
+/// How a full table of running processes handles an insertion.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WhenFull {
-    /// Does not take it.
+    /// Rejects the new process.
     Refuse,
-    /// Gives up the one that nobody has looked at for the longest time.
+    /// Evicts the least recently used process.
     GiveUpLeastRecentlyUsed,
 }
 
-/// A process that made room for another.
+/// A process that was evicted.
 #[derive(Clone, Debug)]
 pub struct Removed {
-    /// Its number, which names nothing any more.
+    /// Its former number.
     pub number: ProcessNumber,
-    /// The process. If it runs, dropping the last handle kills its tree.
+    /// The process. If it still runs, dropping the last handle kills its tree.
     pub process: Arc<dyn ExecProcess>,
-    /// Its end, if it has ended and that was not told before.
+    /// Its end, if it has ended and was not reported before.
     pub ended: Option<Ended>,
 }
 
-/// The end of a process. Told once.
+/// The end of a process, reported once.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Ended {
     /// Its number.
     pub number: ProcessNumber,
     /// Its id.
     pub id: ProcessId,
-    /// How it ended.
+    /// Its exit status.
     pub exit: Exit,
 }
 
@@ -338,18 +339,18 @@ pub struct Ended {
 #[derive(Debug)]
 struct TableEntry {
     process: Arc<dyn ExecProcess>,
-    /// The last number that a window has shown.
+    /// Last sequence number that a window has returned.
     last: OutputSeq,
-    /// A session is open.
+    /// The process is checked out.
     busy: bool,
-    /// Its end was told.
+    /// The end was reported.
     end_reported: bool,
-    /// When it was looked at, counted in looks.
+    /// Value of `use_count` at the last use.
     last_used: u64,
 }
 
 impl TableEntry {
-    /// Returns its end, the first time that it has one.
+    /// Returns the end of the process, the first time only.
     fn report_end(&mut self, number: ProcessNumber) -> Option<Ended> {
         if self.end_reported {
             return None;
@@ -367,7 +368,7 @@ struct TableEntries {
     capacity: NonZeroUsize,
     when_full: WhenFull,
     by_number: BTreeMap<ProcessNumber, TableEntry>,
-    /// So many of those looked at last do not make room.
+    /// Number of most recently used processes that are never evicted.
     protected: usize,
     use_count: u64,
 }
@@ -396,7 +397,7 @@ impl TableEntries {
         self.touch(number);
     }
 
-    /// Records that somebody looks at a process.
+    /// Records a use of a process.
     fn touch(&mut self, number: ProcessNumber) {
         self.use_count += 1;
         if let Some(entry) = self.by_number.get_mut(&number) {
@@ -404,13 +405,13 @@ impl TableEntries {
         }
     }
 
-    /// Tells whether one more fits.
+    /// Returns whether the table has room for one more process.
     fn has_capacity(&self) -> bool {
         self.by_number.len() < self.capacity.get()
     }
 
-    /// Returns the process that matters least: one that has ended, or as the policy says. It is never
-    /// one that a session is open for, nor one of those that are protected.
+    /// Returns the process to evict: an ended one, or the one that the policy selects. Never
+    /// returns a process that is checked out or protected.
     fn eviction_candidate(&self) -> Option<ProcessNumber> {
         let mut uses: Vec<u64> = self
             .by_number
@@ -418,7 +419,7 @@ impl TableEntries {
             .map(|entry| entry.last_used)
             .collect();
         uses.sort_unstable_by(|one, other| other.cmp(one));
-        // The least recent of those that stay.
+        // The least recently used of the protected processes.
         let protected = self.protected.checked_sub(1).map(|last| uses.get(last));
         let oldest = |ended: bool| {
             let idle = self.by_number.iter().filter(|(_, entry)| {
@@ -437,7 +438,7 @@ impl TableEntries {
         }
     }
 
-    /// Removes the process that matters least.
+    /// Evicts a process.
     fn evict(&mut self) -> Option<Removed> {
         let number = self.eviction_candidate()?;
         let mut entry = self.by_number.remove(&number)?;

@@ -1,4 +1,4 @@
-//! Communicating and collecting, on a process that does as it is told.
+//! Communicating and collecting, with a scripted process.
 
 use std::{sync::Arc, time::Duration};
 

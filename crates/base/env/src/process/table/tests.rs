@@ -1,4 +1,4 @@
-//! A table of processes that do as they are told.
+//! The process table, with scripted processes.
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ fn table(when_full: WhenFull) -> ProcessTable {
     ProcessTable::new(NonZeroUsize::new(2).unwrap(), when_full, suffix)
 }
 
-/// Keeps a process that runs.
+/// Inserts a running process.
 fn kept(table: &ProcessTable) -> (ProcessNumber, Arc<FakeProcess>) {
     let allocated = table.allocate().unwrap();
     let number = allocated.number;
@@ -40,7 +40,7 @@ fn numbers_are_unique_and_part_of_the_id() {
         .map(|_| table.allocate().unwrap().id.to_string())
         .collect();
     assert_eq!(ids, ["1-x", "2-y", "3-z"]);
-    assert!(table.is_empty(), "nothing was kept");
+    assert!(table.is_empty(), "nothing was inserted");
 }
 
 #[test]
@@ -155,8 +155,8 @@ fn full_table_evicts_the_least_recently_used_process() {
     let removed = removed.unwrap();
     assert_eq!((removed.number, &removed.ended), (second, &None));
     drop(removed);
-    assert_eq!(Arc::strong_count(&fake), 1, "the table let go of it");
-    // One that is looked at is not given up.
+    assert_eq!(Arc::strong_count(&fake), 1, "the table dropped it");
+    // A process that is checked out is not evicted.
     let _sessions = [table.open(first).unwrap(), table.open(third).unwrap()];
     let (allocated, process) = one_more(&table);
     assert!(table.keep(allocated, &process, OutputSeq(0)).is_err());
