@@ -1,8 +1,10 @@
-//! Skills and plugins below selected roots: found once, shown in every step that can use them.
+//! Skills and plugins below selected roots: discovered once, available in every step that resolves
+//! their root.
 //!
-//! What is found belongs to an environment id and a root, not to a handle: replacing a handle finds
-//! nothing anew. Each step shows only what lies below the roots that it has resolved.
-//! Not here: which roots a step has ([`roots`](crate::roots)), nor starting what a plugin declares.
+//! Cached results belong to an environment id and a root, not to a handle, so a replaced handle
+//! reuses them. Each step sees only capabilities below the roots that it has resolved. Not here:
+//! which roots a step has ([`roots`](crate::roots)), and starting the servers that a plugin
+//! declares.
 
 mod front_matter;
 mod metadata;
@@ -36,27 +38,27 @@ use crate::{
     roots::{ResolvedRoot, StepRoots},
 };
 
-/// What lies below the roots of every environment, found once for each environment id, root id and
+/// Caches the capabilities below the roots of all environments, by environment id, root id and
 /// path. Clones share it.
 ///
-/// A new handle for an environment changes nothing here: one id means the same contents. A failure
-/// is not remembered.
+/// A new handle for an environment does not invalidate the cache: an id means the same contents.
+/// Failures are not cached.
 #[derive(Clone, Debug, Default)]
 pub struct CapabilityCache {
     store: Arc<Mutex<CapabilityStore>>,
 }
 
 impl CapabilityCache {
-    /// Shows what a step can use: what lies below the roots that it has resolved. Roots that are not
-    /// known are discovered first, through the step's own handles, in one call for each environment;
-    /// a discovery that another step has begun is joined. Fails for single roots only.
+    /// Returns the capabilities below the roots that a step has resolved. Discovers unknown roots
+    /// first, through the step's own handles and with one call per environment, or joins a
+    /// discovery that another step has started. A failure affects only its own roots.
     ///
     /// Dropping the future ends the discoveries that no other step waits for.
     pub async fn project(&self, step: &StepRoots) -> AvailableCapabilities {
         let mut found = DiscoveryResults::default();
         let mut wanted: Vec<&ResolvedRoot> = step.resolved.iter().collect();
-        // What is joined goes through another step's handle, and can fail where the step's own does
-        // not. So a root whose discovery was joined and failed gets a second round.
+        // A joined discovery uses another step's handle and may fail where this step's handle
+        // works, so roots with a failed joined discovery get a second round.
         for _round in 0..2 {
             let plan = self.plan(&wanted);
             found.extend(
@@ -87,8 +89,8 @@ impl CapabilityCache {
         available
     }
 
-    /// Decides for each root: known, being discovered, or to be discovered. Discoveries do nothing
-    /// until they are awaited.
+    /// Sorts the roots into cached, in progress, and new. Discoveries are lazy: they start when
+    /// awaited.
     fn plan(&self, wanted: &[&ResolvedRoot]) -> DiscoveryPlan {
         let mut plan = DiscoveryPlan::default();
         let mut unknown: BTreeMap<EnvironmentId, (Arc<Environment>, BTreeSet<RootKey>)> =
@@ -126,7 +128,7 @@ impl CapabilityCache {
         plan
     }
 
-    /// Prepares a discovery that records what it comes to.
+    /// Creates a discovery that stores its result in the cache.
     fn discovery(&self, environment: Arc<Environment>, keys: Vec<RootKey>) -> SharedDiscovery {
         let cache = self.clone();
         let run = async move {
@@ -141,38 +143,37 @@ impl CapabilityCache {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns how many roots are known, and about how many bytes they take.
+    /// Returns the number of cached roots and their approximate size in bytes.
     #[cfg(test)]
     fn size(&self) -> (usize, usize) {
         self.store().size()
     }
 }
 
-/// What has to be done to know the roots of a step.
+/// Work that is needed to know the roots of a step.
 #[derive(Debug, Default)]
 struct DiscoveryPlan {
     cached: Vec<(RootKey, Arc<RootCapabilities>)>,
-    /// Roots that another step discovers.
+    /// Roots that another step is discovering.
     joined: BTreeSet<RootKey>,
     discoveries: Vec<SharedDiscovery>,
 }
 
-/// The skills and plugins of one step, in the order of its roots. What belongs to environments that
-/// the step does not have is not in it.
+/// The skills and plugins of one step, in the order of its roots.
 #[derive(Clone, Debug, Default)]
 pub struct AvailableCapabilities {
     /// Skills.
     pub skills: Vec<AvailableSkill>,
     /// Plugins.
     pub plugins: Vec<AvailablePlugin>,
-    /// Roots that could not be read. A later step tries again.
+    /// Roots that could not be read. A later step retries them.
     pub failed: Vec<FailedRoot>,
-    /// What was left out below roots that could be read, for people.
+    /// Warnings about files that were skipped below readable roots, for people.
     pub warnings: Vec<RootWarning>,
 }
 
 impl AvailableCapabilities {
-    /// Adds what lies below a root.
+    /// Adds the capabilities below a root.
     fn add(&mut self, root: &ResolvedRoot, found: &RootCapabilities) {
         if let Some(plugin) = &found.plugin {
             self.plugins.push(AvailablePlugin {
@@ -196,7 +197,7 @@ impl AvailableCapabilities {
 /// A skill that a step can use.
 #[derive(Clone, Debug)]
 pub struct AvailableSkill {
-    /// The root it was found below, with the handle through which its files are read.
+    /// The root that contains it, with the handle for reading its files.
     pub root: ResolvedRoot,
     /// The skill.
     pub skill: Arc<SkillMetadata>,
@@ -205,18 +206,18 @@ pub struct AvailableSkill {
 /// A plugin that a step can use.
 #[derive(Clone, Debug)]
 pub struct AvailablePlugin {
-    /// The root that it is, with the handle through which it is used.
+    /// The root of the plugin, with the handle for using it.
     pub root: ResolvedRoot,
     /// The plugin.
     pub plugin: Arc<PluginMetadata>,
 }
 
-/// What was left out below a root.
+/// A warning about a skipped file below a root.
 #[derive(Clone, Debug)]
 pub struct RootWarning {
     /// The root.
     pub root: ResolvedRoot,
-    /// What, and why.
+    /// The file and the reason.
     pub text: String,
 }
 
@@ -225,17 +226,17 @@ pub struct RootWarning {
 pub struct FailedRoot {
     /// The root.
     pub root: ResolvedRoot,
-    /// Why.
+    /// The cause.
     pub error: DiscoverError,
 }
 
-/// How long one discovery may take: a model step waits for it.
+/// Time limit of one discovery. A model step waits for it.
 pub const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a discovery comes to, for each of its roots.
+/// Result of a discovery for each of its roots.
 type DiscoveryResults = BTreeMap<RootKey, Result<Arc<RootCapabilities>, DiscoverError>>;
 
-/// Reads what lies below each root, through one handle.
+/// Discovers the capabilities below each root through one handle.
 async fn discover(environment: Arc<Environment>, keys: Vec<RootKey>) -> DiscoveryResults {
     let root = |key: &RootKey| DiscoveryRoot {
         id: key.root.as_str().to_owned(),
@@ -265,7 +266,7 @@ async fn discover(environment: Arc<Environment>, keys: Vec<RootKey>) -> Discover
     }
 }
 
-/// Checks that each root has its answer.
+/// Checks that the response has one result per root.
 fn check_answer(
     answer: DiscoveredRoots,
     asked: usize,
@@ -273,13 +274,13 @@ fn check_answer(
     if answer.roots.len() == asked {
         Ok(answer.roots)
     } else {
-        Err(DiscoverError::Answer("not one answer for each root"))
+        Err(DiscoverError::Answer("expected one result per root"))
     }
 }
 
 fn parse_root(key: &RootKey, root: DiscoveredRoot) -> Result<Arc<RootCapabilities>, DiscoverError> {
     if root.id != key.root.as_str() {
-        return Err(DiscoverError::Answer("answers in another order"));
+        return Err(DiscoverError::Answer("results are in the wrong order"));
     }
     match root.error {
         Some(text) => Err(DiscoverError::Root(text)),
@@ -294,13 +295,13 @@ pub enum DiscoverError {
     /// Host: the root itself could not be read.
     #[error("{0}")]
     Root(String),
-    /// Whoever the catalog blames: nothing could be discovered.
+    /// The catalog failed. The inner error says who must act.
     #[error(transparent)]
     Catalog(FileError),
-    /// Peer: the answer does not fit the question.
-    #[error("the environment's answer does not fit: {0}")]
+    /// Peer: the response does not match the request.
+    #[error("invalid discovery response: {0}")]
     Answer(&'static str),
-    /// Peer: there was no answer in time.
-    #[error("no answer within {} seconds", DISCOVERY_TIMEOUT.as_secs())]
+    /// Peer: the response did not arrive in time.
+    #[error("no response within {} seconds", DISCOVERY_TIMEOUT.as_secs())]
     TimedOut,
 }

@@ -1,5 +1,5 @@
-//! Environments for tests: nothing runs in them, and the test decides when they are ready and what they
-//! answer.
+//! Environments for tests. Nothing runs in them; the test controls their readiness and their
+//! responses.
 
 use std::{
     collections::BTreeMap,
@@ -48,7 +48,7 @@ pub(crate) fn id(text: &str) -> EnvironmentId {
     EnvironmentId::parse(text).unwrap()
 }
 
-/// Returns an environment that can be told from others by its label.
+/// Returns an environment that is identified by its label.
 pub(crate) fn environment(label: &str) -> Environment {
     environment_with(label, Arc::new(NoCatalog))
 }
@@ -68,7 +68,7 @@ pub(crate) fn label(environment: &Environment) -> String {
     format!("{:?}", environment.backend)
 }
 
-/// Starts nothing, and has a label.
+/// Starts nothing and has a label.
 struct LabelledBackend(String);
 
 impl fmt::Debug for LabelledBackend {
@@ -87,7 +87,7 @@ impl ExecBackend for LabelledBackend {
     }
 }
 
-/// Has no files.
+/// A file system without files.
 #[derive(Debug)]
 struct NoFileSystem;
 
@@ -143,7 +143,7 @@ impl ExecutorFileSystem for NoFileSystem {
     }
 }
 
-/// Opens when the test says so.
+/// Opens when the test allows it.
 #[derive(Debug)]
 pub(crate) struct ControlledSource {
     calls: watch::Sender<usize>,
@@ -161,29 +161,29 @@ impl ControlledSource {
         })
     }
 
-    /// Returns one that is ready at once.
+    /// Returns a source that opens immediately.
     pub(crate) fn ready(label: &str) -> Arc<Self> {
         let source = Self::new();
         source.finish(Ok(environment(label)));
         source
     }
 
-    /// Lets one call of `open` come to this, in the order of the calls.
+    /// Completes one call of `open` with this outcome, in the order of the calls.
     pub(crate) fn finish(&self, outcome: Result<Environment, OpenError>) {
         self.send.send(outcome).unwrap();
     }
 
-    /// Lets one call of `open` fail.
+    /// Fails one call of `open`.
     pub(crate) fn fail(&self, reason: &str) {
         self.finish(Err(OpenError::Configuration(reason.to_owned())));
     }
 
-    /// Returns how often it was opened.
+    /// Returns the number of calls of `open`.
     pub(crate) fn calls(&self) -> usize {
         *self.calls.borrow()
     }
 
-    /// Waits until it was opened so often.
+    /// Waits for this number of calls.
     pub(crate) async fn wait_for_calls(&self, times: usize) {
         let mut calls = self.calls.subscribe();
         within(calls.wait_for(|calls| *calls >= times))
@@ -200,7 +200,7 @@ impl EnvironmentSource for ControlledSource {
     }
 }
 
-/// Opens by what a closure does.
+/// Opens with a closure.
 pub(crate) struct ScriptedSource<F>(pub(crate) F);
 
 impl<F> fmt::Debug for ScriptedSource<F> {
@@ -218,7 +218,7 @@ where
     }
 }
 
-/// A catalog that answers from a table, when the test lets it.
+/// A catalog that responds from a table when the test allows it.
 #[derive(Debug)]
 pub(crate) struct FakeCatalog {
     roots: Mutex<BTreeMap<PathUri, Result<DiscoveredRoot, FileError>>>,
@@ -228,12 +228,12 @@ pub(crate) struct FakeCatalog {
 }
 
 impl FakeCatalog {
-    /// Returns one that answers at once.
+    /// Returns a catalog that responds immediately.
     pub(crate) fn open() -> Arc<Self> {
         Self::with_permits(Semaphore::MAX_PERMITS)
     }
 
-    /// Returns one that answers only what it is let.
+    /// Returns a catalog that responds only after [`Self::answer`].
     pub(crate) fn closed() -> Arc<Self> {
         Self::with_permits(0)
     }
@@ -247,28 +247,28 @@ impl FakeCatalog {
         })
     }
 
-    /// Puts a root on the shelf, or the failure of every question that names it.
+    /// Sets the contents of a root, or the failure of every request that names it.
     pub(crate) fn put(&self, path: PathUri, root: Result<DiscoveredRoot, FileError>) {
         let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
         roots.insert(path, root);
     }
 
-    /// Lets so many questions be answered.
+    /// Allows this number of responses.
     pub(crate) fn answer(&self, questions: usize) {
         self.gate.add_permits(questions);
     }
 
-    /// Returns how many questions were asked.
+    /// Returns the number of requests.
     pub(crate) fn calls(&self) -> usize {
         *self.calls.borrow()
     }
 
-    /// Returns how many roots were asked for, all together.
+    /// Returns the total number of requested roots.
     pub(crate) fn requested_roots(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// Waits until so many questions were asked.
+    /// Waits for this number of requests.
     pub(crate) async fn wait_for_calls(&self, times: usize) {
         let mut calls = self.calls.subscribe();
         within(calls.wait_for(|calls| *calls >= times))
@@ -308,7 +308,7 @@ impl ExecutorCatalog for FakeCatalog {
     }
 }
 
-/// Waits for something that must happen.
+/// Awaits an event that must happen.
 #[track_caller]
 pub(crate) fn within<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let caller = std::panic::Location::caller();
@@ -320,5 +320,5 @@ pub(crate) fn within<F: Future>(future: F) -> impl Future<Output = F::Output> {
     }
 }
 
-/// How long anything may take on a loaded machine.
+/// Timeout that suffices on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(20);

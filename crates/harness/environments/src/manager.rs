@@ -1,10 +1,9 @@
-//! Environments by their ids: who starts them, when, and which handle is current.
+//! Environments by id: starts them and tracks the current handle of each.
 //!
-//! An id names the same executor for good; the handle under it is of this process and can be replaced.
-//! Invariant: what is ready and the handle that is ready are read together, under one lock, and a
-//! start that was overtaken by a replacement changes nothing.
-//! Not here: how an environment is opened (whoever brings an [`EnvironmentSource`]), nor whether a
-//! connection is up at this moment, which is its client's business.
+//! An id permanently names the same executor; the handle for it is local to this process and can be
+//! replaced. Invariant: readiness and the ready handle are read together under one lock, and a
+//! start that a replacement has superseded changes nothing. Not here: how to open an environment
+//! (see [`EnvironmentSource`]), and whether a connection is currently up, which its client tracks.
 
 mod environment_id;
 mod snapshot;
@@ -33,15 +32,15 @@ use self::table::{
     EnvironmentEntry, EnvironmentLookup, EnvironmentTable, PendingStart, Requester, StartOutcome,
 };
 
-/// Environments by their ids. Clones share them; when the last clone is dropped, starts that are
-/// under way end. One without environments is what *none* means: nothing can be executed.
+/// The environments of a harness by id. Clones share them. Dropping the last clone aborts pending
+/// starts. An empty manager means *none*: nothing can be executed.
 #[derive(Clone, Debug)]
 pub struct EnvironmentManager {
     shared: Arc<ManagerShared>,
 }
 
 impl EnvironmentManager {
-    /// Builds a manager without environments. Starts run on `runtime`.
+    /// Creates an empty manager. Starts run on `runtime`.
     pub fn new(runtime: Handle) -> Self {
         let table = Mutex::default();
         Self {
@@ -49,7 +48,7 @@ impl EnvironmentManager {
         }
     }
 
-    /// Adds an environment under an id that is free.
+    /// Adds an environment under an unused id.
     pub fn insert(
         &self,
         id: EnvironmentId,
@@ -64,9 +63,9 @@ impl EnvironmentManager {
         Ok(())
     }
 
-    /// Adds an environment, or puts a fresh source in the place of the one under this id. The id
-    /// goes on to name the same executor: whoever captured the former handle keeps it, whoever waits
-    /// for the former start waits for this one, and what the former start comes to is dropped.
+    /// Adds an environment, or replaces the source of an existing one. The id continues to name the
+    /// same executor: captured handles stay valid, waiters wait for the new start, and the outcome
+    /// of the previous start is dropped.
     pub fn replace(
         &self,
         id: EnvironmentId,
@@ -81,8 +80,8 @@ impl EnvironmentManager {
         Ok(())
     }
 
-    /// Takes an environment away; returns whether there was one. Whoever captured its handle keeps
-    /// it; whoever waits for it learns that it is missing.
+    /// Removes an environment and returns whether it existed. Captured handles stay valid; waiters
+    /// get [`EnvironmentError::Missing`].
     pub fn remove(&self, id: &EnvironmentId) -> bool {
         let previous = self.shared.table().remove(id);
         let existed = previous.is_some();
@@ -90,7 +89,7 @@ impl EnvironmentManager {
         existed
     }
 
-    /// Makes an environment the default, or none.
+    /// Sets or clears the default environment.
     pub fn set_default(&self, id: Option<EnvironmentId>) -> Result<(), EnvironmentError> {
         let is_set = self.shared.table().set_default(id.clone());
         match id {
@@ -99,16 +98,14 @@ impl EnvironmentManager {
         }
     }
 
-    /// Takes every environment away and ends the starts that are under way. Nothing can be added
-    /// afterwards.
+    /// Removes every environment and aborts pending starts. Rejects insertions from then on.
     pub fn shut_down(&self) {
         let entries = self.shared.table().shut_down();
         abort_starts(entries.into_values());
     }
 
-    /// Waits until an environment is ready, and starts it if need be: one that nobody asked for
-    /// before, and one that failed. Calls that overlap join the same start. Dropping the future does
-    /// not end the start.
+    /// Waits until an environment is ready. Starts it if it was not started yet or has failed.
+    /// Concurrent calls share one start. Dropping the future does not abort the start.
     pub async fn environment(
         &self,
         id: &EnvironmentId,
@@ -124,15 +121,15 @@ impl EnvironmentManager {
                     return Err(EnvironmentError::failed(id, error));
                 }
             };
-            // A start that was taken away tells nothing: what is in its place is looked up.
+            // The start was aborted: look up its replacement.
             if let Some(outcome) = wait_for_outcome(&mut outcome).await {
                 return outcome.map_err(|error| EnvironmentError::failed(id, error));
             }
         }
     }
 
-    /// Asks an environment to start, and does not wait for it. Nothing happens if it is ready or
-    /// starting; one that failed is tried again.
+    /// Starts an environment without waiting for it. Does nothing if it is ready or starting;
+    /// retries a failed start.
     pub fn request_start(&self, id: &EnvironmentId) -> Result<(), EnvironmentError> {
         match self.shared.find(id, Requester::Caller) {
             EnvironmentLookup::Missing => Err(EnvironmentError::Missing(id.clone())),
@@ -144,9 +141,9 @@ impl EnvironmentManager {
         }
     }
 
-    /// Asks an environment to start because a step would use it: one that nobody asked for before,
-    /// and one whose failure is longer ago than [`RETRY_AFTER`](RETRY_AFTER). Tells how far
-    /// it is then, or `None` if there is none.
+    /// Starts an environment that a step would use, if it was not started yet or failed longer than
+    /// [`RETRY_AFTER`] ago. Returns the resulting state, or `None` if the environment does not
+    /// exist.
     pub fn start_if_due(&self, id: &EnvironmentId) -> Option<EnvironmentState> {
         let now = Instant::now();
         match self.shared.find(id, Requester::Step { now }) {
@@ -159,42 +156,42 @@ impl EnvironmentManager {
         }
     }
 
-    /// Returns the default, if there is one.
+    /// Returns the default environment, if one is set.
     pub fn default(&self) -> Option<EnvironmentId> {
         self.shared.table().default()
     }
 
-    /// Returns the ids of all environments, in their order.
+    /// Returns the ids of all environments, sorted.
     pub fn ids(&self) -> Vec<EnvironmentId> {
         self.shared.table().ids()
     }
 
-    /// Tells how far an environment is, or `None` if there is none. Starts nothing.
+    /// Returns the state of an environment, or `None` if it does not exist. Starts nothing.
     pub fn state(&self, id: &EnvironmentId) -> Option<EnvironmentState> {
         self.shared.table().state(id)
     }
 
-    /// Captures all environments as they are at this moment. Starts nothing.
+    /// Captures the current state of all environments. Starts nothing.
     pub fn snapshot(&self) -> EnvironmentSnapshot {
         self.shared.table().snapshot_all()
     }
 
-    /// Captures these environments as they are at this moment. Starts nothing.
+    /// Captures the current state of these environments. Starts nothing.
     pub fn snapshot_of(&self, ids: &[EnvironmentId]) -> EnvironmentSnapshot {
         self.shared.table().snapshot(ids)
     }
 
-    /// Begins what is to be started eagerly.
+    /// Starts the environment if its mode is eager.
     fn start_if_eager(&self, id: &EnvironmentId, start: Start) {
         match start {
-            // A failure is told to whoever asks for the environment.
+            // Callers that wait for the environment get the error.
             Start::Eager => drop(self.shared.find(id, Requester::Caller)),
             Start::Lazy => {}
         }
     }
 }
 
-/// What the clones of a manager share, and what starts look for when they are done.
+/// State shared by the clones of a manager and its pending starts.
 #[derive(Debug)]
 struct ManagerShared {
     table: Mutex<EnvironmentTable>,
@@ -202,26 +199,26 @@ struct ManagerShared {
 }
 
 impl ManagerShared {
-    /// Returns the table. Nothing that could call the manager runs while it is held.
+    /// Locks the table. No code that could call the manager runs under the lock.
     fn table(&self) -> MutexGuard<'_, EnvironmentTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a source under an id, if `check` admits it. Returns what was there.
+    /// Inserts a source if `check` accepts the id. Returns the replaced entry.
     fn insert_entry(
         &self,
         id: &EnvironmentId,
         source: Arc<dyn EnvironmentSource>,
         check: impl FnOnce(&EnvironmentTable, &EnvironmentId) -> Result<(), InsertError>,
     ) -> Result<Option<EnvironmentEntry>, InsertError> {
-        // Declared before the lock is taken, so that it is dropped behind it.
+        // Declared before the guard, so that it is dropped after the lock is released.
         let entry = EnvironmentEntry::new(source);
         let mut table = self.table();
         check(&table, id)?;
         Ok(table.insert_entry(id.clone(), entry))
     }
 
-    /// Finds an environment, and spawns its start if that was decided.
+    /// Looks up an environment, and spawns its start if one is needed.
     fn find(self: &Arc<Self>, id: &EnvironmentId, requester: Requester) -> EnvironmentLookup {
         let found = self.table().find(id, requester);
         match found {
@@ -237,8 +234,8 @@ impl ManagerShared {
         }
     }
 
-    /// Spawns a start. The lock is free meanwhile: a runtime that has ended drops the task at once,
-    /// and the task then records that it was cancelled.
+    /// Spawns a start without holding the lock: a runtime that has shut down drops the task
+    /// immediately, and the task then records that it was cancelled.
     fn spawn(self: &Arc<Self>, pending: PendingStart) {
         let (id, number) = (pending.id.clone(), pending.start);
         let task = self
@@ -259,7 +256,7 @@ impl Drop for ManagerShared {
     }
 }
 
-/// Ends the starts of what was taken away. A captured handle is not touched.
+/// Aborts the starts of removed entries. Captured handles are not affected.
 fn abort_starts(entries: impl IntoIterator<Item = EnvironmentEntry>) {
     for entry in entries {
         if let Some(task) = entry.task() {
@@ -268,7 +265,7 @@ fn abort_starts(entries: impl IntoIterator<Item = EnvironmentEntry>) {
     }
 }
 
-/// Waits for the outcome of a start; `None` if it was taken away.
+/// Waits for the outcome of a start. Returns `None` if the start was aborted.
 async fn wait_for_outcome(
     outcome: &mut watch::Receiver<Option<StartOutcome>>,
 ) -> Option<StartOutcome> {
@@ -279,35 +276,35 @@ async fn wait_for_outcome(
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InsertError {
-    /// Caller: the id has an environment.
+    /// Caller: the id is in use.
     #[error("environment id `{0}` is in use")]
     InUse(EnvironmentId),
-    /// Caller: there are as many as there may be.
-    #[error("there are {MAX_ENVIRONMENTS} environments already")]
+    /// Caller: the manager is full.
+    #[error("too many environments: limit is {MAX_ENVIRONMENTS}")]
     TooMany,
     /// Caller: the manager was shut down.
-    #[error("the environments were shut down")]
+    #[error("the environment manager was shut down")]
     ShutDown,
 }
 
-/// Why there is no environment to use.
+/// Why an environment is not available.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentError {
-    /// Caller: there is none of this name.
-    #[error("there is no environment `{0}`")]
+    /// Caller: the environment does not exist.
+    #[error("unknown environment `{0}`")]
     Missing(EnvironmentId),
-    /// Whoever the source blames: it could not be opened.
+    /// The environment could not be opened. The source error says who must act.
     #[error("environment `{id}` did not start")]
     Failed {
         /// The environment.
         id: EnvironmentId,
-        /// Why.
+        /// The cause.
         #[source]
         source: Arc<OpenError>,
     },
     /// Caller: the manager was shut down.
-    #[error("the environments were shut down")]
+    #[error("the environment manager was shut down")]
     ShutDown,
 }
 
@@ -318,8 +315,8 @@ impl EnvironmentError {
     }
 }
 
-/// Opens a source and records the outcome, if the start is still current by then. Dropping the future,
-/// even before it was polled, leaves the environment as failed, unless it was replaced.
+/// Opens a source and records the outcome if the start is still current. Dropping the future, even
+/// before its first poll, marks the environment as failed unless it was replaced.
 fn run(manager: Weak<ManagerShared>, pending: PendingStart) -> impl Future<Output = ()> + Send {
     let source = Arc::clone(&pending.source);
     let guard = StartGuard {
@@ -337,7 +334,7 @@ fn run(manager: Weak<ManagerShared>, pending: PendingStart) -> impl Future<Outpu
     }
 }
 
-/// A start without an outcome. Dropped, it has one: nobody waits for a task that is gone.
+/// Records a start as cancelled when dropped, so that waiters do not hang.
 #[derive(Debug)]
 struct StartGuard {
     manager: Weak<ManagerShared>,

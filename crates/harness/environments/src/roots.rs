@@ -1,9 +1,9 @@
-//! Selected capability roots: what a thread wants to use, and what of it a step can use.
+//! Selected capability roots: the durable selection of a thread, and its resolution in a step.
 //!
-//! The selection is durable: root id, environment id, path. Each step pairs it with the handles that
-//! the step has captured. Invariant: a root resolves through the handle that was ready in the step's
-//! snapshot, never through another one of the same environment.
-//! Not here: reading any capability file ([`capabilities`](crate::capabilities)).
+//! The selection stores root id, environment id and path. Each step resolves it with the handles
+//! that the step has captured. Invariant: a root resolves through the handle that was ready in the
+//! step's snapshot, never through another handle of the same environment. Not here: reading
+//! capability files ([`capabilities`](crate::capabilities)).
 
 #[cfg(test)]
 mod tests;
@@ -23,12 +23,12 @@ use crate::manager::{
     EnvironmentId, EnvironmentManager, EnvironmentSnapshot, EnvironmentState, OpenError,
 };
 
-/// Pairs each selected root with the handle that the step has captured. Reads no files and waits for
-/// nothing.
+/// Resolves each selected root to the handle that the step has captured. Reads no files and does
+/// not block.
 ///
-/// `manager` is asked to start selected environments that are neither ready nor starting in the
-/// snapshot: a lazy one that nobody asked for, and one that failed a while ago. A later step can find
-/// them ready; this one does not, even if they are by now.
+/// Asks `manager` to start selected environments that are neither ready nor starting in the
+/// snapshot: lazy ones that were not started, and failed ones that are due for a retry. Only a later step
+/// can find them ready; this one ignores them even if they are ready by now.
 pub fn resolve(
     selection: &SelectedRoots,
     snapshot: &EnvironmentSnapshot,
@@ -83,64 +83,66 @@ fn resolve_one(
     })
 }
 
-/// The selection, as one step sees it. Both lists have its order.
+/// The selection resolved for one step. Both lists keep its order.
 #[derive(Clone, Debug, Default)]
 pub struct StepRoots {
-    /// What the step can use.
+    /// Roots that the step can use.
     pub resolved: Vec<ResolvedRoot>,
-    /// What it cannot use, with the reasons, for diagnostics. The thread's selection keeps it.
+    /// Roots that the step cannot use and the reasons, for diagnostics. The thread's selection
+    /// keeps them.
     pub omitted: Vec<OmittedRoot>,
 }
 
-/// A selected root whose environment was ready.
+/// A selected root in a ready environment.
 #[derive(Clone, Debug)]
 pub struct ResolvedRoot {
-    /// Its name.
+    /// Its id.
     pub id: RootId,
     /// Its environment.
     pub environment_id: EnvironmentId,
     /// The directory.
     pub path: PathUri,
-    /// The handle that was captured: the one for everything that the step does with the root.
+    /// The captured handle. Everything the step does with the root uses it.
     pub environment: Arc<Environment>,
 }
 
-/// A selected root that a step goes without.
+/// A selected root that a step cannot use.
 #[derive(Clone, Debug)]
 pub struct OmittedRoot {
     /// The root.
     pub root: SelectedCapabilityRoot,
-    /// Why.
+    /// The reason.
     pub reason: OmissionReason,
 }
 
-/// Why a step goes without a selected root.
+/// Why a step cannot use a selected root.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OmissionReason {
     /// Its environment is starting.
     #[error("the environment is starting")]
     Starting,
-    /// Its environment is ready by now, and was not captured: a later step can use it.
+    /// Its environment is ready now but was not captured. A later step can use it.
     #[error("the environment was not captured by this step")]
     NotCaptured,
-    /// There is no such environment.
-    #[error("there is no such environment")]
+    /// Its environment does not exist.
+    #[error("the environment does not exist")]
     Missing,
     /// Its environment could not be opened.
     #[error("the environment did not start")]
     Failed(#[source] Arc<OpenError>),
-    /// It is in a place of a kind that is not known here.
-    #[error("the root is in a place of an unknown kind")]
+    /// Its location has an unknown type.
+    #[error("the location of the root has an unknown type")]
     UnknownLocation,
 }
 
-/// The roots that a thread has selected, in its order, each once. At most [`MAX_SELECTED_ROOTS`].
+/// The roots that a thread has selected, ordered and without duplicates. At most
+/// [`MAX_SELECTED_ROOTS`].
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct SelectedRoots(Vec<SelectedCapabilityRoot>);
 
 impl SelectedRoots {
-    /// Takes a selection. What is selected twice counts once.
+    /// Creates a selection and drops duplicates.
     pub fn new(
         roots: impl IntoIterator<Item = SelectedCapabilityRoot>,
     ) -> Result<Self, TooManyRoots> {
@@ -157,17 +159,17 @@ impl SelectedRoots {
         Ok(Self(kept))
     }
 
-    /// Returns the roots in their order.
+    /// Returns the roots in order.
     pub fn iter(&self) -> std::slice::Iter<'_, SelectedCapabilityRoot> {
         self.0.iter()
     }
 
-    /// Tells how many there are.
+    /// Returns the number of roots.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Tells whether nothing is selected.
+    /// Returns whether nothing is selected.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -189,22 +191,22 @@ impl<'de> Deserialize<'de> for SelectedRoots {
     }
 }
 
-/// Caller: more roots are selected than a thread may have.
+/// Caller: too many roots are selected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("more than {MAX_SELECTED_ROOTS} capability roots are selected")]
+#[error("too many capability roots selected: limit is {MAX_SELECTED_ROOTS}")]
 pub struct TooManyRoots;
 
-/// Roots of one thread: what one discovery may ask for.
+/// Maximum number of roots of one thread: the limit of one discovery.
 pub const MAX_SELECTED_ROOTS: usize = limits::MAX_DISCOVERY_ROOTS;
 
-/// A directory of capabilities that a thread has selected. Only what is stable is in it.
+/// A directory of capabilities that a thread has selected. Holds durable data only.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SelectedCapabilityRoot {
-    /// Its name, such as `plugin@1`.
+    /// Its id, such as `plugin@1`.
     pub id: RootId,
-    /// Where it is.
+    /// Its location.
     pub location: RootLocation,
-    /// Every other member, as it was read.
+    /// All other members, unchanged.
     pub others: Map<String, Value>,
 }
 
@@ -244,7 +246,7 @@ impl<'de> Deserialize<'de> for SelectedCapabilityRoot {
     }
 }
 
-/// Where a selected root is.
+/// The location of a selected root.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum RootLocation {
@@ -254,10 +256,10 @@ pub enum RootLocation {
         environment_id: EnvironmentId,
         /// The directory.
         path: PathUri,
-        /// Every other member, as it was read.
+        /// All other members, unchanged.
         others: Map<String, Value>,
     },
-    /// In a place of a kind that is not known here. It is kept as it was read and never resolves.
+    /// A location of an unknown type. Kept unchanged, and never resolves.
     Unknown(Map<String, Value>),
 }
 
@@ -287,7 +289,9 @@ impl<'de> Deserialize<'de> for RootLocation {
             Some(Value::String(kind)) if kind == ENVIRONMENT => {}
             Some(Value::String(_)) => return Ok(Self::Unknown(members)),
             Some(_) | None => {
-                return Err(de::Error::custom("`type` of a root's location is no text"));
+                return Err(de::Error::custom(
+                    "`type` of a root's location must be a string",
+                ));
             }
         }
         members.remove(KIND);
@@ -299,7 +303,7 @@ impl<'de> Deserialize<'de> for RootLocation {
     }
 }
 
-/// Takes a member that must be there.
+/// Removes and deserializes a required member.
 fn take_member<T: DeserializeOwned, E: de::Error>(
     members: &mut Map<String, Value>,
     name: &'static str,
@@ -308,7 +312,7 @@ fn take_member<T: DeserializeOwned, E: de::Error>(
     serde_json::from_value(value).map_err(|error| E::custom(format_args!("`{name}`: {error}")))
 }
 
-/// Adds a member that has a field of its own.
+/// Adds a serialized member.
 fn put_member<T: Serialize + ?Sized, E: ser::Error>(
     members: &mut Map<String, Value>,
     name: &str,
@@ -321,19 +325,19 @@ fn put_member<T: Serialize + ?Sized, E: ser::Error>(
 
 const ID: &str = "id";
 const LOCATION: &str = "location";
-/// The member that tells the kind of a location.
+/// The member that holds the type of a location.
 const KIND: &str = "type";
-/// The kind of a location in an environment.
+/// The type of a location in an environment.
 const ENVIRONMENT: &str = "environment";
 const ENVIRONMENT_ID: &str = "environmentId";
 const PATH: &str = "path";
 
-/// Names a root within its environment, as whoever selected it did: 1 to 256 bytes.
+/// Names a root within its environment: 1 to 256 bytes, chosen by the selecting client.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct RootId(Arc<str>);
 
 impl RootId {
-    /// Takes a name.
+    /// Validates an id.
     pub fn new(text: &str) -> Result<Self, RootIdError> {
         if text.is_empty() || text.len() > MAX_ROOT_ID_BYTES {
             return Err(RootIdError(text.len()));
@@ -360,10 +364,10 @@ impl<'de> Deserialize<'de> for RootId {
     }
 }
 
-/// Caller: a root's name is empty or too long.
+/// Caller: a root id is empty or too long.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("root id has {0} bytes, not 1 to {MAX_ROOT_ID_BYTES}")]
 pub struct RootIdError(usize);
 
-/// The longest root id: it is part of a key of the cache, and goes out with every discovery.
+/// Maximum length of a root id. It is part of a cache key and of every discovery request.
 const MAX_ROOT_ID_BYTES: usize = 256;

@@ -1,7 +1,7 @@
-//! What of a thread outlives the process that runs it: its metadata, its selection, its history.
+//! The durable state of a thread: its metadata, its selection and its history.
 //!
-//! Invariant: what is read and written again says the same, also where it is not understood here.
-//! Not here: files. A rollout is text that its owner reads, bounds and writes.
+//! Invariant: reading and writing preserves everything, including unknown members. Not here: files.
+//! A rollout is text that its owner reads, bounds and writes.
 
 #[cfg(test)]
 mod tests;
@@ -16,16 +16,16 @@ use serde_json::{Map, Value, value::RawValue};
 
 use crate::roots::SelectedRoots;
 
-/// The metadata of a thread: what stands at the head of its rollout.
+/// The metadata of a thread, stored in the first line of its rollout.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SessionMeta {
     /// The thread.
     pub id: ThreadId,
     /// The thread that it was forked from.
     pub forked_from_id: Option<ThreadId>,
-    /// What it has selected. Older metadata does not have it: nothing is selected then.
+    /// Selected roots. Absent in older metadata, which means that nothing is selected.
     pub selected_capability_roots: SelectedRoots,
-    /// Every other member, as it was read.
+    /// All other members, unchanged.
     pub others: Map<String, Value>,
 }
 
@@ -40,8 +40,7 @@ impl SessionMeta {
         }
     }
 
-    /// Describes a fork of this thread. It has selected the same roots, and everything else that is
-    /// said of this thread is said of it, too.
+    /// Describes a fork of this thread, with the same selection and all other members.
     pub fn fork(&self, id: ThreadId) -> Self {
         Self {
             id,
@@ -60,7 +59,7 @@ impl Serialize for SessionMeta {
             map.serialize_entry(FORKED_FROM, parent)?;
         }
         for (name, value) in &self.others {
-            // A member that has a field of its own is not written twice.
+            // Skip members that have their own field.
             if !OWN.contains(&name.as_str()) {
                 map.serialize_entry(name, value)?;
             }
@@ -83,7 +82,7 @@ impl<'de> Deserialize<'de> for SessionMeta {
     }
 }
 
-/// Takes a member that may be absent or null.
+/// Removes and deserializes a member that may be absent or null.
 fn take_optional<T, E>(members: &mut Map<String, Value>, name: &str) -> Result<Option<T>, E>
 where
     T: for<'de> Deserialize<'de>,
@@ -106,7 +105,7 @@ where
 const ID: &str = "id";
 const FORKED_FROM: &str = "forked_from_id";
 const SELECTED: &str = "selected_capability_roots";
-/// The members that have a field of their own.
+/// Members that have their own field.
 const OWN: [&str; 3] = [ID, FORKED_FROM, SELECTED];
 
 /// Names a thread: 1 to 256 bytes.
@@ -114,7 +113,7 @@ const OWN: [&str; 3] = [ID, FORKED_FROM, SELECTED];
 pub struct ThreadId(Box<str>);
 
 impl ThreadId {
-    /// Takes a name.
+    /// Validates an id.
     pub fn new(text: &str) -> Result<Self, ThreadIdError> {
         if text.is_empty() || text.len() > MAX_THREAD_ID_BYTES {
             return Err(ThreadIdError(text.len()));
@@ -141,12 +140,12 @@ impl<'de> Deserialize<'de> for ThreadId {
     }
 }
 
-/// Caller: a thread's name is empty or too long.
+/// Caller: a thread id is empty or too long.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("thread id has {0} bytes, not 1 to {MAX_THREAD_ID_BYTES}")]
 pub struct ThreadIdError(usize);
 
-/// The longest thread id: names are UUIDs, and some room beside.
+/// Maximum length of a thread id. Ids are usually UUIDs.
 const MAX_THREAD_ID_BYTES: usize = 256;
 
 /// A thread as it is persisted.
@@ -154,14 +153,14 @@ const MAX_THREAD_ID_BYTES: usize = 256;
 pub struct Rollout {
     /// Its metadata.
     pub meta: SessionMeta,
-    /// Its history. What an item says is not looked at.
+    /// Its history. The contents of the items are opaque.
     pub items: Vec<RolloutItem>,
-    /// What else stands in the line of the metadata, such as the time of writing.
+    /// Other members of the first line, such as the timestamp.
     head: Map<String, Value>,
 }
 
 impl Rollout {
-    /// Begins the history of a thread.
+    /// Creates a rollout without history.
     pub fn new(meta: SessionMeta) -> Self {
         Self {
             meta,
@@ -170,8 +169,8 @@ impl Rollout {
         }
     }
 
-    /// Reads a rollout. The first line that is not blank must be the metadata; a later line that is
-    /// no JSON object is left out and told, as a crash can leave half a line behind.
+    /// Parses a rollout. The first line that is not blank must hold the metadata. Later lines that
+    /// are not JSON objects are skipped and reported, because a crash can leave half a line behind.
     pub fn read(text: &str) -> Result<RolloutReadOutcome, RolloutError> {
         let mut lines = (1..)
             .zip(text.lines())
@@ -203,7 +202,7 @@ impl Rollout {
         Ok(read)
     }
 
-    /// Writes the rollout, each line with its end.
+    /// Writes the rollout, one item per line.
     pub fn write(&self) -> Result<String, serde_json::Error> {
         let line = MetaLine {
             kind: SESSION_META,
@@ -215,14 +214,14 @@ impl Rollout {
         }
         let mut text = serde_json::to_string(&head)?;
         for item in &self.items {
-            // Writing to text does not fail.
+            // Writing to a string cannot fail.
             write!(text, "\n{}", item.as_str()).ok();
         }
         text.push('\n');
         Ok(text)
     }
 
-    /// Forks the thread: the same selection, and as much of the history as `history` says.
+    /// Forks the thread with the same selection and the given part of its history.
     #[must_use]
     pub fn fork(&self, id: ThreadId, history: ForkHistory) -> Self {
         let skipped = match history {
@@ -237,28 +236,28 @@ impl Rollout {
     }
 }
 
-/// How much of the history a fork begins with.
+/// The part of the history that a fork starts with.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ForkHistory {
     /// Everything.
     All,
-    /// So many of the last items.
+    /// The last items, up to this number.
     Last(usize),
 }
 
-/// One item of a history: the text of a JSON object, kept as it was written, in one line.
+/// One item of a history: the text of a JSON object on one line, unchanged.
 #[derive(Clone, Debug)]
 pub struct RolloutItem(Box<RawValue>);
 
 impl RolloutItem {
-    /// Takes one line.
+    /// Parses one line.
     pub fn parse(line: &str) -> Result<Self, LineError> {
         let line = line.trim();
         if line.contains(['\n', '\r']) {
-            return Err(LineError::Json("it has more than one line".to_owned()));
+            return Err(LineError::Json("more than one line".to_owned()));
         }
         if !line.starts_with('{') {
-            return Err(LineError::Json("it is no object".to_owned()));
+            return Err(LineError::Json("expected `{`".to_owned()));
         }
         serde_json::from_str(line)
             .map(Self)
@@ -271,53 +270,53 @@ impl RolloutItem {
     }
 }
 
-/// A rollout, and what of it could not be read.
+/// A rollout, and its invalid lines.
 #[derive(Clone, Debug)]
 pub struct RolloutReadOutcome {
     /// The rollout.
     pub rollout: Rollout,
-    /// The lines that were left out, in their order.
+    /// The skipped lines, in order.
     pub broken: Vec<InvalidLine>,
 }
 
-/// A line that could not be read.
+/// A line that could not be parsed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("line {number}: {error}")]
 pub struct InvalidLine {
-    /// Its number, from one on.
+    /// Line number, starting at 1.
     pub number: usize,
-    /// What is wrong with it.
+    /// The cause.
     pub error: LineError,
 }
 
-/// What is wrong with a line.
+/// Why a line is invalid.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineError {
-    /// Host: it is no JSON object.
-    #[error("no JSON object: {0}")]
+    /// Host: the line is not a JSON object.
+    #[error("not a JSON object: {0}")]
     Json(String),
-    /// Host: it is not metadata.
+    /// Host: the line is not metadata.
     #[error("`type` is not `{SESSION_META}`")]
     NotMeta,
-    /// Host: the metadata cannot be read.
+    /// Host: the metadata is invalid.
     #[error("metadata: {0}")]
     Meta(String),
 }
 
-/// Why a rollout cannot be read.
+/// Why a rollout cannot be parsed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RolloutError {
-    /// Host: nothing is in it.
+    /// Host: the rollout is empty.
     #[error("the rollout is empty")]
     Empty,
-    /// Host: it does not begin with the metadata of a thread.
+    /// Host: the rollout does not start with metadata.
     #[error("the rollout has no metadata: {0}")]
     Head(InvalidLine),
 }
 
-/// The line of the metadata.
+/// The first line of a rollout.
 #[derive(Serialize)]
 struct MetaLine<'a> {
     #[serde(rename = "type")]
@@ -325,5 +324,5 @@ struct MetaLine<'a> {
     payload: &'a SessionMeta,
 }
 
-/// The kind of the first line.
+/// The type of the first line.
 const SESSION_META: &str = "session_meta";

@@ -1,19 +1,20 @@
-//! The head of a `SKILL.md`. A small part of YAML, read tolerantly: what is not understood is left out.
+//! The front matter of a `SKILL.md`: a small subset of YAML, parsed leniently. Unknown syntax is
+//! skipped.
 
 use std::iter::Peekable;
 
-/// What the head of a `SKILL.md` says of the skill.
+/// Fields of the front matter of a `SKILL.md`.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct FrontMatter {
     /// Its name.
     pub name: Option<String>,
-    /// What it is for.
+    /// Its description.
     pub description: Option<String>,
 }
 
 impl FrontMatter {
-    /// Reads `name` and `description` from the lines between the first two `---`. Understands plain,
-    /// quoted, folded and literal text; without such lines nothing is known.
+    /// Parses `name` and `description` from the lines between the first two `---`. Supports plain,
+    /// quoted, folded and literal scalars. Both are absent without front matter.
     pub fn read(text: &str) -> Self {
         let mut found = Self::default();
         let Some(head) = front_matter_block(text) else {
@@ -38,7 +39,7 @@ impl FrontMatter {
     }
 }
 
-/// Returns what stands between the first line, which is `---`, and the next such line.
+/// Returns the lines between a leading `---` line and the next one.
 fn front_matter_block(text: &str) -> Option<&str> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (first, rest) = text.split_once('\n')?;
@@ -66,7 +67,7 @@ fn top_level(line: &str) -> Option<(&str, &str)> {
     is_mapping.then_some((key, value.trim()))
 }
 
-/// Reads a value that may go on in the indented lines that follow.
+/// Parses a value that may continue on the following indented lines.
 fn scalar<'a>(value: &str, lines: &mut Peekable<impl Iterator<Item = &'a str>>) -> String {
     let mut more = Vec::new();
     while let Some(line) = lines.next_if(|line| is_continuation(line)) {
@@ -95,13 +96,13 @@ fn join_lines(first: &str, more: &[&str]) -> String {
     words.join(" ")
 }
 
-/// Reads a block, whose lines are joined by `between`.
+/// Parses a block scalar and joins its lines with `between`.
 fn block(lines: &[&str], between: &str) -> String {
     let lines: Vec<&str> = lines.iter().map(|line| line.trim()).collect();
     lines.join(between).trim().to_owned()
 }
 
-/// Reads up to the closing quote.
+/// Parses up to the closing quote.
 fn quoted(text: &str, quote: char) -> String {
     let mut value = String::new();
     let mut chars = text.chars().peekable();
@@ -124,7 +125,7 @@ fn quoted(text: &str, quote: char) -> String {
     value.trim().to_owned()
 }
 
-/// Reads up to a comment.
+/// Parses up to a comment.
 fn plain(text: &str) -> String {
     let end = text.find(" #").unwrap_or(text.len());
     let text = text.get(..end).unwrap_or(text);
@@ -134,7 +135,7 @@ fn plain(text: &str) -> String {
     text.trim().to_owned()
 }
 
-/// The line before and after the head.
+/// Delimits the front matter.
 const FENCE: &str = "---";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What is remembered of a root: enough to tell a model what there is, and where.
+//! The cached metadata of a root: enough to show a model which capabilities exist, and where.
 
 use std::sync::Arc;
 
@@ -10,23 +10,23 @@ use serde_json::Value;
 
 use super::front_matter::FrontMatter;
 
-/// What lies below a root, without the instructions of its skills: those are read when they are used.
+/// Capabilities below a root. Excludes the instructions of skills, which are read on use.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct RootCapabilities {
-    /// The plugin that the root is, if it is one.
+    /// The plugin, if the root is one.
     pub plugin: Option<Arc<PluginMetadata>>,
     /// Skills, ordered by the URI of their instructions.
     pub skills: Vec<Arc<SkillMetadata>>,
-    /// What was left out, for people.
+    /// Warnings about skipped files, for people.
     pub warnings: Vec<String>,
 }
 
 /// A plugin.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PluginMetadata {
-    /// Its name: what its manifest says, or the name of its directory.
+    /// Name from the manifest, or the directory name.
     pub name: String,
-    /// What it is for, if its manifest says so.
+    /// Description from the manifest.
     pub description: Option<String>,
     /// Its directory.
     pub path: PathUri,
@@ -37,9 +37,9 @@ pub struct PluginMetadata {
 /// A skill.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SkillMetadata {
-    /// Its name: what its head says, or the name of its directory. At most 128 characters.
+    /// Name from the front matter, or the directory name. At most 128 characters.
     pub name: String,
-    /// What it is for; empty if it does not say. At most 1024 characters.
+    /// Description, empty if absent. At most 1024 characters.
     pub description: String,
     /// Its `SKILL.md`.
     pub path: PathUri,
@@ -50,7 +50,7 @@ pub struct SkillMetadata {
 }
 
 impl SkillMetadata {
-    /// Returns its name among those of other plugins: `<plugin>:<skill>`, or its name.
+    /// Returns the name qualified by its plugin, `<plugin>:<skill>`, or the plain name.
     pub fn qualified_name(&self) -> String {
         self.namespace.as_ref().map_or_else(
             || self.name.clone(),
@@ -60,7 +60,7 @@ impl SkillMetadata {
 }
 
 impl RootCapabilities {
-    /// Keeps of a discovered root what a step needs.
+    /// Extracts the metadata of a discovered root.
     pub(super) fn from_discovered(root: DiscoveredRoot) -> Self {
         let namespaces: Vec<PluginNamespace> = root
             .namespace_manifests
@@ -78,7 +78,7 @@ impl RootCapabilities {
         }
     }
 
-    /// Returns about how much memory it takes.
+    /// Returns the approximate memory size.
     pub(super) fn bytes(&self) -> usize {
         let plugin = self.plugin.as_ref().map_or(0, |plugin| plugin.bytes());
         let skills: usize = self.skills.iter().map(|skill| skill.bytes()).sum();
@@ -142,7 +142,7 @@ impl SkillMetadata {
     }
 }
 
-/// A plugin that gives the skills below its directory their first name.
+/// A plugin that qualifies the names of the skills below its directory.
 #[derive(Debug)]
 struct PluginNamespace {
     root: PathUri,
@@ -150,7 +150,7 @@ struct PluginNamespace {
 }
 
 impl PluginNamespace {
-    /// Takes a manifest, which lies in a hidden directory of the plugin's.
+    /// Derives the namespace from a manifest, which lies in a hidden directory of the plugin.
     fn from_manifest(manifest: &CapabilityFile) -> Option<Self> {
         let root = manifest.path.parent()?.parent()?;
         let name = PluginManifest::read(&manifest.contents).name;
@@ -159,7 +159,7 @@ impl PluginNamespace {
     }
 }
 
-/// What is read of a plugin's manifest.
+/// Fields of a plugin's manifest.
 #[derive(Debug, Default)]
 struct PluginManifest {
     name: Option<String>,
@@ -167,7 +167,7 @@ struct PluginManifest {
 }
 
 impl PluginManifest {
-    /// Reads a manifest. One that is no JSON object says nothing.
+    /// Parses a manifest. Invalid JSON yields no fields.
     fn read(text: &str) -> Self {
         let value: Value = serde_json::from_str(text).unwrap_or_default();
         let member = |name: &str, max_chars| {
@@ -181,13 +181,13 @@ impl PluginManifest {
     }
 }
 
-/// Returns the last name of a path, as text.
+/// Returns the last component of a path as text.
 fn directory_name(path: &PathUri) -> String {
     let name = path.file_name().unwrap_or_default();
     truncate(String::from_utf8_lossy(&name).into_owned(), MAX_NAME_CHARS)
 }
 
-/// Shortens a text.
+/// Truncates a text to a number of characters.
 fn truncate(mut text: String, max_chars: usize) -> String {
     if let Some((end, _)) = text.char_indices().nth(max_chars) {
         text.truncate(end);
@@ -199,11 +199,11 @@ fn file_bytes(file: &CapabilityFile) -> usize {
     ITEM_BYTES + file.path.as_str().len() + file.contents.len()
 }
 
-/// The longest name that is kept: it stands in every prompt.
+/// Maximum length of a name, because it appears in every prompt.
 const MAX_NAME_CHARS: usize = 128;
-/// The longest description that is kept: it stands in every prompt.
+/// Maximum length of a description, because it appears in every prompt.
 const MAX_DESCRIPTION_CHARS: usize = 1024;
-/// What one item counts beside its text.
+/// Overhead of one item beside its text.
 const ITEM_BYTES: usize = 128;
 
 #[cfg(test)]

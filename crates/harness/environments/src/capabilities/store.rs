@@ -1,4 +1,4 @@
-//! What is known of roots, and what is being discovered. Bounded: the least recently used goes.
+//! Cached roots and discoveries in progress. Bounded: evicts the least recently used root.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,15 +11,15 @@ use crate::{
     roots::{ResolvedRoot, RootId},
 };
 
-/// Roots that are remembered: eight threads with as many as one may select.
+/// Maximum number of cached roots: eight threads with the maximum selection each.
 pub const MAX_CACHED_ROOTS: usize = 1024;
-/// What they may take, all together.
+/// Maximum total size of the cached roots.
 pub const MAX_CACHED_BYTES: usize = 64 << 20;
 
-/// A discovery that several steps can wait for. It runs as long as one of them does.
+/// A discovery that several steps can await. It runs while at least one of them does.
 pub(super) type SharedDiscovery = Shared<BoxFuture<'static, Arc<DiscoveryResults>>>;
 
-/// What identifies a root for good. No handle is part of it.
+/// Permanent identity of a root. Independent of handles.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct RootKey {
     pub(super) environment: EnvironmentId,
@@ -37,19 +37,19 @@ impl From<&ResolvedRoot> for RootKey {
     }
 }
 
-/// All that is known, and being discovered.
+/// Cached roots and discoveries in progress.
 #[derive(Debug, Default)]
 pub(super) struct CapabilityStore {
     cached: BTreeMap<RootKey, CachedRoot>,
-    /// The keys of `known` by their last use, the oldest first.
+    /// The keys of `cached` by last use, oldest first.
     by_use: BTreeMap<u64, RootKey>,
-    /// Discoveries under way; those that nobody waits for any more are gone.
+    /// Discoveries in progress. The weak references die with the last waiting step.
     in_progress: BTreeMap<RootKey, WeakShared<BoxFuture<'static, Arc<DiscoveryResults>>>>,
     uses: u64,
     bytes: usize,
 }
 
-/// One root that is known.
+/// A cached root.
 #[derive(Debug)]
 struct CachedRoot {
     found: Arc<RootCapabilities>,
@@ -58,7 +58,7 @@ struct CachedRoot {
 }
 
 impl CapabilityStore {
-    /// Returns what is known of a root, which counts as a use.
+    /// Returns a cached root and records the use.
     pub(super) fn cached(&mut self, key: &RootKey) -> Option<Arc<RootCapabilities>> {
         let cached = self.cached.get_mut(key)?;
         self.uses += 1;
@@ -68,14 +68,14 @@ impl CapabilityStore {
         Some(Arc::clone(&cached.found))
     }
 
-    /// Returns the discovery of a root that is under way, if there is one.
+    /// Returns the discovery of a root, if one is in progress.
     pub(super) fn in_progress(&self, key: &RootKey) -> Option<SharedDiscovery> {
         self.in_progress.get(key)?.upgrade()
     }
 
-    /// Records a discovery that begins.
+    /// Records a started discovery.
     pub(super) fn begin(&mut self, keys: &[RootKey], discovery: &SharedDiscovery) {
-        // Each that is left is waited for by a step: there are no more than the steps ask for.
+        // Every remaining discovery has a waiting step, so their number is bounded by the steps.
         self.in_progress.retain(|_, weak| weak.upgrade().is_some());
         for key in keys {
             if let Some(weak) = discovery.downgrade() {
@@ -84,7 +84,7 @@ impl CapabilityStore {
         }
     }
 
-    /// Records what a discovery came to. Failures are not remembered.
+    /// Records the result of a discovery. Failures are not cached.
     pub(super) fn record(&mut self, discovered: &DiscoveryResults) {
         for (key, found) in discovered {
             self.in_progress.remove(key);
@@ -94,7 +94,7 @@ impl CapabilityStore {
         }
     }
 
-    /// Returns how many roots are known, and about how many bytes they take.
+    /// Returns the number of cached roots and their approximate size in bytes.
     #[cfg(test)]
     pub(super) fn size(&self) -> (usize, usize) {
         (self.cached.len(), self.bytes)

@@ -51,7 +51,7 @@ pub(super) fn empty(name: &str) -> DiscoveredRoot {
     }
 }
 
-/// Puts roots with one skill each on a shelf.
+/// Adds roots with one skill each to a catalog.
 fn fill(catalog: &FakeCatalog, names: &[&str]) {
     for name in names {
         catalog.put(uri(&format!("/roots/{name}")), Ok(with_skill(name)));
@@ -105,7 +105,7 @@ async fn replaced_handle_reuses_cached_capabilities() {
     assert_eq!(skills(&seen), ["tidy"]);
     assert_eq!(label(&seen.skills[0].root.environment), "A");
 
-    // While the fresh handle starts, the skill is not shown, and stays known.
+    // While the new handle starts, the skill is unavailable but stays cached.
     let source = ControlledSource::new();
     manager
         .replace(id("worker"), source.clone(), Start::Eager)
@@ -138,7 +138,7 @@ async fn step_sees_only_its_own_roots_in_order() {
     };
     let cache = CapabilityCache::default();
     assert_eq!(skills(&within(cache.project(&both)).await), ["c", "a", "b"]);
-    assert_eq!(catalog.calls(), 2, "one question for each environment");
+    assert_eq!(catalog.calls(), 2, "one request per environment");
     assert_eq!(catalog.requested_roots(), 3);
     let near_only = step(&["b", "c"], "near", &near);
     assert_eq!(skills(&within(cache.project(&near_only)).await), ["b", "c"]);
@@ -249,7 +249,7 @@ async fn discovery_failure_is_reported_and_not_cached() {
     let cache = CapabilityCache::default();
     let roots = step(&["bad", "good"], "worker", &worker);
     let seen = within(cache.project(&roots)).await;
-    assert_eq!(skills(&seen), ["good"], "one root's problem is its own");
+    assert_eq!(skills(&seen), ["good"], "other roots are not affected");
     assert_eq!(seen.warnings[0].text, "too large");
     let [failed] = seen.failed.as_slice() else {
         panic!("{:?}", seen.failed);

@@ -1,16 +1,16 @@
-//! The name of an environment.
+//! The id of an environment.
 
 use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// Names one logical executor, for good: 1 to 64 ASCII letters, digits, `_` or `-`. Never `none`,
-/// which stands for having no environment.
+/// Permanently names one logical executor: 1 to 64 ASCII letters, digits, `_` or `-`. Never `none`,
+/// which stands for the absence of an environment.
 #[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct EnvironmentId(Arc<str>);
 
 impl EnvironmentId {
-    /// Takes any id, also the one of the local environment.
+    /// Parses any id, including `local`.
     pub fn parse(text: &str) -> Result<Self, EnvironmentIdError> {
         if text == NONE {
             return Err(EnvironmentIdError::Reserved(NONE));
@@ -25,7 +25,7 @@ impl EnvironmentId {
         Ok(Self(text.into()))
     }
 
-    /// Takes an id that a person chose for an environment of theirs: `local` is not one.
+    /// Parses an id of a user-defined environment. Rejects `local`.
     pub fn chosen(text: &str) -> Result<Self, EnvironmentIdError> {
         let id = Self::parse(text)?;
         if id.is_local() {
@@ -39,12 +39,12 @@ impl EnvironmentId {
         Self(LOCAL.into())
     }
 
-    /// Returns the id of the environment on the one server that a setting names.
+    /// Returns the id of the environment on the single configured server.
     pub fn remote() -> Self {
         Self(REMOTE.into())
     }
 
-    /// Tells whether it is the id of the environment on this machine.
+    /// Returns whether this is the id of the environment on this machine.
     pub fn is_local(&self) -> bool {
         &*self.0 == LOCAL
     }
@@ -82,28 +82,28 @@ impl<'de> Deserialize<'de> for EnvironmentId {
     }
 }
 
-/// Caller: why a text is not the id of an environment.
+/// Caller: why a text is not a valid environment id.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentIdError {
-    /// It is empty or too long.
+    /// The id is empty or too long.
     #[error("environment id has {0} bytes, not 1 to {MAX_BYTES}")]
     Length(usize),
-    /// It holds something else than letters, digits, `_` and `-`.
+    /// The id contains a character other than letters, digits, `_` and `-`.
     #[error("environment id holds {0:?}: only letters, digits, `_` and `-` are allowed")]
     Character(char),
-    /// The word means something else.
+    /// The id is reserved.
     #[error("environment id `{0}` is reserved")]
     Reserved(&'static str),
 }
 
-/// The longest id: as the stock client.
+/// Maximum length, as in the stock client.
 const MAX_BYTES: usize = 64;
 /// The environment on this machine.
 const LOCAL: &str = "local";
-/// The environment on the only server.
+/// The environment on the single configured server.
 const REMOTE: &str = "remote";
-/// No environment.
+/// The absence of an environment.
 const NONE: &str = "none";
 
 #[cfg(test)]

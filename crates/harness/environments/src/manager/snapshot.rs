@@ -6,10 +6,10 @@ use exec_env::environment::Environment;
 
 use super::{environment_id::EnvironmentId, source::OpenError};
 
-/// The environments of one model step, as they were at one moment: each that was ready with the very
-/// handle that was ready. It stays as it is, whatever the manager does.
+/// The environments of one model step, captured together: each ready environment with the handle
+/// that was ready. Immutable: later changes do not affect it.
 ///
-/// Environments that nobody has started and those that do not exist are not in it.
+/// Excludes environments that were not started and those that do not exist.
 #[derive(Clone, Debug, Default)]
 pub struct EnvironmentSnapshot {
     environments: BTreeMap<EnvironmentId, Option<Arc<Environment>>>,
@@ -17,23 +17,22 @@ pub struct EnvironmentSnapshot {
 }
 
 impl EnvironmentSnapshot {
-    /// Adds one that is ready.
+    /// Adds a ready environment.
     pub(super) fn record_ready(&mut self, id: EnvironmentId, handle: Arc<Environment>) {
         self.environments.insert(id, Some(handle));
     }
 
-    /// Adds one that is starting.
+    /// Adds a starting environment.
     pub(super) fn record_starting(&mut self, id: EnvironmentId) {
         self.environments.insert(id, None);
     }
 
-    /// Adds one that failed.
+    /// Adds a failed environment.
     pub(super) fn record_failed(&mut self, id: EnvironmentId, error: Arc<OpenError>) {
         self.failed.insert(id, error);
     }
 
-    /// Returns what was captured: `Some(handle)` for a ready environment, `None` for one that was
-    /// starting, in the order of their ids.
+    /// Returns the captured environments sorted by id: `Some(handle)` if ready, `None` if starting.
     pub fn environments(
         &self,
     ) -> impl Iterator<Item = (&EnvironmentId, Option<&Arc<Environment>>)> {
@@ -47,26 +46,26 @@ impl EnvironmentSnapshot {
         self.environments.get(id)?.as_ref()
     }
 
-    /// Tells whether the environment was starting.
+    /// Returns whether the environment was starting.
     pub fn is_starting(&self, id: &EnvironmentId) -> bool {
         self.environments.get(id).is_some_and(Option::is_none)
     }
 
-    /// Returns why the environment had failed, if it had.
+    /// Returns the error, if the environment had failed.
     pub fn failure(&self, id: &EnvironmentId) -> Option<&Arc<OpenError>> {
         self.failed.get(id)
     }
 }
 
-/// How far an environment was when the manager was asked.
+/// State of an environment.
 #[derive(Clone, Debug)]
 pub enum EnvironmentState {
-    /// Nobody has asked for it.
+    /// Not requested yet.
     NotStarted,
-    /// It is being opened.
+    /// Being opened.
     Starting,
-    /// It can be used, through this handle.
+    /// Ready for use through this handle.
     Ready(Arc<Environment>),
-    /// Opening it failed. It is tried again when somebody asks for it.
+    /// Failed to open. The next request retries it.
     Failed(Arc<OpenError>),
 }

@@ -1,4 +1,4 @@
-//! Where an environment comes from.
+//! Sources of environments.
 
 use std::{error::Error, fmt, io};
 
@@ -7,22 +7,22 @@ use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use exec_env::{disconnect::Disconnect, environment::Environment};
 
-/// Opens an environment: at once, if it is on this machine, or by connecting to another one.
+/// Opens an environment: immediately if it is local, or by connecting to a server.
 pub trait EnvironmentSource: fmt::Debug + Send + Sync {
-    /// Opens it. Called again after a failure, and never twice at the same time by one manager.
+    /// Opens the environment. Called again after a failure, and never concurrently by one manager.
     ///
-    /// The manager sets no time limit, because only the source knows what takes how long: a source
-    /// bounds its own connecting and its own handshake. Dropping the future leaves nothing running.
+    /// The manager sets no time limit, because only the source knows how long its steps take: a
+    /// source applies its own connect and handshake timeouts. Dropping the future leaves nothing
+    /// running.
     fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>>;
 
-    /// Returns the environment, if it is there without opening anything. It is then ready as soon as
-    /// the manager has it.
+    /// Returns the environment if it is already open. It is then ready as soon as it is inserted.
     fn already_open(&self) -> Option<Environment> {
         None
     }
 }
 
-/// An environment that exists is its own source: the one on this machine, or an embedder's.
+/// An existing environment is its own source: the local one, or an embedder's.
 impl EnvironmentSource for Environment {
     fn open(&self) -> BoxFuture<'static, Result<Self, OpenError>> {
         ready(Ok(self.clone())).boxed()
@@ -33,12 +33,12 @@ impl EnvironmentSource for Environment {
     }
 }
 
-/// When a source is first opened.
+/// When the manager first opens a source.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Start {
-    /// As soon as the manager has it.
+    /// When it is inserted.
     Eager,
-    /// When somebody asks for it.
+    /// When it is requested.
     Lazy,
 }
 
@@ -46,31 +46,31 @@ pub enum Start {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Caller: it is described in a way that cannot be.
+    /// Caller: the configuration is invalid.
     #[error("{0}")]
     Configuration(String),
-    /// Host: this machine could not do what leads to it.
+    /// Host: a local step failed.
     #[error("{context}")]
     Host {
-        /// Which step failed, and on what.
+        /// The failed step and its object.
         context: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Transport: no connection came about.
-    #[error("no connection to the exec-server")]
+    /// Transport: the connection could not be opened.
+    #[error("failed to connect to the exec-server")]
     Connect(#[source] Box<dyn Error + Send + Sync>),
-    /// Peer: the remote end refused.
+    /// Peer: the server returned an error.
     #[error(transparent)]
     Remote(RpcError),
-    /// Transport: the remote end is gone.
+    /// Transport: the session is lost.
     #[error(transparent)]
     Disconnected(#[from] Disconnect),
     /// A bug: the source panicked.
     #[error("opening the environment panicked")]
     Panicked,
-    /// Host: the runtime ended before it was open.
-    #[error("the runtime ended while the environment was starting")]
+    /// Host: the runtime shut down before the environment was open.
+    #[error("the runtime shut down while the environment was starting")]
     Cancelled,
 }

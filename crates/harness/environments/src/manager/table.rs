@@ -1,5 +1,5 @@
-//! The environments and how far each is: what is decided under the lock. Nothing waits here, and no
-//! handle is dropped here: what a handle does when it is dropped is not known.
+//! The state of all environments, and the decisions that are made under the lock. Nothing here
+//! blocks or drops a handle, because dropping a handle may run arbitrary code.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -13,14 +13,13 @@ use super::{
     source::{EnvironmentSource, OpenError},
 };
 
-/// Environments of one manager: each may hold a connection or a child process.
+/// Maximum number of environments of one manager. Each may hold a connection or a child process.
 pub const MAX_ENVIRONMENTS: usize = 256;
 
-/// How long after a failure an environment is left alone by steps that would merely like to have it.
-/// Who asks for it by name is not held back.
+/// Delay before a step retries a failed environment. Explicit requests retry immediately.
 pub const RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// What a start comes to.
+/// Outcome of a start.
 pub(super) type StartOutcome = Result<Arc<Environment>, Arc<OpenError>>;
 
 /// All environments of a manager.
@@ -32,7 +31,7 @@ pub(super) struct EnvironmentTable {
     is_shut_down: bool,
 }
 
-/// What is under one id.
+/// An environment and its source.
 #[derive(Debug)]
 pub(super) struct EnvironmentEntry {
     source: Arc<dyn EnvironmentSource>,
@@ -40,14 +39,14 @@ pub(super) struct EnvironmentEntry {
 }
 
 impl EnvironmentEntry {
-    /// Takes a source, and what it has at hand.
+    /// Creates an entry, which is ready if the source is already open.
     pub(super) fn new(source: Arc<dyn EnvironmentSource>) -> Self {
         let already_open = source.already_open().map(Arc::new);
         let state = already_open.map_or(StartState::NotStarted, StartState::Ready);
         Self { source, state }
     }
 
-    /// Returns the task that is opening it, if one is.
+    /// Returns the task that is opening the environment, if any.
     pub(super) fn task(&self) -> Option<&AbortHandle> {
         match &self.state {
             StartState::Starting(in_progress) => in_progress.task.as_ref(),
@@ -56,7 +55,7 @@ impl EnvironmentEntry {
     }
 }
 
-/// How far one is.
+/// Progress of a start.
 #[derive(Debug)]
 enum StartState {
     NotStarted,
@@ -68,21 +67,21 @@ enum StartState {
     },
 }
 
-/// A start that is under way.
+/// A start in progress.
 #[derive(Debug)]
 struct StartInProgress {
     start: StartNumber,
-    /// Tells those who wait. Whoever takes the start away drops it, and they look again.
+    /// Notifies waiters. Aborting the start drops it, and waiters look up the replacement.
     outcome: watch::Sender<Option<StartOutcome>>,
-    /// Absent for the moment between deciding and spawning.
+    /// Absent between the decision to start and the spawn of the task.
     task: Option<AbortHandle>,
 }
 
-/// Numbers the starts of a manager. One is given once, so that a start knows whether it is current.
+/// Numbers the starts of a manager uniquely, so that a start can detect whether it is current.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct StartNumber(u64);
 
-/// A start that was decided and has to be spawned.
+/// A start that must be spawned.
 #[derive(Debug)]
 pub(super) struct PendingStart {
     pub(super) id: EnvironmentId,
@@ -90,37 +89,37 @@ pub(super) struct PendingStart {
     pub(super) source: Arc<dyn EnvironmentSource>,
 }
 
-/// Who asks for an environment.
+/// The origin of a request for an environment.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Requester {
-    /// Somebody who needs it: a failure is tried again at once.
+    /// An explicit request, which retries a failed start immediately.
     Caller,
-    /// A step that would use it: a failure is tried again after [`RETRY_AFTER`].
+    /// A step that would use the environment, which retries a failed start after [`RETRY_AFTER`].
     Step {
-        /// When.
+        /// Current time.
         now: Instant,
     },
 }
 
-/// What is there for whoever asks.
+/// Result of a lookup.
 #[derive(Debug)]
 pub(super) enum EnvironmentLookup {
-    /// Nothing.
+    /// The environment does not exist.
     Missing,
     /// The manager has been shut down.
     ShutDown,
     /// The handle.
     Ready(Arc<Environment>),
-    /// A start that others began.
+    /// A start is in progress.
     Starting(watch::Receiver<Option<StartOutcome>>),
-    /// A start that has to be spawned.
+    /// A start must be spawned.
     NeedsStart(PendingStart, watch::Receiver<Option<StartOutcome>>),
-    /// A failure that is not tried again yet.
+    /// The start failed recently and is not retried yet.
     Failed(Arc<OpenError>),
 }
 
 impl EnvironmentTable {
-    /// Tells whether an entry may be put under an id that is free.
+    /// Checks that the id is unused and the table accepts insertions.
     pub(super) fn check_free(&self, id: &EnvironmentId) -> Result<(), InsertError> {
         if self.entries.contains_key(id) {
             return Err(InsertError::InUse(id.clone()));
@@ -128,7 +127,7 @@ impl EnvironmentTable {
         self.check_capacity(id)
     }
 
-    /// Tells whether an entry may be put under an id.
+    /// Checks that the table accepts this id.
     pub(super) fn check_capacity(&self, id: &EnvironmentId) -> Result<(), InsertError> {
         if self.is_shut_down {
             return Err(InsertError::ShutDown);
@@ -139,7 +138,7 @@ impl EnvironmentTable {
         Ok(())
     }
 
-    /// Puts an entry under an id. Returns what was there.
+    /// Inserts an entry and returns the replaced one.
     pub(super) fn insert_entry(
         &mut self,
         id: EnvironmentId,
@@ -148,7 +147,7 @@ impl EnvironmentTable {
         self.entries.insert(id, entry)
     }
 
-    /// Takes an environment away. The default of that name is none then.
+    /// Removes an environment. Clears the default if it was this one.
     pub(super) fn remove(&mut self, id: &EnvironmentId) -> Option<EnvironmentEntry> {
         if self.default.as_ref() == Some(id) {
             self.default = None;
@@ -156,7 +155,7 @@ impl EnvironmentTable {
         self.entries.remove(id)
     }
 
-    /// Sets the default; returns whether that environment exists.
+    /// Sets the default and returns whether that environment exists.
     pub(super) fn set_default(&mut self, id: Option<EnvironmentId>) -> bool {
         let exists = id.as_ref().is_none_or(|id| self.entries.contains_key(id));
         if exists {
@@ -165,14 +164,14 @@ impl EnvironmentTable {
         exists
     }
 
-    /// Takes everything away, and nothing in any more.
+    /// Removes everything and rejects insertions from then on.
     pub(super) fn shut_down(&mut self) -> BTreeMap<EnvironmentId, EnvironmentEntry> {
         self.is_shut_down = true;
         self.default = None;
         std::mem::take(&mut self.entries)
     }
 
-    /// Finds an environment for `asker`, and decides on a start if it takes one.
+    /// Looks up an environment, and prepares a start if one is needed.
     pub(super) fn find(&mut self, id: &EnvironmentId, requester: Requester) -> EnvironmentLookup {
         if self.is_shut_down {
             return EnvironmentLookup::ShutDown;
@@ -209,7 +208,7 @@ impl EnvironmentTable {
         EnvironmentLookup::NeedsStart(pending, outcome)
     }
 
-    /// Records the task of a start. Gives it back if the start is not current any more.
+    /// Records the task of a start. Returns it if the start was superseded.
     pub(super) fn record_task(
         &mut self,
         id: &EnvironmentId,
@@ -222,7 +221,7 @@ impl EnvironmentTable {
         in_progress.task.replace(task)
     }
 
-    /// Records what a start came to. Returns who has to be told, if it is the current one.
+    /// Records the outcome of a start. Returns the channel to notify if the start is current.
     pub(super) fn record_outcome(
         &mut self,
         id: &EnvironmentId,
@@ -249,12 +248,12 @@ impl EnvironmentTable {
         self.default.clone()
     }
 
-    /// Returns all ids, in their order.
+    /// Returns all ids, sorted.
     pub(super) fn ids(&self) -> Vec<EnvironmentId> {
         self.entries.keys().cloned().collect()
     }
 
-    /// Tells how far an environment is.
+    /// Returns the state of an environment.
     pub(super) fn state(&self, id: &EnvironmentId) -> Option<EnvironmentState> {
         Some(match &self.entries.get(id)?.state {
             StartState::NotStarted => EnvironmentState::NotStarted,
@@ -264,7 +263,7 @@ impl EnvironmentTable {
         })
     }
 
-    /// Captures those of `ids` that are ready, starting or failed.
+    /// Captures the environments of `ids` that are ready, starting or failed.
     pub(super) fn snapshot<'a>(
         &self,
         ids: impl IntoIterator<Item = &'a EnvironmentId>,
@@ -286,7 +285,7 @@ impl EnvironmentTable {
         self.snapshot(self.entries.keys())
     }
 
-    /// Returns the standing that a start may change: only while it is the current one.
+    /// Returns the state of an entry if the given start is current.
     fn current_state(&mut self, id: &EnvironmentId, start: StartNumber) -> Option<&mut StartState> {
         let state = &mut self.entries.get_mut(id)?.state;
         match state {

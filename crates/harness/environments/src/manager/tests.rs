@@ -25,7 +25,7 @@ async fn empty_manager_has_no_environment() {
     assert!(manager.ids().is_empty());
     assert!(manager.state(&id("local")).is_none());
     let error = manager.environment(&id("local")).await.unwrap_err();
-    assert_eq!(error.to_string(), "there is no environment `local`");
+    assert_eq!(error.to_string(), "unknown environment `local`");
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn panicking_source_counts_as_failed_and_is_retried() {
     let outcomes = Arc::new(std::sync::Mutex::new(vec![false, true]));
     let source = ScriptedSource(move || {
         let panics = outcomes.lock().unwrap().pop().unwrap();
-        assert!(!panics, "a source that panics");
+        assert!(!panics, "scripted panic");
         async { Ok(environment("a")) }.boxed()
     });
     manager
@@ -250,7 +250,7 @@ async fn waiter_of_a_replaced_start_gets_the_replacement() {
 async fn success_of_a_replaced_start_is_ignored() {
     let manager = manager();
     let fresh = ControlledSource::new();
-    // It is replaced in the very poll in which it is done: too late to be aborted.
+    // The replacement happens in the poll that completes the start: too late to abort it.
     let old = ScriptedSource({
         let (manager, fresh) = (manager.clone(), fresh.clone());
         move || {

@@ -103,12 +103,12 @@ fn manager() -> EnvironmentManager {
     EnvironmentManager::new(Handle::current())
 }
 
-/// Captures all environments, as a turn does, and resolves.
+/// Captures all environments, as a turn does, and resolves the selection.
 fn step(selection: &SelectedRoots, manager: &EnvironmentManager) -> StepRoots {
     resolve(selection, &manager.snapshot(), manager)
 }
 
-/// Returns the names and handles of what resolved.
+/// Returns the ids and handles of the resolved roots.
 fn resolved(step: &StepRoots) -> Vec<(String, String)> {
     let pair = |root: &crate::roots::ResolvedRoot| (root.id.to_string(), label(&root.environment));
     step.resolved.iter().map(pair).collect()
@@ -118,7 +118,7 @@ fn pair(root: &str, handle: &str) -> (String, String) {
     (root.to_owned(), handle.to_owned())
 }
 
-/// Returns the one reason for which something was omitted.
+/// Returns the reason of the only omission.
 fn omission(step: &StepRoots) -> &OmissionReason {
     assert!(step.resolved.is_empty(), "{step:?}");
     let [omitted] = step.omitted.as_slice() else {
@@ -192,7 +192,7 @@ async fn readiness_of_one_handle_is_never_combined_with_another_handle() {
         .replace(id("worker"), b.clone(), Start::Eager)
         .unwrap();
     let b_is_starting = manager.snapshot();
-    // Between capture and resolution B becomes ready. Neither step may take it.
+    // B becomes ready between capture and resolution. Neither step may use it.
     b.finish(Ok(environment("B")));
     within(manager.environment(&id("worker"))).await.unwrap();
     assert_eq!(
@@ -308,7 +308,7 @@ async fn failed_environment_is_omitted_and_retried_after_a_delay() {
         .await
         .unwrap_err();
 
-    // Who asks by name does not wait for that.
+    // An explicit request does not wait for the delay.
     source.finish(Ok(environment("worker")));
     within(manager.environment(&id("worker"))).await.unwrap();
     assert_eq!(resolved(&step(&thread, &manager)), [pair("a", "worker")]);

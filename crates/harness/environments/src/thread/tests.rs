@@ -23,7 +23,7 @@ fn selection() -> SelectedRoots {
     SelectedRoots::new([root("plugin@1", "worker"), root("skills", "local")]).unwrap()
 }
 
-/// Returns a thread with so many items.
+/// Returns a thread with this number of items.
 fn thread(items: usize) -> Rollout {
     let mut rollout = Rollout::new(SessionMeta::new(thread_id("t1"), selection()));
     rollout.items = (0..items)
@@ -36,7 +36,7 @@ fn texts(rollout: &Rollout) -> Vec<&str> {
     rollout.items.iter().map(RolloutItem::as_str).collect()
 }
 
-/// Persists a thread and restores it, which must lose nothing.
+/// Writes and parses a thread, which must be lossless.
 fn restored(rollout: &Rollout) -> Rollout {
     let read = Rollout::read(&rollout.write().unwrap()).unwrap();
     assert_eq!(read.broken, []);
@@ -151,7 +151,7 @@ fn invalid_lines_are_skipped_and_reported_by_number() {
     assert_eq!(numbers, [4, 6, 8]);
     assert_eq!(
         read.broken[1].to_string(),
-        "line 6: no JSON object: it is no object"
+        "line 6: not a JSON object: expected `{`"
     );
     assert_eq!(read.rollout.meta.selected_capability_roots, selection());
 }

@@ -1,4 +1,4 @@
-//! What the cache forgets, and answers that break their promise.
+//! Eviction from the cache, and invalid discovery responses.
 
 use std::sync::Arc;
 
@@ -105,7 +105,7 @@ async fn cache_size_in_bytes_is_limited() {
     );
 }
 
-/// Answers with roots that nobody asked for.
+/// Returns roots that were not requested.
 #[derive(Debug)]
 struct MismatchedCatalog(Vec<DiscoveredRoot>);
 

@@ -1,4 +1,4 @@
-//! Starts that nobody waits for any more, and snapshots that race with replacements.
+//! Aborted starts, and snapshots that race with replacements.
 
 use std::{
     future::pending,
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Opens for ever, and counts how often it is at it.
+/// Never finishes opening, and counts pending opens.
 #[derive(Debug)]
 struct HangingSource(Arc<watch::Sender<usize>>);
 
@@ -47,7 +47,7 @@ impl EnvironmentSource for HangingSource {
     }
 }
 
-/// One that is being opened.
+/// Counts a pending open until dropped.
 struct OpenGuard(Arc<watch::Sender<usize>>);
 
 impl Drop for OpenGuard {
@@ -113,7 +113,7 @@ async fn waiter_is_released_although_the_aborted_start_has_not_ended() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
-    // Nobody drives that runtime: what is spawned there neither runs nor ends.
+    // Nothing drives that runtime: spawned tasks neither run nor end.
     let manager = EnvironmentManager::new(runtime.handle().clone());
     let (source, _) = HangingSource::new();
     manager.insert(id("worker"), source, Start::Eager).unwrap();
@@ -147,7 +147,7 @@ async fn shut_down_releases_waiters_and_rejects_inserts() {
     assert_eq!(refused, Err(InsertError::ShutDown));
 }
 
-/// Asks the manager something when it is dropped.
+/// Calls the manager when dropped.
 #[derive(Debug)]
 struct QueryingSource(EnvironmentManager, mpsc::UnboundedSender<usize>);
 
@@ -170,7 +170,7 @@ async fn rejected_source_may_call_the_manager_when_dropped() {
         .insert(id("worker"), ControlledSource::new(), Start::Lazy)
         .unwrap();
     let (send, mut asked) = mpsc::unbounded_channel();
-    // On threads of their own: who asks under the lock waits for ever.
+    // On separate threads, because a call under the lock would deadlock.
     let refused = |error: InsertError| {
         let (manager, curious) = (
             manager.clone(),
@@ -232,7 +232,7 @@ fn shut_down_runtime_fails_starts_instead_of_hanging() {
     }
 }
 
-/// How often the handle is replaced.
+/// Number of replacements.
 const REPLACEMENTS: usize = 2_000;
 
 #[tokio::test]
@@ -263,7 +263,7 @@ async fn snapshot_handle_was_ready_and_is_never_stale() {
             .replace(id("worker"), Arc::new(source), Start::Eager)
             .unwrap();
         replaced.store(number, Ordering::SeqCst);
-        // Every third one is overtaken while it starts.
+        // Every third start is superseded while it is in progress.
         if number % 3 != 0 {
             within(manager.environment(&id("worker"))).await.unwrap();
         } else {
