@@ -349,7 +349,7 @@ impl ExecServerClient {
         &self.inner.shared
     }
 
-    /// Tells whether the server has our extensions. The stock one has none: it knows no signal but
+    /// Returns whether the server has our extensions. The stock one has none: it knows no signal but
     /// `interrupt`, cannot end a command's input, and replaces no file in one step.
     pub fn has_extensions(&self) -> bool {
         self.server_kind() == ServerKind::Extended

@@ -189,7 +189,7 @@ impl ClientShared {
         }
     }
 
-    /// Tells whether the server is told what was taken of each process.
+    /// Returns whether the server is told what was taken of each process.
     pub(crate) fn acks_enabled(&self) -> bool {
         self.acks_enabled.load(Ordering::Relaxed)
     }
@@ -222,7 +222,7 @@ impl ClientShared {
         WaiterGuard(Arc::clone(self))
     }
 
-    /// Tells whether anybody waits for something to be read.
+    /// Returns whether anybody waits for something to be read.
     pub(crate) fn has_waiters(&self) -> bool {
         self.waiters.load(Ordering::SeqCst) > 0
     }

@@ -44,7 +44,7 @@ pub trait Connector: fmt::Debug + Send + Sync {
         self.connect()
     }
 
-    /// Tells whether a session outlives its link, and can be taken up again over the next one.
+    /// Returns whether a session outlives its link, and can be taken up again over the next one.
     fn continuity(&self) -> Continuity;
 
     /// Tells how long to wait for the next attempt to take a session up again, after so many that

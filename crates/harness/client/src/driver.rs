@@ -166,7 +166,7 @@ impl ClientDriver {
         self.lose_session(connection.into_resume_state(&cause, Some(&gone)), gone)
     }
 
-    /// Tells whether a server outlives its connections.
+    /// Returns whether a server outlives its connections.
     fn is_resumable(&self) -> bool {
         let connector = self.connector.as_ref();
         connector.is_some_and(|connector| connector.continuity() == Continuity::Resumed)

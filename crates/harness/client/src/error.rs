@@ -202,7 +202,7 @@ impl ConnectError {
         }
     }
 
-    /// Tells whether another attempt may come to something: the server may be out of reach for a
+    /// Returns whether another attempt may come to something: the server may be out of reach for a
     /// moment, or busy, or it may not know yet that the connection before is gone.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
@@ -218,7 +218,7 @@ impl ConnectError {
         }
     }
 
-    /// Tells whether the session that was asked for belongs to another connection.
+    /// Returns whether the session that was asked for belongs to another connection.
     pub(crate) fn is_attached(&self) -> bool {
         matches!(self, Self::Refused(error) if error.code == ErrorCode::SESSION_ATTACHED)
     }

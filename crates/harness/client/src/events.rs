@@ -212,23 +212,23 @@ impl ProcessEvents {
         self.lock().released
     }
 
-    /// Tells whether its output ended.
+    /// Returns whether its output ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.lock().followed.log().is_closed()
     }
 
-    /// Tells whether its output ended, and nobody holds it.
+    /// Returns whether its output ended, and nobody holds it.
     pub(crate) fn is_finished(&self) -> bool {
         let state = self.lock();
         state.released && state.followed.log().is_closed()
     }
 
-    /// Tells whether it ended before its output did.
+    /// Returns whether it ended before its output did.
     pub(crate) fn is_failed(&self) -> bool {
         self.lock().failure.is_some()
     }
 
-    /// No further event will come. Tells whether that is news.
+    /// No further event will come. Returns whether that is news.
     pub(crate) fn fail(&self, error: ProcessError) -> bool {
         let mut state = self.lock();
         let news = state.failure.is_none() && !state.followed.log().is_closed();
@@ -343,12 +343,12 @@ impl ProcessEvents {
         whole.then(|| ack_cursor.advance_to_end(followed)).flatten()
     }
 
-    /// Tells whether the server is told what was taken of it.
+    /// Returns whether the server is told what was taken of it.
     fn uses_acks(&self) -> bool {
         self.owner == ProcessOwner::Session && self.shared.acks_enabled()
     }
 
-    /// Tells whether this number is that of the close.
+    /// Returns whether this number is that of the close.
     pub(crate) fn closes_at(&self, seq: OutputSeq) -> bool {
         self.with_log(|log| log.is_closed() && log.next_seq() == seq.next())
     }
@@ -483,7 +483,7 @@ impl ProcessEvents {
     }
 }
 
-/// Tells whether the process came so far.
+/// Returns whether the process came so far.
 pub(crate) fn has_reached(log: &OutputLog, until: WaitUntil) -> Option<()> {
     let has_reached = match until {
         WaitUntil::Exited => log.exit().is_some(),

@@ -114,7 +114,7 @@ impl RemoteProcess {
             .then(|| Arc::clone(&self.events))
     }
 
-    /// Tells whether the process belongs to the server and is over. It is not asked about then: its id
+    /// Returns whether the process belongs to the server and is over. It is not asked about then: its id
     /// may be that of another one, which is not to be written to or ended in its place.
     fn is_closed_detached(&self) -> bool {
         self.release_guard.is_some() && self.events.is_closed()
@@ -170,7 +170,7 @@ impl RemoteProcess {
         .boxed()
     }
 
-    /// Tells whether it does not matter that the server said nothing of the process: it is over, and
+    /// Returns whether it does not matter that the server said nothing of the process: it is over, and
     /// what came of it is here. A server forgets it some time after the close; a session may be lost.
     fn has_local_result(&self, error: &ProcessError) -> bool {
         is_unreachable(error) && self.events.is_closed()
@@ -450,12 +450,12 @@ impl Drop for RemoteProcess {
     }
 }
 
-/// Tells whether nobody can say anything of a process: it is not known, or there is no server.
+/// Returns whether nobody can say anything of a process: it is not known, or there is no server.
 fn is_unreachable(error: &ProcessError) -> bool {
     is_unknown(error) || matches!(error, ProcessError::Disconnected(_))
 }
 
-/// Tells whether there is no such process, or none any more.
+/// Returns whether there is no such process, or none any more.
 fn is_unknown(error: &ProcessError) -> bool {
     matches!(error, ProcessError::Remote(error) if error.code == ErrorCode::INVALID_REQUEST)
 }

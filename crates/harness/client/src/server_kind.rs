@@ -132,7 +132,7 @@ pub(crate) fn check_capabilities(
     }
 }
 
-/// Tells whether opening a file so takes an ability of the server.
+/// Returns whether opening a file so takes an ability of the server.
 pub(crate) fn needs_capability(open: &Open) -> bool {
     open.sandbox.is_some() || open.mode != OpenMode::Read
 }

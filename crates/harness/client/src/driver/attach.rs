@@ -62,7 +62,7 @@ impl ClientConnection {
         None
     }
 
-    /// Tells whether the server was asked what it knows by the id of this process.
+    /// Returns whether the server was asked what it knows by the id of this process.
     fn is_looked_up(&self, process: &Arc<ProcessEvents>) -> bool {
         let mut looked_up = self.looking_up.iter();
         looked_up.any(|one| Arc::ptr_eq(one, process))

@@ -106,7 +106,7 @@ impl ResponseSink {
         }
     }
 
-    /// Tells whether anybody still wants the answer.
+    /// Returns whether anybody still wants the answer.
     pub(super) fn is_awaited(&self) -> bool {
         match self {
             Self::Call(reply)

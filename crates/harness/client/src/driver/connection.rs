@@ -190,7 +190,7 @@ impl ClientConnection {
         self.last_answered = self.last_answered.max(number);
     }
 
-    /// Tells whether anything was answered.
+    /// Returns whether anything was answered.
     pub(super) fn has_response(&self) -> bool {
         self.last_answered > 0
     }
@@ -364,12 +364,12 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Tells whether the link takes another request.
+    /// Returns whether the link takes another request.
     fn can_send(&self) -> bool {
         self.link.writer.buffered() < MAX_BATCH_BYTES && self.unanswered < self.link.most_unanswered
     }
 
-    /// Tells whether there is room for what would be read.
+    /// Returns whether there is room for what would be read.
     fn read_mode(&self) -> ReadMode {
         let mode = || {
             ReadMode::for_lag(

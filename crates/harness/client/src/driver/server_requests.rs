@@ -67,7 +67,7 @@ impl ServerRequests {
         self.unsent = 0;
     }
 
-    /// Tells whether there is anything to wait for.
+    /// Returns whether there is anything to wait for.
     pub(super) fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }

@@ -34,7 +34,7 @@ impl SessionProcesses {
         self.table.get(id).cloned()
     }
 
-    /// Tells whether it is this process that its id names.
+    /// Returns whether it is this process that its id names.
     pub(super) fn contains(&self, process: &Arc<ProcessEvents>) -> bool {
         self.table
             .get(process.id())
@@ -125,7 +125,7 @@ impl FinishedProcesses {
         }
     }
 
-    /// Tells whether the server may know a process of before by this id.
+    /// Returns whether the server may know a process of before by this id.
     pub(super) fn contains(&self, id: &ProcessId) -> bool {
         self.ids.contains(id)
     }

@@ -52,7 +52,7 @@ impl FileWatches {
         }
     }
 
-    /// Forgets a watch. Tells whether it was known.
+    /// Forgets a watch. Returns whether it was known.
     pub(super) fn remove(&mut self, id: &WatchId) -> bool {
         self.table.remove(id).is_some()
     }
@@ -68,7 +68,7 @@ impl FileWatches {
         self.missing.take_if(|(id, _)| *id == changed.watch_id);
     }
 
-    /// Forgets a watch for missing paths that nobody waits for. Tells whether it was going on.
+    /// Forgets a watch for missing paths that nobody waits for. Returns whether it was going on.
     pub(super) fn remove_missing(&mut self, number: u64) -> bool {
         self.missing.take_if(|(id, _)| *id == number).is_some()
     }
@@ -106,7 +106,7 @@ impl HttpBodies {
         }
     }
 
-    /// Forgets a body. Tells whether it was known.
+    /// Forgets a body. Returns whether it was known.
     pub(super) fn remove(&mut self, id: &HttpRequestId) -> bool {
         self.table.remove(id).is_some()
     }

@@ -75,7 +75,7 @@ impl LaunchRequest {
         }
     }
 
-    /// Tells whether this is what a process of the server was started with.
+    /// Returns whether this is what a process of the server was started with.
     fn matches(&self, summary: &ProcessSummary) -> bool {
         let ProcessSummary { argv, cwd, tty, .. } = summary;
         let is_recent = summary.started_at_ms.saturating_add(MAX_CLOCK_SKEW_MS) >= self.asked_at_ms;
@@ -166,7 +166,7 @@ impl ProcessAttachment {
         self.started_at_ms = Some(started_at_ms);
     }
 
-    /// Tells whether what the server knows by this id is this process.
+    /// Returns whether what the server knows by this id is this process.
     pub(super) fn is_same_process(&self, summary: &ProcessSummary) -> bool {
         let launched = self
             .launch
@@ -247,7 +247,7 @@ impl ProcessEvents {
         }
     }
 
-    /// Tells whether its start is not answered, or was not before the connection broke.
+    /// Returns whether its start is not answered, or was not before the connection broke.
     pub(crate) fn is_starting(&self) -> bool {
         let state = self.lock();
         state
@@ -256,7 +256,7 @@ impl ProcessEvents {
             .is_some_and(ProcessAttachment::is_starting)
     }
 
-    /// Tells whether what the server knows by its id is this process.
+    /// Returns whether what the server knows by its id is this process.
     pub(crate) fn is_same_process(&self, summary: &ProcessSummary) -> bool {
         let state = self.lock();
         state

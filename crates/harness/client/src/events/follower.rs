@@ -117,7 +117,7 @@ pub(super) struct AckCursor {
 }
 
 impl AckCursor {
-    /// Tells whether enough was taken to tell so. After the last events, all is enough.
+    /// Returns whether enough was taken to tell so. After the last events, all is enough.
     pub(super) fn is_due(&self, log: &FollowedLog) -> bool {
         let (seq, bytes) = log.taken();
         let ended = log.log().exit().is_some() && seq.next() == log.log().next_seq();
