@@ -32,7 +32,7 @@ pub struct RemoteBackend {
 }
 
 impl RemoteBackend {
-    /// Begins with nothing started.
+    /// Creates a backend over a connection.
     pub fn new(client: ExecServerClient) -> Self {
         Self { client }
     }
@@ -61,7 +61,8 @@ impl RemoteBackend {
         let network_hook = NetworkHook::new(&command.network);
         let io = command.io;
         let mut params = params(command);
-        // The handle is made before it runs: if this future is dropped, so is that, and ends it.
+        // Create the handle before the start: dropping this future drops the handle, which
+        // terminates the process.
         let client = self.client.clone();
         let (events, process) = match owner {
             ProcessOwner::Session => {
@@ -101,7 +102,7 @@ impl ExecBackend for RemoteBackend {
     }
 }
 
-/// Returns the time by this host's clock, until the server tells its own.
+/// Returns the time of this host's clock, used until the server reports its own.
 pub(crate) fn now_ms() -> u64 {
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -109,8 +110,8 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What the server is asked for. It retains as much output as it is set to: the wire has no member
-/// for `retained_bytes`.
+/// Builds the parameters of `process/start`. The wire has no member for `retained_bytes`, so the
+/// server applies its own setting.
 fn params(command: Command) -> StartProcess {
     let (tty, size) = match command.io {
         Io::Terminal(size) => (true, Some(size)),

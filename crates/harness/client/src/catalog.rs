@@ -1,4 +1,4 @@
-//! What is configured and installed on a remote host.
+//! Configuration, plugins and skills of a remote host.
 
 use exec_env::{
     catalog::ExecutorCatalog,
@@ -13,14 +13,14 @@ use futures_util::future::FutureExt;
 
 use crate::{client::ExecServerClient, filesystem::file_error};
 
-/// The configuration, the plugins and the skills of a remote host.
+/// Reads the configuration, the plugins and the skills of a remote host.
 #[derive(Clone, Debug)]
 pub struct RemoteCatalog {
     client: ExecServerClient,
 }
 
 impl RemoteCatalog {
-    /// Asks over a connection.
+    /// Creates a catalog over a connection.
     pub fn new(client: ExecServerClient) -> Self {
         Self { client }
     }

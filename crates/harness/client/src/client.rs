@@ -45,12 +45,12 @@ use crate::{
     server_kind::ServerKind,
 };
 
-/// How long the server may take to describe its host, and to say that it is there: as the stock client.
+/// Timeouts of `environment/info` and `environment/status`, as in the stock client.
 const INFO_TIMEOUT: Duration = Duration::from_secs(30);
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection to an exec-server. Clones share it; it is closed when the last of them, and of the
-/// processes and event streams that came from it, is dropped.
+/// A connection to an exec-server. Clones share it. It closes when the last clone and the last
+/// process and event stream that came from it are dropped.
 #[derive(Clone, Debug)]
 pub struct ExecServerClient {
     inner: Arc<ClientInner>,
@@ -64,8 +64,8 @@ struct ClientInner {
 }
 
 impl ExecServerClient {
-    /// Shakes hands over a link and takes it into use. There is no other: when it ends, everything
-    /// fails at once. Dropping the future closes the link.
+    /// Performs the handshake over a link. The client cannot reconnect: when the link ends,
+    /// everything fails immediately. Dropping the future closes the link.
     pub async fn connect(
         link: Link,
         options: ExecServerClientConnectOptions,
@@ -75,8 +75,8 @@ impl ExecServerClient {
         Ok(Self::run(opened, None, options))
     }
 
-    /// Opens a link, shakes hands over it, and opens another when it ends: whoever uses the client
-    /// does not notice, if the server keeps the session. Dropping the future leaves nothing open.
+    /// Opens a link and performs the handshake, and reconnects when the link ends. A reconnect is
+    /// transparent if the server has kept the session. Dropping the future leaves nothing open.
     pub async fn connect_with(
         connector: Arc<dyn Connector>,
         options: ExecServerClientConnectOptions,
@@ -109,29 +109,29 @@ impl ExecServerClient {
         }
     }
 
-    /// Returns what the server answered to `initialize`. It differs after a new session has begun.
+    /// Returns the server's response to `initialize`. It changes when a new session starts.
     pub fn session(&self) -> Arc<InitializeResponse> {
         Arc::clone(&self.inner.shared.session_state().borrow().session)
     }
 
-    /// Resolves when the session is lost. Connections that are made again do not count.
+    /// Resolves when the session is lost. Reconnects do not count.
     pub async fn closed(&self) {
         let mut session_state = self.inner.shared.session_state().subscribe();
         let session = session_state.borrow().session.session_id.clone();
         let gone = |session_state: &SessionState| {
             session_state.lost.is_some() || session_state.session.session_id != session
         };
-        // It ends only with the client, which is here.
+        // The sender lives as long as the client.
         drop(session_state.wait_for(gone).await);
     }
 
-    /// Returns what resolves when there is no connection any more. It keeps none open: when everybody
-    /// who needs it has let go, last words are said, for which a peer has a second. A program that ends
-    /// before has left without them.
+    /// Returns a future that resolves when the connection has ended. It does not keep the
+    /// connection open: after the last handle is dropped, the driver flushes its messages, with a
+    /// timeout of one second. A program that exits earlier may lose them.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut connection = self.connection();
         async move {
-            // An error says that the driver is gone, too.
+            // An error means that the driver has ended, too.
             drop(
                 connection
                     .wait_for(|state| *state == ConnectionState::Lost)
@@ -140,20 +140,20 @@ impl ExecServerClient {
         }
     }
 
-    /// Returns whether there is a connection, and what becomes of it. Changes that follow each other
-    /// fast are seen as one; the last is always seen.
+    /// Returns the connection state and its changes. Rapid changes may be merged; the last one is
+    /// always seen.
     pub fn connection(&self) -> watch::Receiver<ConnectionState> {
         self.inner.shared.connection().subscribe()
     }
 
-    /// Gives up the session after this long without a connection. The server may end it earlier, and
-    /// without this call it is resumed for as long as the server keeps it.
+    /// Abandons the session after this long without a connection. The server may end it earlier.
+    /// Without this call, recovery lasts as long as the server keeps the session.
     pub fn set_reconnect_timeout(&self, limit: Duration) {
         self.inner.shared.set_reconnect_timeout(limit);
     }
 
-    /// Makes the next attempt to reconnect at once instead of after its backoff. Does nothing while
-    /// there is a connection.
+    /// Makes the next reconnect attempt immediately instead of after its backoff. Does nothing
+    /// while connected.
     pub fn retry_now(&self) {
         self.inner.shared.request_retry();
     }
@@ -168,7 +168,7 @@ impl ExecServerClient {
         }
     }
 
-    /// Describes the host that commands run on: as the server did in the handshake, or else when asked.
+    /// Describes the host that commands run on, from the handshake or with a call.
     pub async fn info(&self) -> Result<EnvironmentInfo, ExecServerError> {
         match self.session().environment_info.clone() {
             Some(info) => Ok(info),
@@ -176,7 +176,7 @@ impl ExecServerClient {
         }
     }
 
-    /// Asks whether the server is there.
+    /// Checks that the server responds.
     pub async fn status(&self) -> Result<EnvironmentStatus, ExecServerError> {
         self.call_within(ReadEnvironmentStatus, STATUS_TIMEOUT)
             .await
@@ -192,8 +192,8 @@ impl ExecServerClient {
         answered.map_err(|_| ExecServerError::Timeout { method, limit })?
     }
 
-    /// Asks the server for something. The place in line is taken by calling, not by awaiting;
-    /// dropping the future gives up the answer, not the request.
+    /// Calls a method. Calls are ordered by when this function is called, not by when the future is
+    /// awaited. Dropping the future abandons the response, not the request.
     pub fn call<M>(&self, params: M) -> BoxFuture<'static, Result<M::Result, ExecServerError>>
     where
         M: Method + Send + 'static,
@@ -202,7 +202,7 @@ impl ExecServerClient {
         self.call_for_process(params, None)
     }
 
-    /// Asks the server for something, perhaps about a process that belongs to it.
+    /// Calls a method, optionally for a server-owned process.
     pub(crate) fn call_for_process<M>(
         &self,
         params: M,
@@ -215,7 +215,7 @@ impl ExecServerClient {
         self.call_with_retry(params, target, RetryPolicy::of(M::NAME))
     }
 
-    /// Starts a process whose events are taken from the first one on.
+    /// Starts a process and receives its events from the first one on.
     pub(crate) fn start(
         &self,
         params: StartProcess,
@@ -225,7 +225,7 @@ impl ExecServerClient {
             .map(|reply| decode::<StartProcess>(&reply?))
     }
 
-    /// Takes the events of a process that belongs to the server, from the answer on or before.
+    /// Attaches to a server-owned process and receives its events from the response on, or earlier.
     pub(crate) fn attach_process(
         &self,
         params: AttachProcess,
@@ -237,7 +237,7 @@ impl ExecServerClient {
             .map(|reply| decode::<AttachProcess>(&reply?))
     }
 
-    /// Writes to a process, perhaps one of the server; the bytes travel raw if that was granted.
+    /// Writes to a process. The bytes travel raw if the server granted binary data.
     pub(crate) fn write(
         &self,
         process_id: ProcessId,
@@ -254,7 +254,7 @@ impl ExecServerClient {
             .map(|reply| decode::<WriteProcess>(&reply?))
     }
 
-    /// Asks for something; `waiter` says who waits for the answer.
+    /// Calls a method; `sink` receives the response.
     pub(crate) fn call_with_sink<M, W>(
         &self,
         params: M,
@@ -270,8 +270,8 @@ impl ExecServerClient {
         self.send(method, Box::new(request), retry, None, sink)
     }
 
-    /// Asks for something whose effect is the same however often it is asked, whatever is true of the
-    /// method.
+    /// Calls a method that is idempotent with these parameters, even if the method is not in
+    /// general.
     pub(crate) fn call_idempotent<M>(
         &self,
         params: M,
@@ -301,7 +301,7 @@ impl ExecServerClient {
             .boxed()
     }
 
-    /// Asks for something that carries bytes, if there is room for them.
+    /// Calls a method that carries bytes, if the send buffer has room for them.
     pub(crate) fn call_with_data<M, W>(
         &self,
         params: M,
@@ -334,7 +334,7 @@ impl ExecServerClient {
             .map(|permit| {
                 let method = M::NAME;
                 let request = move |id: &RequestId| {
-                    // It is taken until the request is not needed any more.
+                    // Holds the send permit until the request is dropped.
                     let _permit = &permit;
                     let name = method.as_str();
                     Outgoing::request_with_data(id, name, &params, member, data.clone())
@@ -349,24 +349,25 @@ impl ExecServerClient {
         &self.inner.shared
     }
 
-    /// Returns whether the server has our extensions. The stock one has none: it knows no signal but
-    /// `interrupt`, cannot end a command's input, and replaces no file in one step.
+    /// Returns whether the server supports our extensions. The stock server supports none: it knows
+    /// only the signal `interrupt`, cannot close a command's stdin, and cannot replace a file
+    /// atomically.
     pub fn has_extensions(&self) -> bool {
         self.server_kind() == ServerKind::Extended
     }
 
-    /// Tells which members the server looks at.
+    /// Returns which request members the server understands.
     pub(crate) fn server_kind(&self) -> ServerKind {
         ServerKind::of(&self.session())
     }
 
-    /// Fails if the server does not know a method that is ours.
+    /// Fails if the server does not support an extension method.
     pub(crate) fn check(&self, method: MethodName) -> Result<(), ExecServerError> {
         let checked = self.server_kind().check_method(method);
         checked.map_err(ExecServerError::Remote)
     }
 
-    /// Tells how data travels on this connection.
+    /// Returns the encoding of data on this connection.
     pub(crate) fn encoding(&self) -> Encoding {
         encoding(&self.session())
     }
@@ -398,7 +399,7 @@ impl ExecServerClient {
             TrySendError::Closed(_) => inner.disconnect_error(),
         });
         async move {
-            // Whoever waits for an answer keeps the connection open, and read.
+            // A pending response keeps the connection open and reading.
             let _waiting = waiting;
             sent?;
             answer
@@ -409,7 +410,7 @@ impl ExecServerClient {
 }
 
 impl ClientInner {
-    /// Why nobody answers.
+    /// Returns why no response will arrive.
     fn disconnect_error(&self) -> ExecServerError {
         let lost = self.shared.session_state().borrow().lost.clone();
         lost.unwrap_or_else(driver_stopped).into()
@@ -421,7 +422,7 @@ pub(crate) fn decode<M: Method>(answered: &RawResponse) -> Result<M::Result, Exe
     serde_json::from_slice(&answered.result).map_err(|error| malformed::<M>(&error))
 }
 
-/// The result does not have the method's form.
+/// Reports a result that does not match the method's schema.
 pub(crate) fn malformed<M: Method>(reason: &dyn fmt::Display) -> ExecServerError {
     ExecServerError::Malformed {
         method: M::NAME.as_str(),
@@ -437,21 +438,21 @@ fn encoding(session: &InitializeResponse) -> Encoding {
     }
 }
 
-/// How long a server may take to answer `initialize`: as the stock client.
+/// Timeout of `initialize`, as in the stock client.
 const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a client introduces itself.
+/// Options of a connection.
 #[derive(Clone, Debug)]
 pub struct ExecServerClientConnectOptions {
-    /// Who connects, for the server's logs.
+    /// Client name for the server's logs.
     pub client_name: String,
-    /// How long the server may take to answer `initialize`.
+    /// Timeout of the response to `initialize`.
     pub initialize_timeout: Duration,
-    /// A detached session to take up again.
+    /// A detached session to resume.
     pub resume_session_id: Option<SessionId>,
-    /// Extensions to ask for. What is not granted is done without.
+    /// Extensions to request. The client works without those that are not granted.
     pub extensions: Vec<String>,
-    /// What requests belong to. Absent: they carry no trace.
+    /// Trace context of requests. Absent: requests carry none.
     pub trace: Option<TraceSource>,
 }
 
@@ -468,13 +469,13 @@ impl Default for ExecServerClientConnectOptions {
     }
 }
 
-/// Where a client stands with its server.
+/// Connection state of a client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConnectionState {
-    /// There is a connection, and a session on it.
+    /// Connected, with a session.
     Connected,
-    /// The connection broke; another one is being opened. Calls wait.
+    /// The connection broke, and the client is reconnecting. Calls wait.
     Reconnecting,
-    /// The session is gone, and with it what belonged to it. The next call may begin another one.
+    /// The session is lost, with everything that belonged to it. The next call may open a new one.
     Lost,
 }

@@ -1,4 +1,5 @@
-//! What handles tell the driver without a call: that somebody waits, caught up, or let go.
+//! State that the driver shares with all handles of a client: waiters, lag, pending acks and
+//! releases.
 
 use std::{
     sync::{
@@ -17,64 +18,65 @@ use tokio::sync::{Notify, watch};
 
 use crate::{client::ConnectionState, driver::ConnectionNumber, events::ProcessEvents};
 
-/// Bytes of writes that may wait for the driver to take them.
+/// Maximum size of writes that wait for the driver.
 pub(crate) const MAX_QUEUED_WRITE_BYTES: usize = 64 << 20;
 
-/// Shared by the driver of one client and all handles that came from it.
+/// Shared by the driver of one client and all of its handles.
 #[derive(Debug)]
 pub(crate) struct ClientShared {
-    /// The session, and whether it is lost.
+    /// The current session, and whether it is lost.
     session_state: watch::Sender<SessionState>,
     connection: watch::Sender<ConnectionState>,
-    /// Wakes the driver: something here has changed.
+    /// Wakes the driver after a change of this state.
     wakeup: Notify,
-    /// Wakes the driver while it waits for its next attempt to reconnect.
+    /// Ends the driver's reconnect backoff.
     retry: Notify,
-    /// After how long without a connection the session is given up, if that is earlier than the server
-    /// does.
+    /// Time without a connection after which the client abandons the session, if the server does
+    /// not end it earlier.
     reconnect_timeout: Mutex<Option<Duration>>,
-    /// The driver does not read: followers lag behind.
+    /// The driver has paused reading, because followers lag.
     reading_paused: AtomicBool,
-    /// How far the followers of all processes lag behind, in bytes.
+    /// Total lag of the followers of all processes, in bytes.
     lag: AtomicU64,
-    /// Whether the server is told what was taken of each process.
+    /// The server expects acknowledgements of output.
     acks_enabled: AtomicBool,
-    /// Processes of which enough was taken to tell so. Each is here once, and none when the driver is
-    /// gone: they hold this, too, and would be kept by it.
+    /// Processes with an ack to send, each at most once. `None` after the driver has ended:
+    /// processes reference this state, and a cycle would leak them.
     pending_acks: Mutex<Option<Vec<Arc<ProcessEvents>>>>,
     waiters: AtomicUsize,
     queued_bytes: AtomicUsize,
-    /// Bounded by the handles there are: each is let go of once. As above when the driver is gone.
+    /// Bounded by the number of handles, because each is released once. `None` after the driver has
+    /// ended.
     releases: Mutex<Option<Vec<DeferredRelease>>>,
-    /// Numbers the names of open files and watches.
+    /// Counter for the ids of open files, watches and HTTP requests.
     id_counter: AtomicU64,
-    /// The last number of a watch for missing paths.
+    /// The last id of a missing-path watch.
     last_missing_watch: Mutex<u64>,
 }
 
-/// What nobody holds any more, and the server is to be told of.
+/// A server resource without handles that the driver must release.
 #[derive(Debug)]
 pub(crate) enum DeferredRelease {
-    /// A process, which is to be ended.
+    /// A process to terminate.
     Process(Arc<ProcessEvents>),
-    /// A process that belongs to the server, which runs on.
+    /// A server-owned process to detach from.
     Attached(Arc<ProcessEvents>),
-    /// A file of this connection, which is to be closed.
+    /// A file of this connection to close.
     File(HandleId, ConnectionNumber),
-    /// A watch, which is over.
+    /// A watch to end.
     Watch(WatchId),
-    /// A watch for missing paths, which is over.
+    /// A missing-path watch to end.
     Missing(u64),
-    /// A streamed body, of which nothing more is wanted.
+    /// A streamed body to cancel.
     Body(HttpRequestId),
 }
 
-/// What is known of a client's session.
+/// State of a client's session.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionState {
-    /// What the server answered to `initialize`.
+    /// The server's response to `initialize`.
     pub(crate) session: Arc<InitializeResponse>,
-    /// Why it is lost, if it is.
+    /// Why the session is lost, if it is.
     pub(crate) lost: Option<Disconnect>,
 }
 
@@ -102,17 +104,17 @@ impl ClientShared {
         }
     }
 
-    /// Returns what is known of the session, and of those that follow it.
+    /// Returns the state of the current session, which is updated when a new one starts.
     pub(crate) fn session_state(&self) -> &watch::Sender<SessionState> {
         &self.session_state
     }
 
-    /// Returns whether there is a connection.
+    /// Returns the connection state.
     pub(crate) fn connection(&self) -> &watch::Sender<ConnectionState> {
         &self.connection
     }
 
-    /// Says whether there is a connection, to those who have not heard it.
+    /// Sets the connection state and notifies watchers if it has changed.
     pub(crate) fn set_connection(&self, state: ConnectionState) {
         self.connection
             .send_if_modified(|before| std::mem::replace(before, state) != state);
@@ -123,29 +125,29 @@ impl ClientShared {
         self.wakeup.notify_one();
     }
 
-    /// Has the next attempt to reconnect made at once, if there is no connection.
+    /// Requests an immediate reconnect attempt while disconnected.
     pub(crate) fn request_retry(&self) {
         if *self.connection.borrow() == ConnectionState::Reconnecting {
             self.retry.notify_one();
         }
     }
 
-    /// Resolves when the next attempt to reconnect is wanted at once.
+    /// Resolves when an immediate reconnect attempt is requested.
     pub(crate) async fn retry_requested(&self) {
         self.retry.notified().await;
     }
 
-    /// Sets after how long without a connection the session is given up.
+    /// Sets the time without a connection after which the client abandons the session.
     pub(crate) fn set_reconnect_timeout(&self, limit: Duration) {
         *lock(&self.reconnect_timeout) = Some(limit);
     }
 
-    /// Returns after how long without a connection the session is given up, if that was set.
+    /// Returns the time without a connection after which the client abandons the session, if set.
     pub(crate) fn reconnect_timeout(&self) -> Option<Duration> {
         *lock(&self.reconnect_timeout)
     }
 
-    /// There is a connection.
+    /// Records a new connection.
     pub(crate) fn handle_session(&self, session: InitializeResponse, acks_enabled: bool) {
         self.acks_enabled.store(acks_enabled, Ordering::Relaxed);
         self.session_state.send_replace(SessionState {
@@ -155,24 +157,24 @@ impl ClientShared {
         self.set_connection(ConnectionState::Connected);
     }
 
-    /// The session is lost.
+    /// Records the loss of the session.
     pub(crate) fn handle_lost(&self, gone: &Disconnect) {
         self.session_state
             .send_modify(|session_state| session_state.lost = Some(gone.clone()));
     }
 
-    /// Says whether the driver reads.
+    /// Records whether the driver has paused reading.
     pub(crate) fn set_reading_paused(&self, paused: bool) {
-        // In one order with what is said of the lag: one of both sides sees the other.
+        // Sequentially consistent with `lag`, so that one of the two sides sees the other's update.
         self.reading_paused.store(paused, Ordering::SeqCst);
     }
 
-    /// Returns how far the followers of all processes lag behind, in bytes.
+    /// Returns the total lag of all followers, in bytes.
     pub(crate) fn lag(&self) -> u64 {
         self.lag.load(Ordering::SeqCst)
     }
 
-    /// Says that the followers of one process lag behind by so much, and not by so much as before.
+    /// Updates the lag of the followers of one process.
     pub(crate) fn set_lag(&self, before: u64, lag: u64) {
         if lag > before {
             self.lag.fetch_add(lag - before, Ordering::SeqCst);
@@ -182,19 +184,19 @@ impl ClientShared {
         }
     }
 
-    /// Wakes the driver if it does not read.
+    /// Wakes the driver if it has paused reading.
     fn wake_if_paused(&self) {
         if self.reading_paused.load(Ordering::SeqCst) {
             self.wake_driver();
         }
     }
 
-    /// Returns whether the server is told what was taken of each process.
+    /// Returns whether the server expects acknowledgements of output.
     pub(crate) fn acks_enabled(&self) -> bool {
         self.acks_enabled.load(Ordering::Relaxed)
     }
 
-    /// Has the server told what was taken of a process.
+    /// Schedules an ack for a process.
     pub(crate) fn schedule_ack(&self, process: Arc<ProcessEvents>) {
         if let Some(pending_acks) = &mut *lock(&self.pending_acks) {
             pending_acks.push(process);
@@ -202,7 +204,7 @@ impl ClientShared {
         self.wake_driver();
     }
 
-    /// Takes the processes of which something is to be told.
+    /// Takes the processes with a pending ack.
     pub(crate) fn take_pending_acks(&self) -> Vec<Arc<ProcessEvents>> {
         lock(&self.pending_acks)
             .as_mut()
@@ -210,35 +212,36 @@ impl ClientShared {
             .unwrap_or_default()
     }
 
-    /// Resolves when something here has changed.
+    /// Resolves after a change of this state.
     pub(crate) async fn wait_for_wakeup(&self) {
         self.wakeup.notified().await;
     }
 
-    /// Says that somebody waits for something to be read, until the guard is dropped.
+    /// Registers a caller that waits for incoming messages, until the guard is dropped.
     pub(crate) fn register_waiter(self: &Arc<Self>) -> WaiterGuard {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         self.wake_if_paused();
         WaiterGuard(Arc::clone(self))
     }
 
-    /// Returns whether anybody waits for something to be read.
+    /// Returns whether a caller waits for incoming messages.
     pub(crate) fn has_waiters(&self) -> bool {
         self.waiters.load(Ordering::SeqCst) > 0
     }
 
-    /// Takes room for a write until the guard is dropped, if there is any.
+    /// Reserves send-buffer space for a write until the permit is dropped. `None` if the buffer is
+    /// full.
     pub(crate) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<SendPermit> {
         let permit = SendPermit {
             shared: Arc::clone(self),
             bytes,
         };
         let before = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // A single large write is taken when nothing is queued.
+        // Accept a single large write when nothing is queued.
         (before == 0 || before + bytes <= MAX_QUEUED_WRITE_BYTES).then_some(permit)
     }
 
-    /// Lets go of something.
+    /// Queues a release.
     pub(crate) fn release(&self, released: DeferredRelease) {
         if let DeferredRelease::Process(process) | DeferredRelease::Attached(process) = &released {
             process.release();
@@ -249,7 +252,7 @@ impl ClientShared {
         self.wake_driver();
     }
 
-    /// Takes what was let go of.
+    /// Takes the queued releases.
     pub(crate) fn take_releases(&self) -> Vec<DeferredRelease> {
         lock(&self.releases)
             .as_mut()
@@ -257,34 +260,34 @@ impl ClientShared {
             .unwrap_or_default()
     }
 
-    /// The driver is gone: nobody hears any more what handles have to say.
+    /// Drops queued acks and releases after the driver has ended.
     pub(crate) fn close(&self) {
         let (pending_acks, released) =
             (lock(&self.pending_acks).take(), lock(&self.releases).take());
-        // Behind the locks: what they held may have something to say when it is dropped.
+        // After the locks are released, because dropping a process may call back.
         drop((pending_acks, released));
     }
 
-    /// Returns a name that no connection has seen, of 32 hexadecimal digits.
+    /// Returns a new id of 32 hexadecimal digits, unique for this client.
     pub(crate) fn next_id(&self) -> String {
         format!("{:032x}", self.id_counter.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns a name for an HTTP request that no connection has seen.
+    /// Returns a new HTTP request id, unique for this client.
     pub(crate) fn next_http_request_id(&self) -> HttpRequestId {
         let number = self.id_counter.fetch_add(1, Ordering::Relaxed) + 1;
         #[expect(clippy::expect_used, reason = "the text is short")]
         HttpRequestId::new(&format!("http-{number}")).expect("a short text is a request id")
     }
 
-    /// Returns the last number of a watch for missing paths. Whoever takes the next one holds the
-    /// lock until it is in line: the server wants them to grow.
+    /// Locks the last id of a missing-path watch. Callers hold the lock until their request is
+    /// queued, because the server requires increasing ids.
     pub(crate) fn last_missing_watch(&self) -> MutexGuard<'_, u64> {
         lock(&self.last_missing_watch)
     }
 }
 
-/// Something on the server that is let go of when this is dropped.
+/// Releases a server resource when dropped.
 #[derive(Debug)]
 pub(crate) struct ReleaseGuard {
     shared: Arc<ClientShared>,
@@ -308,7 +311,7 @@ impl Drop for ReleaseGuard {
     }
 }
 
-/// Somebody waits.
+/// Registers a waiting caller until dropped.
 #[derive(Debug)]
 pub(crate) struct WaiterGuard(Arc<ClientShared>);
 
@@ -318,7 +321,7 @@ impl Drop for WaiterGuard {
     }
 }
 
-/// Room for a write that waits.
+/// Reserved send-buffer space for a queued write.
 #[derive(Debug)]
 pub(crate) struct SendPermit {
     shared: Arc<ClientShared>,
@@ -333,7 +336,7 @@ impl Drop for SendPermit {
     }
 }
 
-/// Nothing panics while it holds a lock; if something did, what it guards is still whole.
+/// Ignores poisoning: no code panics under a lock, and the guarded state would still be consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

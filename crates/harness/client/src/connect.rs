@@ -1,9 +1,8 @@
-//! Ways to a server: where it is, how it is reached, and what becomes of a session when the way
-//! breaks.
+//! Connectors: how to reach a server, and whether its sessions survive a disconnect.
 //!
-//! Arguments are plain values; each makes a [`Connector`](crate::connector::Connector) that opens
-//! links for as long as the client lives, and what the client says of itself. Not here: opening the
-//! links themselves (`exec-transport`), coming back (`driver`).
+//! Connect arguments are plain values. Each yields a [`Connector`] that opens links for the
+//! lifetime of the client, and the client's options. Not here: the links themselves
+//! (`exec-transport`), and recovery (`driver`).
 
 mod relay;
 mod remote;
@@ -29,26 +28,26 @@ use crate::{
 
 /// Opens links to one server.
 pub trait Connector: fmt::Debug + Send + Sync {
-    /// Opens a link. Dropping the future leaves none.
+    /// Opens a link. Dropping the future leaves none open.
     fn connect(&self) -> BoxFuture<'_, Result<Link, ConnectError>>;
 
-    /// Opens a link on which a session is to be taken up again: to the very server that has it. As
-    /// [`Connector::connect`], unless there may be another server by now.
+    /// Opens a link for resuming a session, to the same server that holds it. The default is
+    /// [`Connector::connect`], for servers that cannot be replaced.
     fn reconnect(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
         self.connect()
     }
 
-    /// Opens a link for another session, because the one before is gone: to whatever server there is by
-    /// now. As [`Connector::connect`], unless one that refuses may be of another mind in a moment.
+    /// Opens a link for a new session after the previous one was lost, to any server that answers
+    /// now. The default is [`Connector::connect`], for servers with permanent refusals.
     fn renew(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
         self.connect()
     }
 
-    /// Returns whether a session outlives its link, and can be taken up again over the next one.
+    /// Returns whether a session survives its link and can be resumed over another one.
     fn continuity(&self) -> Continuity;
 
-    /// Tells how long to wait for the next attempt to take a session up again, after so many that
-    /// failed since the link was of use.
+    /// Returns the delay before the next reconnect attempt (backoff), given the number of failed
+    /// attempts since the link was last useful.
     fn pause(&self, failures: u32) -> Pause {
         Pause::AfterBegin(if failures < FAST_ATTEMPTS {
             RETRY_INTERVAL
@@ -58,32 +57,32 @@ pub trait Connector: fmt::Debug + Send + Sync {
     }
 }
 
-/// How far attempts are apart: as the stock client.
+/// Delay between reconnect attempts, as in the stock client.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// How many attempts are made at that pace: half a minute's.
+/// Number of attempts with that delay: half a minute's worth.
 const FAST_ATTEMPTS: u32 = 300;
-/// How far attempts are apart behind those.
+/// Delay between later attempts.
 const SLOW_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When the next attempt begins.
+/// Start time of the next attempt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Pause {
-    /// This long after the one before began: at once, if that took longer.
+    /// This long after the start of the previous attempt, or immediately if that took longer.
     AfterBegin(Duration),
-    /// This long after the one before failed.
+    /// This long after the end of the previous attempt.
     AfterEnd(Duration),
 }
 
-/// What becomes of a session when its link ends.
+/// Whether a session survives the end of its link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Continuity {
-    /// The server keeps it for a while.
+    /// The server keeps the session for a while.
     Resumed,
-    /// It ends with the link, as the server does that was started for it.
+    /// The session ends with the link, as does the server that was started for it.
     Ended,
 }
 
-/// Opens links to a server in the same process, or wherever else a function leads.
+/// Opens links with a closure, for example to a server in the same process.
 pub struct MemoryConnector<F> {
     open: F,
     continuity: Continuity,
@@ -93,7 +92,7 @@ impl<F> MemoryConnector<F>
 where
     F: Fn() -> Link + Send + Sync + 'static,
 {
-    /// Opens links by `open`, such as one end of a pair whose other end a service was given.
+    /// Opens links with `open`, which may return one end of an in-memory pair.
     pub fn new(open: F, continuity: Continuity) -> Self {
         Self { open, continuity }
     }
@@ -121,8 +120,8 @@ where
 }
 
 impl ExecServerClient {
-    /// Connects to a server in the same process. `open` is called for each link; `continuity` tells
-    /// whether the server keeps a session without one.
+    /// Connects to a server in the same process. Calls `open` for each link; `continuity` says
+    /// whether the server keeps a session without a link.
     pub async fn connect_memory(
         open: impl Fn() -> Link + Send + Sync + 'static,
         continuity: Continuity,

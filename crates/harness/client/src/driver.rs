@@ -8,7 +8,7 @@
 //!   another session and attaches to them again.
 //! - *Lost*: everything of the session has failed. The next call opens another session.
 //!
-//! Invariant: every caller gets a response, or an error that says why there is none.
+//! Invariant: every caller gets a response, or an error with the reason.
 
 mod attach;
 mod backpressure;
@@ -49,26 +49,26 @@ use crate::{
     handshake::{OpenedSession, open_session},
 };
 
-/// How often a server may break the protocol, on connections that do not last, before its session is
-/// given up.
+/// Maximum number of protocol violations, on connections that do not last, before the session is
+/// abandoned.
 const MAX_PROTOCOL_VIOLATIONS: u32 = 3;
-/// How long a connection lasts whose predecessors do not count any more.
+/// Age at which a connection clears the record of earlier failures.
 const STABLE_AFTER: Duration = Duration::from_secs(25);
 
 #[derive(Debug)]
 pub(crate) struct ClientDriver {
-    /// Opens connections. Without one there is only the first.
+    /// Opens connections. Absent: the client cannot reconnect.
     connector: Option<Arc<dyn Connector>>,
     options: ExecServerClientConnectOptions,
     queue: CallQueue,
     shared: Arc<ClientShared>,
-    /// The last attempt to recover, unless it has led to something.
+    /// The last reconnect attempt, until a connection has been useful.
     last_attempt: Option<ReconnectAttempt>,
     connection_count: u64,
     protocol_violations: u32,
 }
 
-/// Why there is nothing any more if nothing went wrong with the connection.
+/// Returns the reason for operations that fail because the driver has stopped.
 pub(crate) fn driver_stopped() -> Disconnect {
     Disconnect::Transport("the client's task was stopped".to_owned())
 }
@@ -83,18 +83,18 @@ impl Drop for ClientDriver {
     }
 }
 
-/// Where the client stands.
+/// State of the driver.
 #[derive(Debug)]
 enum DriverState {
-    /// There is a connection.
+    /// Connected.
     Connected(Box<ClientConnection>),
-    /// There was one.
+    /// Reconnecting to resume the session.
     Recovering(ResumeState),
-    /// There was a session, and processes are left that do not belong to it.
+    /// Opening a new session for the server-owned processes that outlived the previous one.
     Renewing(ResumeState, Disconnect),
-    /// There is no session.
+    /// Without a session.
     Lost(Disconnect),
-    /// Nobody needs it any more.
+    /// All handles are dropped.
     Stopped,
 }
 
@@ -116,7 +116,7 @@ impl ClientDriver {
         }
     }
 
-    /// Runs until nobody needs the client.
+    /// Runs until all handles are dropped.
     pub(crate) async fn run(mut self, opened: OpenedSession) {
         let mut state = self.start_session(opened);
         loop {
@@ -130,7 +130,7 @@ impl ClientDriver {
         }
     }
 
-    /// Begins a session.
+    /// Starts using a new session.
     fn start_session(&mut self, opened: OpenedSession) -> DriverState {
         let number = self.next_connection();
         let connection = ClientConnection::new(opened, number, &self.shared);
@@ -142,7 +142,7 @@ impl ClientDriver {
         ConnectionNumber(self.connection_count)
     }
 
-    /// Uses a connection until it breaks.
+    /// Drives a connection until it breaks.
     async fn drive(&mut self, mut connection: Box<ClientConnection>) -> DriverState {
         let Err(cause) = connection.drive(&mut self.queue).await else {
             return DriverState::Stopped;
@@ -166,16 +166,17 @@ impl ClientDriver {
         self.lose_session(connection.into_resume_state(&cause, Some(&gone)), gone)
     }
 
-    /// Returns whether a server outlives its connections.
+    /// Returns whether the server survives its connections.
     fn is_resumable(&self) -> bool {
         let connector = self.connector.as_ref();
         connector.is_some_and(|connector| connector.continuity() == Continuity::Resumed)
     }
 
-    /// Fails everything that belongs to the session. What belongs to the server goes on in another
-    /// one, unless the server is out of reach.
+    /// Fails everything that belongs to the session. Server-owned processes continue in another
+    /// session, unless the server is unreachable.
     fn lose_session(&mut self, resume_state: ResumeState, gone: Disconnect) -> DriverState {
-        // Said first: whoever sees a process fail and asks again is not to wait for this session.
+        // First, so that a caller that sees a process fail and calls again does not wait for this
+        // session.
         self.shared.handle_lost(&gone);
         let resume_state = resume_state.fail_session(&gone);
         let renewable = matches!(gone, Disconnect::Session(_)) && self.is_resumable();
@@ -187,7 +188,7 @@ impl ClientDriver {
         DriverState::Renewing(resume_state, gone)
     }
 
-    /// Fails everything there is.
+    /// Fails everything.
     fn fail_all(&mut self, resume_state: ResumeState, gone: Disconnect) -> DriverState {
         self.shared.set_connection(ConnectionState::Lost);
         resume_state.fail(&gone);
@@ -201,7 +202,7 @@ impl ClientDriver {
 }
 
 impl ClientDriver {
-    /// Tries until there is a session, until there can be none, or until the time is up.
+    /// Retries until a new session is open, is refused, or the recovery window is over.
     async fn renew(&mut self, resume_state: ResumeState, gone: Disconnect) -> DriverState {
         let Some(connector) = self.connector.clone() else {
             return self.fail_all(resume_state, gone);
@@ -210,7 +211,7 @@ impl ClientDriver {
         let deadline = Instant::now() + window;
         match self.reopen(&connector, None, deadline).await {
             ReopenOutcome::Opened(opened) => {
-                // The session is new, and so is the time in which it can be resumed.
+                // The new session has its own recovery window.
                 let since = Instant::now();
                 self.resume(
                     *opened,
@@ -234,8 +235,8 @@ impl ClientDriver {
 }
 
 impl ClientDriver {
-    /// Waits for a call and begins another session for it. If that fails, the call does: whoever made
-    /// it knows best whether to try again.
+    /// Waits for a call and opens another session for it. If that fails, the call fails, and its
+    /// caller decides about a retry.
     async fn wait_for_call(&mut self, gone: Disconnect) -> DriverState {
         let Some(call) = self.queue.next().await else {
             return DriverState::Stopped;

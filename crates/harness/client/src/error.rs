@@ -1,4 +1,4 @@
-//! Why something asked of a server did not come to a result, and who must act.
+//! Errors of calls and connections, and the party that must act.
 
 use std::{error::Error, time::Duration};
 
@@ -10,84 +10,84 @@ use exec_wire::{
     id::{OutputSeq, ProcessId, SessionId},
 };
 
-/// Why a call, or connecting, has no result.
+/// Why a call or a connection attempt failed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecServerError {
-    /// Peer: it answered with an error.
+    /// Peer: the server returned an error.
     #[error(transparent)]
     Remote(RpcError),
-    /// Caller: too many answers are outstanding.
+    /// Caller: too many calls are pending.
     #[error("more than {0} calls are unanswered")]
     TooMany(usize),
-    /// Caller: too much waits to be sent.
+    /// Caller: the send buffer is full.
     #[error("more than {0} bytes of writes wait to be sent")]
     NoRoom(usize),
     /// Caller: the id names a process that this client still follows.
     #[error("process id `{0}` is in use")]
     IdInUse(ProcessId),
-    /// Caller: the server has no process by this id, or none any more.
+    /// Caller: the server does not know the process, or has forgotten it.
     #[error("server has no process `{0}`")]
     UnknownProcess(ProcessId),
-    /// Caller: the process has not come so far. It is another one than the number is from.
+    /// Caller: the process has fewer events than `after`, so it is a different process.
     #[error("process `{process}` has no event {}: it came to {}", .after.0, .last.0)]
     NoSuchEvent {
         /// The process.
         process: ProcessId,
-        /// The event that was to be gone on after.
+        /// The requested start.
         after: OutputSeq,
-        /// The last one there is.
+        /// The last event of the process.
         last: OutputSeq,
     },
-    /// Peer: the result does not have the method's form.
+    /// Peer: the result does not match the method's schema.
     #[error("result of `{method}` does not decode: {reason}")]
     Malformed {
         /// The method.
         method: &'static str,
-        /// What was expected.
+        /// The decoding error.
         reason: String,
     },
-    /// Peer: it took too long.
+    /// Peer: the response did not arrive in time.
     #[error("`{method}` was not answered within {limit:?}")]
     Timeout {
         /// The method.
         method: &'static str,
-        /// How long was waited.
+        /// The time limit.
         limit: Duration,
     },
-    /// Transport: the connection broke before the answer, and asking twice could do it twice. Whether
-    /// it was done is not known. The client itself goes on.
+    /// Transport: the connection broke before the response, and the call cannot be retried safely.
+    /// It may or may not have taken effect. The client itself continues.
     #[error("connection broke before `{method}` was answered: {reason}")]
     Interrupted {
         /// The method.
         method: &'static str,
-        /// Why it broke.
+        /// Why the connection broke.
         reason: String,
     },
-    /// There is no session. Who must act is the inner error's to say.
+    /// No session could be opened. The inner error says who must act.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The session is gone for good.
+    /// The session is permanently lost.
     #[error(transparent)]
     Disconnected(#[from] Disconnect),
 }
 
-/// Who must act.
+/// The party that must act.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Whoever called: the same call fails again.
+    /// The caller: the same call would fail again.
     Caller,
-    /// The server: it refused, or does not keep to the protocol.
+    /// The server: it refused, or violated the protocol.
     Peer,
-    /// The way to the server: it broke, or could not be opened.
+    /// The connection: it broke, or could not be opened.
     Transport,
-    /// Nobody: the session has ended, and what belonged to it.
+    /// No one: the session has ended, with everything that belonged to it.
     Session,
 }
 
 impl ExecServerError {
-    /// Tells who must act.
+    /// Returns the party that must act.
     pub fn fault(&self) -> Fault {
         match self {
             Self::TooMany(_)
@@ -104,7 +104,7 @@ impl ExecServerError {
         }
     }
 
-    /// Tells the fault as an answer of the server would: some traits have no other words for it.
+    /// Converts to a server error, for traits without a more specific one.
     pub(crate) fn into_rpc(self) -> RpcError {
         match self {
             Self::Remote(error) => error,
@@ -121,7 +121,7 @@ impl ExecServerError {
         }
     }
 
-    /// Splits what is said of the connection from what is said of the call.
+    /// Separates connection failures from failures of the call.
     pub(crate) fn into_disconnect(self) -> Result<Disconnect, Self> {
         match self {
             Self::Disconnected(gone) => Ok(gone),
@@ -139,58 +139,58 @@ impl ExecServerError {
     }
 }
 
-/// The stock client's code for a connection that is gone.
+/// The stock client's code for a lost connection.
 const DISCONNECTED: ErrorCode = ErrorCode(-32000);
 
-/// Why there is no session. Whatever was opened is closed.
+/// Why no session could be opened. Nothing is left open.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Caller: there can be no link to what was named.
+    /// Caller: the address is invalid.
     #[error("{0}")]
     Address(String),
-    /// Transport: there is no link at the moment.
+    /// Transport: the link could not be opened.
     #[error("{0}")]
     Link(String),
-    /// Peer: it was reached, and takes nobody in at this moment.
+    /// Peer: the server is busy.
     #[error("{0}")]
     Busy(String),
-    /// Peer: it was reached, and there is no link to it for this client.
+    /// Peer: the server permanently rejects this client's link.
     #[error("{0}")]
     Unwelcome(String),
-    /// Caller: whoever was reached wants to be shown something else, such as another token.
+    /// Caller: the credentials were rejected.
     #[error("{0}")]
     Denied(String),
-    /// Peer: it is known where it would be, and it is not there.
+    /// Peer: the executor is offline.
     #[error("{0}")]
     Offline(String),
-    /// Nobody: what answers there now is another server than the one that had the session.
+    /// No one: a different server than the one with the session answers at the address.
     #[error("{0}")]
     Replaced(String),
-    /// Peer: it refused, such as a session that does not exist.
+    /// Peer: the server refused the session, for example because it does not exist.
     #[error("server refused the session: {0}")]
     Refused(RpcError),
-    /// Peer: it did not answer in time.
+    /// Peer: the server did not answer in time.
     #[error("server did not answer `initialize` within {0:?}")]
     Timeout(Duration),
     /// Transport: the link ended.
     #[error("connection broke before `initialize` was answered: {0}")]
     Broken(String),
-    /// Peer: what it sent is not what the protocol has there.
+    /// Peer: the server sent an invalid message.
     #[error("handshake went wrong: {0}")]
     Malformed(String),
-    /// Peer: it gave another session than the one asked for.
+    /// Peer: the server resumed a different session.
     #[error("server resumed session `{given}` instead of `{asked}`")]
     WrongSession {
-        /// What was asked for.
+        /// The requested session.
         asked: SessionId,
-        /// What was given.
+        /// The resumed session.
         given: SessionId,
     },
 }
 
 impl ConnectError {
-    /// Tells who must act.
+    /// Returns the party that must act.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Address(_) | Self::Denied(_) => Fault::Caller,
@@ -202,8 +202,8 @@ impl ConnectError {
         }
     }
 
-    /// Returns whether another attempt may come to something: the server may be out of reach for a
-    /// moment, or busy, or it may not know yet that the connection before is gone.
+    /// Returns whether a retry may succeed: the server may be temporarily unreachable or busy, or
+    /// may not have noticed the end of the previous connection yet.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Link(_) | Self::Busy(_) | Self::Offline(_) => true,
@@ -218,12 +218,12 @@ impl ConnectError {
         }
     }
 
-    /// Returns whether the session that was asked for belongs to another connection.
+    /// Returns whether the requested session is attached to another connection.
     pub(crate) fn is_attached(&self) -> bool {
         matches!(self, Self::Refused(error) if error.code == ErrorCode::SESSION_ATTACHED)
     }
 
-    /// What it means for whoever wanted a session.
+    /// Converts to the reason for a lost session.
     pub(crate) fn into_disconnect(self) -> Disconnect {
         let text = self.to_string();
         match self {
@@ -261,7 +261,7 @@ impl From<connect::ConnectError> for ConnectError {
     }
 }
 
-/// What somebody said who knows the server, and whom a person can do something about.
+/// A refusal by the registry or an HTTP server that a person can act on.
 enum RefusalKind {
     Denied,
     Offline,
@@ -288,7 +288,7 @@ fn classify_refusal(error: &connect::ConnectError) -> Option<RefusalKind> {
     }
 }
 
-/// An error and what caused it, in one line.
+/// Formats an error and its causes on one line.
 pub(crate) fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -29,7 +29,7 @@ use tokio::{sync::Notify, time};
 use self::{attachment::ProcessAttachment, follower::AckCursor, reorder::EventReorder};
 use crate::{client_shared::ClientShared, driver::NetworkHook};
 
-/// What is asked for at once where more did not come through.
+/// Page size after a larger page was interrupted.
 const SMALL_PAGE_BYTES: usize = 32 << 10;
 
 #[derive(Debug)]
@@ -39,34 +39,34 @@ pub(crate) struct ProcessEvents {
     network_hook: Option<NetworkHook>,
     owner: ProcessOwner,
     state: Mutex<EventsState>,
-    /// Wakes those who wait for something to be recorded.
+    /// Wakes waiters of events.
     recorded: Notify,
-    /// Wakes those who wait for it to fail.
+    /// Wakes waiters of a failure.
     failed: Notify,
 }
 
 #[derive(Debug)]
 struct EventsState {
     reorder: EventReorder,
-    /// What `process/read` was asked for to fill a gap, until it is filled.
+    /// The pending `process/read` that fills a gap.
     pending_read: Option<OutputGap>,
-    /// The last number that had come when it was asked.
+    /// The last event that had arrived when the read was sent.
     last_seen: OutputSeq,
-    /// Up to here all output was read in parts. An exit in between may be on the last page only.
+    /// End of the output that was read in parts. An exit before it may be on the last page only.
     read_to: OutputSeq,
-    /// A page did not come through before its connection broke: smaller ones may.
+    /// Small after a page was interrupted by a disconnect.
     pages: PageSize,
-    /// Numbers its events as the server does: both begin with 1 and have no holes.
+    /// Assigns the same sequence numbers as the server: from 1 and without gaps.
     followed: FollowedLog,
     ack_cursor: AckCursor,
-    /// What else is known of it, if it belongs to the server.
+    /// State of a server-owned process.
     attachment: Option<ProcessAttachment>,
-    /// How far followers lag behind, as the hub knows it.
+    /// Lag of the followers, as included in the shared total.
     lag: u64,
     written: [u64; 3],
-    /// Why no further event will come, although the close has not.
+    /// Why no further event will arrive, although the process is not closed.
     failure: Option<ProcessError>,
-    /// Why the server cannot be asked about it any more, although it came to its close.
+    /// Why the server cannot be asked about a closed process any more.
     orphaned: Option<ProcessError>,
     released: bool,
     os_pid: Option<u32>,
@@ -128,17 +128,17 @@ impl ProcessEvents {
         &self.id
     }
 
-    /// Returns who it belongs to.
+    /// Returns the owner of the process.
     pub(crate) fn owner(&self) -> ProcessOwner {
         self.owner
     }
 
-    /// Returns who watches its network, if anybody does.
+    /// Returns the network policy hook, if there is one.
     pub(crate) fn network_hook(&self) -> Option<&NetworkHook> {
         self.network_hook.as_ref()
     }
 
-    /// Takes an event. Returns what `process/read` is to be asked for, if events are missing.
+    /// Handles an event. Returns the read that is needed to fill a gap.
     pub(crate) fn handle_event(&self, event: Event) -> Result<Option<OutputGap>, EventsError> {
         let mut state = self.lock();
         if state.failure.is_some() {
@@ -154,7 +154,7 @@ impl ProcessEvents {
         Ok(gap_read)
     }
 
-    /// Takes what `process/read` answered. Returns what it is to be asked for next, if that is not all.
+    /// Handles a page of `process/read`. Returns the next read, if the page was not the last.
     pub(crate) fn handle_page(&self, page: OutputPage) -> Result<Option<OutputGap>, EventsError> {
         let mut state = self.lock();
         let Some(asked) = state
@@ -186,12 +186,12 @@ impl ProcessEvents {
         Ok(gap_read)
     }
 
-    /// The connection broke before `process/read` was answered.
+    /// Records that the connection broke during `process/read`.
     pub(crate) fn handle_read_interrupted(&self) {
         self.lock().pages = PageSize::Small;
     }
 
-    /// The connection is another one. Returns what `process/read` is to be asked for.
+    /// Prepares for another connection. Returns the read that is needed.
     pub(crate) fn handle_resume(&self) -> OutputGap {
         let mut state = self.lock();
         state.ack_cursor.mark_unconfirmed();
@@ -203,7 +203,7 @@ impl ProcessEvents {
         self.handle_start_time(started.started_at_ms, started.os_pid);
     }
 
-    /// Nobody holds the process any more.
+    /// Records that the last handle was dropped.
     pub(crate) fn release(&self) {
         self.lock().released = true;
     }
@@ -212,29 +212,29 @@ impl ProcessEvents {
         self.lock().released
     }
 
-    /// Returns whether its output ended.
+    /// Returns whether the output has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.lock().followed.log().is_closed()
     }
 
-    /// Returns whether its output ended, and nobody holds it.
+    /// Returns whether the output has ended and the last handle was dropped.
     pub(crate) fn is_finished(&self) -> bool {
         let state = self.lock();
         state.released && state.followed.log().is_closed()
     }
 
-    /// Returns whether it ended before its output did.
+    /// Returns whether the process failed before its close.
     pub(crate) fn is_failed(&self) -> bool {
         self.lock().failure.is_some()
     }
 
-    /// No further event will come. Returns whether that is news.
+    /// Fails the process. Returns whether it had not failed or closed before.
     pub(crate) fn fail(&self, error: ProcessError) -> bool {
         let mut state = self.lock();
         let news = state.failure.is_none() && !state.followed.log().is_closed();
         if news {
             state.failure = Some(error);
-            // Followers look whether there is a failure, too.
+            // Wakes followers, which check for a failure.
             state.followed.record(|_| ());
             self.set_lag(&mut state);
         }
@@ -244,20 +244,20 @@ impl ProcessEvents {
         news
     }
 
-    /// Its session is lost: it fails, unless it is over.
+    /// Records the loss of the session: fails the process unless it is closed.
     pub(crate) fn orphan(&self, error: &ProcessError) {
         self.lock().orphaned = Some(error.clone());
         self.fail(error.clone());
     }
 
-    /// Waits until something is recorded that `done` looks for, or never will be.
+    /// Waits until `done` returns a value for the log, or the process fails.
     pub(crate) async fn wait_until<T>(
         &self,
         done: impl Fn(&OutputLog) -> Option<T>,
     ) -> Result<T, ProcessError> {
         let _waiting = self.shared.register_waiter();
         loop {
-            // Registered before looking, so that nothing recorded in between is missed.
+            // Registered before the check, so that no event in between is missed.
             let recorded = self.recorded.notified();
             if let Some(done) = self.with_log(&done) {
                 return Ok(done);
@@ -267,10 +267,10 @@ impl ProcessEvents {
         }
     }
 
-    /// Resolves when no further event will come, although the close has not.
+    /// Resolves when the process fails.
     pub(crate) async fn wait_for_failure(&self) -> ProcessError {
         loop {
-            // Registered before looking, so that no failure in between is missed.
+            // Registered before the check, so that no failure in between is missed.
             let failed = self.failed.notified();
             if let Err(error) = self.check() {
                 return error;
@@ -279,24 +279,24 @@ impl ProcessEvents {
         }
     }
 
-    /// Fails if no further event will come.
+    /// Fails if the process has failed.
     pub(crate) fn check(&self) -> Result<(), ProcessError> {
         self.lock().failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Fails if the server cannot be asked about it.
+    /// Fails if the server cannot be asked about the process.
     pub(crate) fn check_reachable(&self) -> Result<(), ProcessError> {
         let state = self.lock();
         let fault = state.failure.as_ref().or(state.orphaned.as_ref());
         fault.cloned().map_or(Ok(()), Err)
     }
 
-    /// Looks at what was recorded.
+    /// Reads the log.
     pub(crate) fn with_log<T>(&self, with_log: impl FnOnce(&OutputLog) -> T) -> T {
         with_log(self.lock().followed.log())
     }
 
-    /// Does something as a follower: it may catch up, or fall behind.
+    /// Acts as a follower, which may change the lag or make an ack due.
     fn with_followed<T>(self: &Arc<Self>, act: impl FnOnce(&mut FollowedLog) -> T) -> T {
         let mut state = self.lock();
         let acted = act(&mut state.followed);
@@ -314,7 +314,7 @@ impl ProcessEvents {
         acted
     }
 
-    /// Returns up to which number the server is to be told that its events were taken, if it is.
+    /// Returns the sequence number to acknowledge, if an ack is due.
     pub(crate) fn take_ack(&self) -> Option<OutputSeq> {
         let mut state = self.lock();
         state.ack_cursor.scheduled = false;
@@ -331,7 +331,7 @@ impl ProcessEvents {
             .then(|| ack_cursor.advance(followed))
     }
 
-    /// Returns the number of the close, if it came and the server is to be told that it was taken.
+    /// Returns the sequence number of the close, if it must still be acknowledged.
     pub(crate) fn take_final_ack(&self) -> Option<OutputSeq> {
         let mut state = self.lock();
         let EventsState {
@@ -343,12 +343,12 @@ impl ProcessEvents {
         whole.then(|| ack_cursor.advance_to_end(followed)).flatten()
     }
 
-    /// Returns whether the server is told what was taken of it.
+    /// Returns whether output of this process is acknowledged.
     fn uses_acks(&self) -> bool {
         self.owner == ProcessOwner::Session && self.shared.acks_enabled()
     }
 
-    /// Returns whether this number is that of the close.
+    /// Returns whether the close has this sequence number.
     pub(crate) fn closes_at(&self, seq: OutputSeq) -> bool {
         self.with_log(|log| log.is_closed() && log.next_seq() == seq.next())
     }
@@ -359,7 +359,7 @@ impl ProcessEvents {
         Status {
             exit: log.exit().cloned(),
             closed: log.is_closed(),
-            // Nobody tells when descendants that closed their output end.
+            // The server does not report when descendants without open output end.
             tree_alive: !log.is_closed() && state.failure.is_none(),
             next_seq: state
                 .attachment
@@ -373,13 +373,14 @@ impl ProcessEvents {
         }
     }
 
-    /// Returns how many bytes came on each stream.
+    /// Returns the number of bytes received on each stream.
     pub(crate) fn written(&self) -> [u64; 3] {
         self.lock().written
     }
 
     fn lock(&self) -> MutexGuard<'_, EventsState> {
-        // Nothing panics while it holds the lock; if something did, the state is still whole.
+        // Ignores poisoning: no code panics under the lock, and the state would still be
+        // consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -391,14 +392,14 @@ impl ProcessEvents {
         Ok(())
     }
 
-    /// Wakes whoever waits for something to be recorded.
+    /// Wakes waiters of events.
     fn handle_recorded(&self, mut state: MutexGuard<'_, EventsState>) {
         self.set_lag(&mut state);
         drop(state);
         self.recorded.notify_waiters();
     }
 
-    /// Tells the hub how far followers lag behind. Those of a process that has failed hold up nobody.
+    /// Updates the shared lag. Followers of a failed process cause no backpressure.
     fn set_lag(&self, state: &mut EventsState) {
         let lag = match state.failure {
             None => state.followed.lag(),
@@ -427,7 +428,7 @@ impl EventsState {
         }
     }
 
-    /// Notes that events after a number are asked for.
+    /// Records a read of the events after `after`.
     fn begin_read(&mut self, after: OutputSeq) -> OutputGap {
         let max_bytes = match self.pages {
             PageSize::Whole => None,
@@ -438,16 +439,16 @@ impl EventsState {
     }
 }
 
-/// What `process/read` is to be asked for.
+/// Parameters of a `process/read` that fills a gap.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct OutputGap {
-    /// The last number that is known.
+    /// The last known event.
     pub(crate) after: OutputSeq,
-    /// How much is wanted at once. Absent: all.
+    /// Page size. Absent: everything.
     pub(crate) max_bytes: Option<usize>,
 }
 
-/// How output is asked for.
+/// Page size of reads.
 #[derive(Clone, Copy, Debug)]
 enum PageSize {
     Whole,
@@ -462,7 +463,8 @@ impl Drop for ProcessEvents {
 }
 
 impl ProcessEvents {
-    /// Reads retained output, and waits for some if there is none.
+    /// Reads retained output from the local log, waiting for new events if requested. Used with
+    /// servers that handle requests one at a time and would be blocked by a waiting read.
     pub(crate) async fn read_local(&self, read: Read) -> Result<Page, ProcessError> {
         self.check()?;
         if !read.wait.is_zero() {
@@ -472,7 +474,7 @@ impl ProcessEvents {
         Ok(self.with_log(|log| log.page(read.after, read.max_bytes)))
     }
 
-    /// Waits for the exit or the close.
+    /// Waits for the exit or the close in the local log.
     pub(crate) async fn wait_local(
         &self,
         until: WaitUntil,
@@ -483,7 +485,7 @@ impl ProcessEvents {
     }
 }
 
-/// Returns whether the process came so far.
+/// Returns whether the process has exited or closed.
 pub(crate) fn has_reached(log: &OutputLog, until: WaitUntil) -> Option<()> {
     let has_reached = match until {
         WaitUntil::Exited => log.exit().is_some(),
@@ -492,7 +494,7 @@ pub(crate) fn has_reached(log: &OutputLog, until: WaitUntil) -> Option<()> {
     has_reached.then_some(())
 }
 
-/// Waits no longer than `limit`. That the time is up is no error.
+/// Applies a time limit, the end of which is not an error.
 async fn with_limit(
     limit: Option<Duration>,
     event: impl Future<Output = Result<(), ProcessError>>,

@@ -38,18 +38,18 @@ use crate::{
     server_kind::{check_open, needs_capability},
 };
 
-/// Room for what a message holds beside its data: a path, and a policy.
+/// Reserved size of a message beside its data, for a path and a policy.
 const MESSAGE_OVERHEAD_BYTES: usize = 1 << 20;
 
-/// Works on the files of the host of an exec-server. What is written at once must fit into a message
-/// of [`limits::MAX_MESSAGE_BYTES`]; more is written by blocks.
+/// Works on the files of a server's host. A single write must fit into a message of
+/// [`limits::MAX_MESSAGE_BYTES`]; larger files are written in blocks.
 #[derive(Clone, Debug)]
 pub struct RemoteFileSystem {
     client: ExecServerClient,
 }
 
 impl RemoteFileSystem {
-    /// Begins with nothing open.
+    /// Creates a file system over a connection.
     pub fn new(client: ExecServerClient) -> Self {
         Self { client }
     }
@@ -73,12 +73,12 @@ impl RemoteFileSystem {
         .boxed()
     }
 
-    /// Asks for something that has no result.
+    /// Calls a method without a result.
     fn call_unit<M: Method + Send + 'static>(&self, params: M) -> FileFuture<()> {
         self.call(params, OpenedResource::None, |_, _| ())
     }
 
-    /// Opens a file as the server can.
+    /// Opens a file after the capability checks.
     fn open_file(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>> {
         let id = HandleId::new(&self.client.shared().next_id());
         let params = fs::OpenFile {
@@ -102,7 +102,7 @@ impl RemoteFileSystem {
         )
     }
 
-    /// Returns how much data one message of ours can carry to the server.
+    /// Returns the maximum data size of one message to the server.
     fn max_data_bytes(&self) -> usize {
         let max_bytes = limits::MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES;
         match self.client.encoding() {
@@ -238,7 +238,7 @@ impl ExecutorFileSystem for RemoteFileSystem {
     }
 
     fn watch_missing(&self, missing: MissingPaths) -> FileFuture<Option<MissingWatch>> {
-        // Who does not say so does not watch.
+        // Servers that do not report the capability do not support it.
         let session = self.client.session();
         let info = session.environment_info.as_ref();
         if !info.is_some_and(|info| info.capabilities.fs_watch_missing) {
@@ -260,8 +260,8 @@ impl ExecutorFileSystem for RemoteFileSystem {
             params,
             OpenedResource::MissingWatch(*last, over),
             |answer, _| {
-                // Whoever waits keeps the connection open. The end of the other side is an answer, too:
-                // the connection is gone, or another watch took the place of this one.
+                // A waiting watch keeps the connection open. A dropped sender also means a change:
+                // the connection is gone, or another watch has replaced this one.
                 let watch = async move {
                     let _release_guard = (release_guard, client);
                     changed.await.unwrap_or_default();
@@ -272,7 +272,7 @@ impl ExecutorFileSystem for RemoteFileSystem {
     }
 }
 
-/// A caller waits for the answer.
+/// Creates the sink of a cancellable call.
 fn cancellable(
     resource: OpenedResource,
 ) -> impl FnOnce(oneshot::Sender<CallResult>) -> ResponseSink {
@@ -287,8 +287,8 @@ pub(crate) fn file_error(error: ExecServerError) -> FileError {
     }
 }
 
-/// An open file. It is closed when it and everything asked of it are dropped: a close does not queue
-/// behind what was asked before. It goes with its connection.
+/// An open file. Closed after it and all of its pending calls are dropped, because a close does not
+/// queue behind earlier calls. Ends with its connection.
 #[derive(Debug)]
 struct RemoteFile {
     id: HandleId,

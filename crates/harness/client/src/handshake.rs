@@ -1,4 +1,4 @@
-//! The handshake: `initialize`, its answer, `initialized`.
+//! The handshake: `initialize`, its response, `initialized`.
 
 use bytes::Bytes;
 use exec_core::peer::Calls;
@@ -23,7 +23,8 @@ use crate::{
     error::{ConnectError, error_chain},
 };
 
-/// Bytes of messages that may come before the answer to `initialize`: a resumed session's events do.
+/// Maximum size of messages before the response to `initialize`, such as events of a resumed
+/// session.
 const MAX_EARLY_BYTES: usize = 64 << 20;
 
 /// A link with a session on it.
@@ -31,11 +32,11 @@ const MAX_EARLY_BYTES: usize = 64 << 20;
 pub(crate) struct OpenedSession {
     pub(crate) link: Link,
     pub(crate) session: InitializeResponse,
-    /// What came before the answer, in its order: events of a resumed session, and questions.
+    /// Messages before the response, in order: events of a resumed session, and server requests.
     pub(crate) early_messages: Vec<Bytes>,
 }
 
-/// Opens a session on the link that a connector opens, or resumes one.
+/// Opens or resumes a session on the link of a connector.
 pub(crate) async fn open_session(
     link: BoxFuture<'_, Result<Link, connect::ConnectError>>,
     options: &ExecServerClientConnectOptions,
@@ -44,7 +45,7 @@ pub(crate) async fn open_session(
     perform_handshake(link.await?, options, resumed).await
 }
 
-/// Opens a session on a link, or resumes one.
+/// Opens or resumes a session on a link.
 pub(crate) async fn perform_handshake(
     mut link: Link,
     options: &ExecServerClientConnectOptions,

@@ -23,26 +23,25 @@ use crate::{
     error::{ExecServerError, Fault},
 };
 
-/// Room for what a message holds beside the body: the URL and the headers.
+/// Reserved size of a message beside the body, for the URL and the headers.
 const MESSAGE_OVERHEAD_BYTES: usize = 1 << 20;
 
-/// Makes requests from the host of an exec-server.
+/// Makes HTTP requests from a server's host.
 ///
-/// A streamed body does not survive its connection, and one that is read too slowly fails with
-/// [`HttpError::Lagged`]. A server that does not know `http/request/cancel` goes on with a request that
-/// was dropped.
+/// A streamed body does not survive its connection, and fails with [`HttpError::Lagged`] if it is
+/// read too slowly. A server without `http/request/cancel` continues dropped requests.
 #[derive(Clone, Debug)]
 pub struct RemoteHttpClient {
     client: ExecServerClient,
 }
 
 impl RemoteHttpClient {
-    /// Asks over a connection.
+    /// Creates a client over a connection.
     pub fn new(client: ExecServerClient) -> Self {
         Self { client }
     }
 
-    /// Sends a request and waits for its answer. Dropping the future has the server give it up.
+    /// Sends a request and waits for its response. Dropping the future cancels the request.
     async fn send_request(
         &self,
         request: HttpRequest,
@@ -75,7 +74,7 @@ impl RemoteHttpClient {
         ))
     }
 
-    /// Refuses what the server would not understand, or not take.
+    /// Rejects requests that the server would not understand or accept.
     async fn check(&self, request: &HttpRequest) -> Result<(), HttpError> {
         let max_bytes = match self.client.encoding() {
             Encoding::Binary => limits::MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES,
@@ -95,7 +94,7 @@ impl RemoteHttpClient {
             .find(|header| header.value_env_var.is_some());
         if let Some(header) = named {
             let info = self.client.info().await.map_err(http_error)?;
-            // A server that does not know them would send the header without.
+            // A server without support would send the header without its value.
             if !info.capabilities.http_header_env_vars {
                 let name = &header.name;
                 let text = format!("header {name}: this server puts no variables into headers");
@@ -106,11 +105,11 @@ impl RemoteHttpClient {
     }
 }
 
-/// What an answered request leaves.
+/// An answered request.
 struct AnsweredRequest {
     body_queue: Arc<BodyQueue>,
     release_guard: ReleaseGuard,
-    /// The body, if it travelled raw.
+    /// The body, if it was sent raw.
     data: Option<Bytes>,
 }
 
@@ -165,7 +164,7 @@ fn request_params(
         url: request.url,
         headers: request.headers,
         body_base64: None,
-        // Rounded up: a limit below a millisecond is not none.
+        // Rounded up, so that a limit below one millisecond does not become zero.
         timeout_ms: request
             .timeout
             .map(|limit| u64::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)),

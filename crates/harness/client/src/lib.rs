@@ -1,9 +1,10 @@
 //! The client: connects to an exec-server over any link and presents it as an environment.
 //!
-//! One task owns a connection: it reads, writes, matches answers to calls, puts the events of each
-//! process in order and hands every change to its watch; handles send it messages. When the connection
-//! breaks, it opens another one and resumes the session; when that cannot be, every operation fails at
-//! once. Not here: how links work (`exec-transport`), how anything runs.
+//! One task, the driver, owns the connection. It reads, writes, matches responses to calls, orders
+//! the events of each process and passes changes to their watches; handles send it messages. When
+//! the connection breaks, it reconnects with backoff and resumes the session. When recovery fails,
+//! every operation fails immediately. Not here: the links (`exec-transport`), and how processes
+//! run.
 
 pub mod backend;
 pub mod catalog;

@@ -1,4 +1,4 @@
-//! What a server tells without being asked: events of processes, changes of files.
+//! Notifications from the server, such as process events and file changes.
 
 use bytes::Bytes;
 use exec_core::log::{Event, Exit, OutputChunk};
@@ -14,26 +14,26 @@ use exec_wire::{
 };
 use serde::Deserialize;
 
-/// What was told.
+/// A decoded notification.
 #[derive(Debug)]
 pub(crate) enum ServerNotification {
-    /// Something happened to a process.
+    /// An event of a process.
     Event(ProcessId, Event),
-    /// A process runs.
+    /// A process has started.
     Started(ProcessStarted),
-    /// Watched files have changed.
+    /// Changes of watched files.
     Changed(Changed),
-    /// A watch for missing paths is over.
+    /// The end of a missing-path watch.
     MissingChanged(MissingChanged),
-    /// Something was decided about the network of a process.
+    /// A network policy decision for a process.
     Decided(PolicyDecision),
-    /// A part of a streamed body, or its end.
+    /// A chunk of a streamed body, or its end.
     BodyDelta(HttpBodyDelta, Bytes),
-    /// Nothing that this client knows.
+    /// An unknown notification.
     Unknown,
 }
 
-/// `process/output`, as it is read.
+/// Parameters of `process/output`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OutputParams {
@@ -44,16 +44,16 @@ struct OutputParams {
     chunk: Option<Base64>,
 }
 
-/// Peer: a known notification does not have its form.
+/// Peer: a known notification is malformed.
 #[derive(Debug)]
 pub(crate) struct NotificationError {
-    /// The process that it is about, if it is about one.
+    /// The process of the notification, if it names one.
     pub(crate) process: Option<ProcessId>,
-    /// What was expected.
+    /// The decoding error.
     pub(crate) reason: String,
 }
 
-/// Decodes a notification. Only those that are known can fail.
+/// Decodes a notification. Unknown ones are not errors.
 pub(crate) fn decode(message: &Notification<'_>) -> Result<ServerNotification, NotificationError> {
     decode_known(message).map_err(|ParamsError(reason)| NotificationError {
         process: decode_params(message.params)
@@ -63,7 +63,7 @@ pub(crate) fn decode(message: &Notification<'_>) -> Result<ServerNotification, N
     })
 }
 
-/// The one member that tells which process a notification is about.
+/// The member that names the process of a notification.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ProcessRef {
@@ -124,14 +124,14 @@ fn decode_known(message: &Notification<'_>) -> Result<ServerNotification, Params
                 .ok_or_else(|| ParamsError("missing field `deltaBase64`".to_owned()))?;
             Ok(ServerNotification::BodyDelta(delta, data))
         }
-        // A record may be lost; one that is not understood is.
+        // Decision records are best-effort: ignore malformed ones.
         notification::NETWORK_POLICY_DECISION => Ok(decode_params(message.params)
             .map_or(ServerNotification::Unknown, ServerNotification::Decided)),
         _ => Ok(ServerNotification::Unknown),
     }
 }
 
-/// Finds a signal's name among those that live as long as the program.
+/// Returns the static name of a signal.
 pub(crate) fn signal_name(name: &str) -> &'static str {
     SIGNALS
         .iter()

@@ -1,4 +1,4 @@
-//! A process on a remote host: a thin proxy over the connection, and the events that came of it.
+//! A process on a remote host: a thin proxy over the connection and the received events.
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
@@ -37,27 +37,27 @@ use crate::{
     server_kind::ServerKind,
 };
 
-/// Largest write: encoded it fits into a message with room to spare.
+/// Maximum write size. Leaves room for the encoding in a message.
 const MAX_WRITE_BYTES: usize = limits::MAX_MESSAGE_BYTES / 2;
 
-/// How late the answer to a wait may be before it is done without.
+/// How late the response to a wait may be before the client stops waiting for it.
 const WAIT_GRACE: Duration = Duration::from_millis(500);
 
-/// A process on the host of an exec-server. When the last handle is dropped, the server is told to
-/// end it, unless it belongs to the server: then it is let go of.
+/// A process on a server's host. Dropping the last handle terminates it, or detaches from it if it
+/// is server-owned.
 ///
-/// Of one that belongs to the server, nothing is asked any more when its output has ended: others may
-/// have given its id to another process. What it has left running is ended by its id.
+/// After the output of a server-owned process has ended, the client makes no more calls for it,
+/// because its id may name another process. Descendants that it left running are terminated by id.
 #[derive(Debug)]
 pub struct RemoteProcess {
     client: ExecServerClient,
     events: Arc<ProcessEvents>,
     terminal: TerminalPresence,
-    /// Numbers the writes that the caller did not name.
+    /// Counter for the ids of writes without an id.
     next_write: AtomicU64,
-    /// Begins the names of those writes. Others may write to a process of the server.
+    /// Prefix of those ids. Other clients may write to a server-owned process.
     write_id_prefix: String,
-    /// Lets go of a process of the server.
+    /// Detaches from a server-owned process.
     release_guard: Option<Arc<ReleaseGuard>>,
 }
 
@@ -66,7 +66,7 @@ pub struct RemoteProcess {
 pub(crate) enum TerminalPresence {
     Present,
     Absent,
-    /// The server knows.
+    /// Only the server knows.
     Unknown,
 }
 
@@ -88,7 +88,7 @@ impl RemoteProcess {
         }
     }
 
-    /// A process that belongs to the server.
+    /// Creates the handle of a server-owned process.
     pub(crate) fn attached(
         client: ExecServerClient,
         events: &Arc<ProcessEvents>,
@@ -107,20 +107,21 @@ impl RemoteProcess {
         }
     }
 
-    /// Returns the process if it belongs to the server.
+    /// Returns the process if it is server-owned.
     fn target(&self) -> Option<Arc<ProcessEvents>> {
         self.release_guard
             .is_some()
             .then(|| Arc::clone(&self.events))
     }
 
-    /// Returns whether the process belongs to the server and is over. It is not asked about then: its id
-    /// may be that of another one, which is not to be written to or ended in its place.
+    /// Returns whether the process is server-owned and closed. No calls are made for it then,
+    /// because its id may name another process.
     fn is_closed_detached(&self) -> bool {
         self.release_guard.is_some() && self.events.is_closed()
     }
 
-    /// Asks about the process, unless it is past. `past` is the answer then.
+    /// Makes a call, unless the process is server-owned and closed. `closed_result` is the result
+    /// then.
     fn unless_closed<T: Send + 'static>(
         &self,
         closed_result: T,
@@ -135,7 +136,7 @@ impl RemoteProcess {
         let call = ask();
         async move {
             match call.await {
-                // It was past before the question was sent, or sent again.
+                // The process closed before the call was sent or retried.
                 Err(error) if is_unknown(&error) && events.is_closed() => Ok(closed_result),
                 answer => answer,
             }
@@ -143,8 +144,7 @@ impl RemoteProcess {
         .boxed()
     }
 
-    /// Asks the server, unless the process's events are lost. If they are while it is asked, there may be
-    /// no answer.
+    /// Makes a call, unless the process has failed. Fails with the process while waiting.
     fn call<M, T>(
         &self,
         params: M,
@@ -170,14 +170,16 @@ impl RemoteProcess {
         .boxed()
     }
 
-    /// Returns whether it does not matter that the server said nothing of the process: it is over, and
-    /// what came of it is here. A server forgets it some time after the close; a session may be lost.
+    /// Returns whether the local log can replace the server's response: the process is closed, and
+    /// its events are here. A server forgets a closed process after some time, and the session may
+    /// be lost.
     fn has_local_result(&self, error: &ProcessError) -> bool {
         is_unreachable(error) && self.events.is_closed()
     }
 
-    /// Puts before a page of the server what it leaves out, if somebody here holds it: a process of the
-    /// server is not kept there for anybody. If not all is wanted at once, the rest is on the next page.
+    /// Prepends the held chunks that the server's page lacks, because a server does not retain
+    /// output of a server-owned process for its readers. With a byte limit, the rest follows on the
+    /// next page.
     fn prepend_held(&self, page: &mut Page, read: Read) {
         let first = page.chunks.first().map_or(page.next_seq, |chunk| chunk.seq);
         let held = self
@@ -263,7 +265,7 @@ impl ExecProcess for RemoteProcess {
                 self.prepend_held(&mut page, read);
             }
             if exited {
-                // How it ended comes as an event, if not before the answer then behind it.
+                // The exit status arrives as an event, before or after the response.
                 page.exit = Some(self.events.wait_until(|log| log.exit().cloned()).await?);
             }
             Ok(page)
@@ -304,7 +306,7 @@ impl ExecProcess for RemoteProcess {
     ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
         let params = CloseStdin {
             process_id: self.id().clone(),
-            // With a name it can be asked again over another connection.
+            // With an id, the call can be retried on another connection.
             write_id: Some(id.unwrap_or_else(|| self.write_id())),
         };
         self.unless_closed(WriteStatus::StdinClosed, || {
@@ -378,7 +380,7 @@ impl ExecProcess for RemoteProcess {
             timeout_ms,
         };
         let answer = self.call(params, |result| result);
-        // Without them, no event would come any more.
+        // Both are needed to receive events.
         let (release_guard, server_owned) =
             (self.release_guard.clone(), self.release_guard.is_some());
         let attached = release_guard.map(|release_guard| (release_guard, self.client.clone()));
@@ -386,13 +388,13 @@ impl ExecProcess for RemoteProcess {
             let _attached = attached;
             let ended = async {
                 let answer = match answer.await {
-                    // It came so far before the question was sent again.
+                    // The process closed before the call was retried.
                     Err(error) if server_owned && is_unreachable(&error) && events.is_closed() => {
                         return Ok(());
                     }
                     answer => answer?,
                 };
-                // The events that the answer speaks of may be behind it.
+                // The corresponding events may arrive after the response.
                 if answer.exited {
                     events
                         .wait_until(|log| has_reached(log, WaitUntil::Exited))
@@ -407,7 +409,8 @@ impl ExecProcess for RemoteProcess {
             };
             match timeout {
                 None => ended.await?,
-                // The answer may be behind output that nobody takes; the time is up all the same.
+                // The response may be stuck behind unread output, so apply the timeout locally,
+                // too.
                 Some(limit) => time::timeout(limit.saturating_add(WAIT_GRACE), ended)
                     .await
                     .unwrap_or(Ok(()))?,
@@ -450,12 +453,12 @@ impl Drop for RemoteProcess {
     }
 }
 
-/// Returns whether nobody can say anything of a process: it is not known, or there is no server.
+/// Returns whether the server does not know the process or is unreachable.
 fn is_unreachable(error: &ProcessError) -> bool {
     is_unknown(error) || matches!(error, ProcessError::Disconnected(_))
 }
 
-/// Returns whether there is no such process, or none any more.
+/// Returns whether the server does not know the process, or has forgotten it.
 fn is_unknown(error: &ProcessError) -> bool {
     matches!(error, ProcessError::Remote(error) if error.code == ErrorCode::INVALID_REQUEST)
 }
@@ -471,8 +474,9 @@ fn process_error(error: ExecServerError) -> ProcessError {
     }
 }
 
-/// The wire tells only how much is omitted altogether. What came of a stream and is not in the
-/// snapshot is omitted from it: that is exact once everything has come.
+/// Splits the omitted bytes of a snapshot among its streams, because the wire reports only the
+/// total. Bytes that were received on a stream and are not in the snapshot were omitted from it,
+/// which is exact once all output has arrived.
 pub(crate) fn split_omitted(snapshot: ProcessSnapshot, written: [u64; 3]) -> Snapshot {
     let mut left = snapshot.omitted_bytes;
     let [stdout, stderr, terminal] = [
@@ -493,7 +497,7 @@ pub(crate) fn split_omitted(snapshot: ProcessSnapshot, written: [u64; 3]) -> Sna
         stderr,
         terminal,
     };
-    // Output that has not come yet: a stream that has more than it showed so far.
+    // Attribute bytes that were not received yet to the stream with output.
     let latest = if snapshot.terminal.data.is_empty() {
         &mut snapshot.stdout
     } else {

@@ -1,7 +1,7 @@
-//! What a server understands. A member that it would ignore is refused before it is sent, so that
-//! nothing is done otherwise than it was asked for.
+//! Which request members a server understands. The client rejects a request with a member that the
+//! server would ignore, so that no request is silently done differently.
 //!
-//! Not here: methods that a server does not have. It refuses those by itself.
+//! Not here: unknown methods, which servers reject themselves.
 
 use exec_env::{
     backend::StartError,
@@ -17,20 +17,20 @@ use exec_wire::{
     process::{Limits, TerminalSize, TerminateMode},
 };
 
-/// The one size of a terminal that an older server makes.
+/// The only terminal size of a stock server.
 const STOCK_TERMINAL_SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 
-/// Which members a server looks at.
+/// Kinds of servers by the request members that they understand.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ServerKind {
-    /// It has our extensions.
+    /// Supports our extensions.
     Extended,
-    /// It said nothing of itself, and knows no extension: a stock server.
+    /// A stock server, which sends no server information and supports no extensions.
     Stock,
 }
 
 impl ServerKind {
-    /// Tells them apart by the answer to `initialize`.
+    /// Determines the kind from the response to `initialize`.
     pub(crate) fn of(session: &InitializeResponse) -> Self {
         if session.server.is_none() && session.extensions.is_empty() {
             Self::Stock
@@ -39,7 +39,7 @@ impl ServerKind {
         }
     }
 
-    /// Refuses a process that belongs to the server.
+    /// Rejects server-owned processes.
     pub(crate) fn check_detached(self) -> Result<(), StartError> {
         match self {
             Self::Extended => Ok(()),
@@ -47,7 +47,7 @@ impl ServerKind {
         }
     }
 
-    /// Refuses to ask for a process that belongs to the server, or for all there are.
+    /// Rejects methods for server-owned processes and process lists.
     pub(crate) fn check_method(self, method: MethodName) -> Result<(), RpcError> {
         match self {
             Self::Extended => Ok(()),
@@ -58,7 +58,7 @@ impl ServerKind {
         }
     }
 
-    /// Refuses limits, and a terminal of another size than the server makes.
+    /// Rejects limits, and terminal sizes other than the server's.
     pub(crate) fn check_start(self, command: &Command) -> Result<(), StartError> {
         if self == Self::Extended {
             return Ok(());
@@ -75,7 +75,7 @@ impl ServerKind {
         }
     }
 
-    /// Refuses to create parents, to replace in one step, and to set a mode.
+    /// Rejects `createParents`, `atomic` and `mode`.
     pub(crate) fn check_write(self, write: &WriteFile) -> Result<(), FileError> {
         let member = match write {
             _ if self == Self::Extended => return Ok(()),
@@ -87,7 +87,7 @@ impl ServerKind {
         Err(FileError::Refused(format!("{member}: {UNSUPPORTED}")))
     }
 
-    /// Refuses to write parts of a file that is kept.
+    /// Rejects opening a file for update.
     pub(crate) fn check_open_mode(self, mode: OpenMode) -> Result<(), FileError> {
         match (self, mode) {
             (Self::Extended, _) | (Self::Stock, OpenMode::Read | OpenMode::Replace) => Ok(()),
@@ -97,7 +97,7 @@ impl ServerKind {
         }
     }
 
-    /// Refuses to let a process end by itself.
+    /// Rejects graceful termination.
     pub(crate) fn check_terminate(self, mode: TerminateMode) -> Result<(), RpcError> {
         match (self, mode) {
             (Self::Extended, _) | (Self::Stock, TerminateMode::Force) => Ok(()),
@@ -108,8 +108,8 @@ impl ServerKind {
 
 const UNSUPPORTED: &str = "this server does not know it";
 
-/// Refuses a proxy that the host does not run, or not in this way. A shell's state is left away: the
-/// command runs without it, as it would where it cannot be taken.
+/// Rejects a proxy configuration that the host does not support. Omits an unsupported shell
+/// snapshot, because the command can run without it.
 pub(crate) fn check_capabilities(
     command: &mut Command,
     capabilities: &Capabilities,
@@ -132,12 +132,12 @@ pub(crate) fn check_capabilities(
     }
 }
 
-/// Returns whether opening a file so takes an ability of the server.
+/// Returns whether opening a file like this requires a capability of the server.
 pub(crate) fn needs_capability(open: &Open) -> bool {
     open.sandbox.is_some() || open.mode != OpenMode::Read
 }
 
-/// Refuses to open under a policy, or to replace, where that is not possible.
+/// Rejects sandboxed opens and replacing opens if the server does not support them.
 pub(crate) fn check_open(open: &Open, capabilities: &Capabilities) -> Result<(), FileError> {
     let member = if open.sandbox.is_some() && !capabilities.sandboxed_file_streaming {
         "sandbox"

@@ -1,4 +1,4 @@
-//! Processes that belong to the server: started, found again and listed by any of its clients.
+//! Server-owned processes, which any client of the server can start, attach to and list.
 
 use std::sync::Arc;
 
@@ -23,33 +23,32 @@ use crate::{
 };
 
 impl ExecServerClient {
-    /// Starts a process that belongs to the server: it outlives its handle, this client and its
-    /// session. Its id must be free on the whole server. Dropping the future before it is answered
-    /// ends what was started, unless the connection broke.
+    /// Starts a server-owned process, which outlives its handle, this client and its session. Its
+    /// id must be unique on the server. Dropping the future before the response terminates the
+    /// process, unless the connection broke.
     pub async fn start_detached(&self, command: Command) -> Result<StartedProcess, StartError> {
         let backend = RemoteBackend::new(self.clone());
         backend.start_process(command, ProcessOwner::Server).await
     }
 
-    /// Takes up a process that belongs to the server: what is retained of its output after `after` is
-    /// replayed, then it is followed. What is not retained any more is missing from the numbers, and so
-    /// is what a handle is not read fast enough for: nobody holds up such a process.
+    /// Attaches to a server-owned process: replays its retained output after `after`, then follows
+    /// it. Output beyond the retained range is skipped in the sequence, and so is output that a
+    /// slow reader misses: such a process is never paused.
     ///
-    /// It is taken up again whenever the connection is another one, also in another session. When the
-    /// handle and its event streams are dropped, it is let go of, and runs on. Dropping the future does
-    /// the same.
+    /// The client attaches again after every reconnect and in every new session. Dropping the
+    /// handle and its event streams, or the future, detaches from the process, which keeps running.
     ///
     /// # Errors
-    /// [`ExecServerError::UnknownProcess`] if there is none by this id,
-    /// [`ExecServerError::NoSuchEvent`] if it has not come to `after`,
-    /// [`ExecServerError::IdInUse`] while there is another handle of this client for it.
+    /// [`ExecServerError::UnknownProcess`] if the process does not exist,
+    /// [`ExecServerError::NoSuchEvent`] if it has not reached `after`,
+    /// [`ExecServerError::IdInUse`] while this client has another handle for it.
     pub async fn attach(
         &self,
         process_id: ProcessId,
         after: Option<OutputSeq>,
     ) -> Result<Arc<dyn ExecProcess>, ExecServerError> {
         self.check(AttachProcess::NAME)?;
-        // A list that is too long for an answer keeps nobody from attaching.
+        // A list that is too long for a response must not prevent attaching.
         let summary = match self.processes().await {
             Ok(list) => list.into_iter().find(|one| one.process_id == process_id),
             Err(ExecServerError::Remote(_) | ExecServerError::Malformed { .. }) => None,
@@ -58,12 +57,12 @@ impl ExecServerClient {
         self.attach_found(process_id, after, summary, None).await
     }
 
-    /// Takes up a process that [`all_processes`](Self::all_processes) listed, as
-    /// [`attach`](Self::attach) does. One that belongs to another session belongs to the server from
-    /// then on, and outlives that session.
+    /// Attaches to a process from [`all_processes`](Self::all_processes), like
+    /// [`attach`](Self::attach). A process of another session becomes server-owned and outlives
+    /// that session.
     ///
     /// # Errors
-    /// As [`attach`](Self::attach); also if the id names another process by now.
+    /// As [`attach`](Self::attach); also if the id now names another process.
     pub async fn take_over(
         &self,
         process: &ProcessSummary,
@@ -85,7 +84,7 @@ impl ExecServerClient {
     ) -> Result<Arc<dyn ExecProcess>, ExecServerError> {
         let after = after.unwrap_or_default();
         let begin = match &summary {
-            // The exit is behind what the caller has seen.
+            // The exit is after the events that the caller has seen.
             Some(summary) if summary.running => after,
             Some(_) | None => OutputSeq(0),
         };
@@ -101,7 +100,8 @@ impl ExecServerClient {
                 TerminalPresence::of(summary.tty)
             }
         };
-        // Made before it is attached: if this future is dropped, so is the handle, and lets go of it.
+        // Create the handle before attaching: dropping this future drops the handle, which
+        // detaches.
         let process = RemoteProcess::attached(self.clone(), &events, terminal);
         let params = AttachProcess {
             process_id: process_id.clone(),
@@ -124,14 +124,14 @@ impl ExecServerClient {
         }
     }
 
-    /// Lists the processes of this session and those that belong to the server, running or retained.
+    /// Lists the processes of this session and the server-owned ones, running or retained.
     pub async fn processes(&self) -> Result<Vec<ProcessSummary>, ExecServerError> {
         self.check(ListProcesses::NAME)?;
         let list = self.call(ListProcesses::default()).await?;
         Ok(list.processes)
     }
 
-    /// Lists the processes of other sessions, too: those that this client may attach to.
+    /// Lists the processes of all sessions that this client may attach to.
     pub async fn all_processes(&self) -> Result<Vec<ProcessSummary>, ExecServerError> {
         self.check(ListProcesses::NAME)?;
         let list = self.call(ListProcesses { all: true }).await?;

@@ -1,4 +1,4 @@
-//! Servers behind a relay, which a registry tells the way to.
+//! Servers behind a relay, found through a registry.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -31,42 +31,42 @@ use crate::{
     error::{ConnectError, ExecServerError, error_chain},
 };
 
-/// How long a session may stay attached to the stream of a harness that died: a server keeps such a
-/// stream for twenty seconds.
+/// How long to wait for a session that is still attached to the stream of a dead harness. A server
+/// keeps such a stream for twenty seconds.
 const ATTACHED_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// How to connect to a server that a registry knows. `Debug` hides what may be secret.
+/// How to connect to a server through a registry. `Debug` hides secrets.
 #[derive(Clone, Debug)]
 pub struct RelayExecServerConnectArgs {
     /// The registry: `http://HOST` or `https://HOST`.
     pub registry_url: String,
-    /// The name of the server there.
+    /// The environment id of the server in the registry.
     pub environment_id: String,
-    /// Sent to the registry as `Authorization: Bearer …`, wherever that is.
+    /// Sent to the registry as `Authorization: Bearer …`.
     pub auth_token: Secret,
     /// Sent to the registry as `chatgpt-account-id`.
     pub chatgpt_account_id: Option<String>,
-    /// Shown to the registry instead of token and account.
+    /// Credentials for the registry, instead of token and account.
     pub credentials: Option<Arc<dyn Credentials>>,
-    /// Whose certificates are accepted; those of this host's roots by default.
+    /// Trusted certificate authorities. Default: the roots of this host.
     pub trust: Trust,
-    /// What the relay is reached through.
+    /// Proxy for connections to the relay.
     pub proxy: Option<Proxy>,
-    /// Who connects, for the server's logs.
+    /// Client name for the server's logs.
     pub client_name: String,
-    /// How long a connection to the relay may take; ten seconds by default.
+    /// Timeout of a connection to the relay. Default: ten seconds.
     pub connect_timeout: Duration,
-    /// How long the server may take for its part of the key exchange and to answer `initialize`, both
-    /// together; ten seconds by default.
+    /// Timeout of the key exchange and the response to `initialize` together. Default: ten seconds.
     pub initialize_timeout: Duration,
-    /// A detached session to take up again.
+    /// A detached session to resume.
     pub resume_session_id: Option<SessionId>,
-    /// What requests belong to, those to registry and relay included. Absent: they carry no trace.
+    /// Trace context of requests, including those to registry and relay. Absent: requests carry
+    /// none.
     pub trace: Option<TraceSource>,
 }
 
 impl RelayExecServerConnectArgs {
-    /// Connects to the server of this name, under this client's name.
+    /// Connects to an environment id, under this client name.
     pub fn new(
         registry_url: impl Into<String>,
         environment_id: impl Into<String>,
@@ -90,10 +90,10 @@ impl RelayExecServerConnectArgs {
         }
     }
 
-    /// Makes what opens links to the server, with a key of its own. Nothing is sent yet.
+    /// Creates a connector with its own key. Sends nothing yet.
     ///
     /// # Errors
-    /// When there can be none: URL, name or token are malformed.
+    /// If the URL, the environment id or the token is malformed.
     pub fn connector(&self) -> Result<RelayConnector, ConnectError> {
         let registry = BaseUrl::parse(&self.registry_url).map_err(address_error)?;
         let environment = EnvironmentId::new(&self.environment_id).map_err(address_error)?;
@@ -129,7 +129,7 @@ impl RelayExecServerConnectArgs {
         })
     }
 
-    /// Returns how the client introduces itself.
+    /// Returns the options of the client.
     pub fn options(&self) -> ExecServerClientConnectOptions {
         ExecServerClientConnectOptions {
             client_name: self.client_name.clone(),
@@ -145,22 +145,22 @@ fn address_error(error: impl std::error::Error) -> ConnectError {
     ConnectError::Address(error_chain(&error))
 }
 
-/// Opens links through a relay. The server keeps sessions for a while, and is recognised by its key: a
-/// session is taken up again only where it is.
+/// Opens links through a relay. The server keeps sessions for a while and is identified by its key,
+/// so a session is resumed only on the server that holds it.
 pub struct RelayConnector {
     registry: BaseUrl,
     environment: EnvironmentId,
     credentials: Arc<dyn Credentials>,
-    /// The same for every link.
+    /// Used for every link.
     identity: Arc<Identity>,
-    /// Made at the first link, when certificates are read.
+    /// Created with the first link, when certificates are loaded.
     tickets: OnceCell<Arc<RegistryTickets>>,
     options: HarnessOptions,
     delay: RegistryDelay,
 }
 
 impl RelayConnector {
-    /// Opens a link, and takes note of who is at its other end.
+    /// Opens a link and pins the key of its peer.
     async fn open(&self, tickets: Arc<RegistryTickets>) -> Result<Link, connect::ConnectError> {
         let identity = Arc::clone(&self.identity);
         let link = harness::open(
@@ -181,7 +181,7 @@ impl RelayConnector {
     async fn create_tickets(&self) -> Result<Arc<RegistryTickets>, connect::ConnectError> {
         let http = match self.registry.url().scheme() {
             "https" => Http::new(&self.options.trust.config().await?),
-            // A host without any certificates can have a registry of its own.
+            // A host without certificates may use a local registry.
             _ => Http::without_tls(),
         };
         let http = http.map_err(|error| unusable(error.into()))?;
@@ -196,7 +196,7 @@ impl RelayConnector {
     }
 }
 
-/// Nobody can be asked, now or later.
+/// Reports a registry that cannot be used at all.
 fn unusable(source: Box<dyn std::error::Error + Send + Sync>) -> connect::ConnectError {
     connect::ConnectError::Ticket {
         fault: Fault::Caller,
@@ -205,8 +205,8 @@ fn unusable(source: Box<dyn std::error::Error + Send + Sync>) -> connect::Connec
     }
 }
 
-/// A relay that refuses one ticket may take the next, as long as there is something to come back to: a
-/// session, or what outlives one.
+/// Marks the refusal of one ticket as retryable. The next ticket may be accepted, which is worth
+/// trying while a session, or a process that outlives it, exists.
 fn retryable(error: connect::ConnectError) -> connect::ConnectError {
     use connect::ConnectError as Error;
     let of_one_ticket = matches!(
@@ -227,7 +227,7 @@ impl Connector for RelayConnector {
     fn connect(&self) -> BoxFuture<'_, Result<Link, connect::ConnectError>> {
         let connect = async {
             let tickets = self.tickets().await?;
-            // There is no session yet, or none any more: whoever has the name now will do.
+            // No session is to be resumed, so any server with this environment id is acceptable.
             tickets.unpin();
             self.open(tickets).await
         };
@@ -264,11 +264,11 @@ impl fmt::Debug for RelayConnector {
 }
 
 impl ExecServerClient {
-    /// Connects to a server through a relay, and again whenever the connection breaks. Dropping the
-    /// future leaves nothing open.
+    /// Connects to a server through a relay, and reconnects when the connection breaks. Dropping
+    /// the future leaves nothing open.
     ///
-    /// A session that is to be resumed may be that of a harness which died: the server keeps its
-    /// stream for a while, and the session attached to it. So long it is waited for.
+    /// A session to resume may still be attached to the stream of a dead harness. The call retries
+    /// until the server has dropped that stream.
     pub async fn connect_relay(args: RelayExecServerConnectArgs) -> Result<Self, ExecServerError> {
         let connector = Arc::new(args.connector()?);
         let until = Instant::now() + ATTACHED_TIMEOUT;
@@ -341,7 +341,7 @@ mod tests {
         }
     }
 
-    /// A registry that gives tickets for a relay that refuses them. Returns its URL.
+    /// Starts a registry that issues tickets for a relay that refuses them. Returns its URL.
     async fn refusing() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -357,7 +357,7 @@ mod tests {
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let (mut asked, mut part) = (Vec::new(), [0; 4096]);
-                // An upgrade ends with its head, and a question with its body.
+                // An upgrade request ends with its head, a registry request with its body.
                 while !asked.ends_with(b"\r\n\r\n") && !asked.ends_with(b"}") {
                     let read = stream.read(&mut part).await.unwrap();
                     assert_ne!(read, 0, "a question is whole");

@@ -17,31 +17,31 @@ use crate::{
     error::{ConnectError, ExecServerError},
 };
 
-/// How to connect to a server that listens. `Debug` hides what may be secret.
+/// How to connect to a listening server. `Debug` hides secrets.
 #[derive(Clone)]
 pub struct RemoteExecServerConnectArgs {
-    /// Where it listens: `ws://HOST:PORT`, `wss://HOST:PORT` or `unix:///path`.
+    /// Address: `ws://HOST:PORT`, `wss://HOST:PORT` or `unix:///path`.
     pub url: String,
-    /// Sent with the request for a websocket, beside those that the handshake needs.
+    /// Additional headers of the websocket upgrade request.
     pub headers: Headers,
-    /// Sent as `Authorization: Bearer …`; needs `wss://`, or a server on this machine.
+    /// Sent as `Authorization: Bearer …`. Requires `wss://` or a server on this machine.
     pub bearer_token: Option<BearerToken>,
-    /// Whose certificates are accepted on `wss://`; those of this host's roots by default.
+    /// Trusted certificate authorities for `wss://`. Default: the roots of this host.
     pub trust: Trust,
-    /// Who connects, for the server's logs.
+    /// Client name for the server's logs.
     pub client_name: String,
-    /// How long a link may take; ten seconds by default.
+    /// Timeout of opening a link. Default: ten seconds.
     pub connect_timeout: Duration,
-    /// How long the server may take to answer `initialize`; ten seconds by default.
+    /// Timeout of the response to `initialize`. Default: ten seconds.
     pub initialize_timeout: Duration,
-    /// A detached session to take up again.
+    /// A detached session to resume.
     pub resume_session_id: Option<SessionId>,
-    /// What requests belong to. Absent: they carry no trace.
+    /// Trace context of requests. Absent: requests carry none.
     pub trace: Option<TraceSource>,
 }
 
 impl RemoteExecServerConnectArgs {
-    /// Connects to `url` without credentials, under this name.
+    /// Connects to `url` without credentials, under this client name.
     pub fn new(url: impl Into<String>, client_name: impl Into<String>) -> Self {
         let options = ExecServerClientConnectOptions::default();
         Self {
@@ -57,10 +57,10 @@ impl RemoteExecServerConnectArgs {
         }
     }
 
-    /// Makes what opens links to the server. Nothing is opened yet.
+    /// Creates a connector. Opens nothing yet.
     ///
     /// # Errors
-    /// When there can be none: the URL is malformed, or others could read the token on its way.
+    /// If the URL is malformed, or would expose the token to the network.
     pub fn connector(&self) -> Result<RemoteConnector, ConnectError> {
         let address: Address = self.url.parse().map_err(connect::ConnectError::from)?;
         let server = WebSocket {
@@ -75,7 +75,7 @@ impl RemoteExecServerConnectArgs {
         Ok(RemoteConnector { server })
     }
 
-    /// Returns how the client introduces itself.
+    /// Returns the options of the client.
     pub fn options(&self) -> ExecServerClientConnectOptions {
         ExecServerClientConnectOptions {
             client_name: self.client_name.clone(),
@@ -103,7 +103,7 @@ impl fmt::Debug for RemoteExecServerConnectArgs {
     }
 }
 
-/// Opens websockets to a server that listens. It keeps sessions for a while.
+/// Opens websockets to a listening server, which keeps sessions for a while.
 #[derive(Clone, Debug)]
 pub struct RemoteConnector {
     server: WebSocket,
@@ -117,8 +117,8 @@ impl RemoteConnector {
         }
     }
 
-    /// Connects to a unix socket, for every link only if a process of this account listens that is
-    /// under no more restrictions than this one.
+    /// Connects to a unix socket. Checks for every link that the listener runs under the same
+    /// account and is not more restricted than this process.
     pub fn own_unix(path: impl Into<PathBuf>) -> Self {
         Self {
             server: WebSocket {
@@ -140,7 +140,7 @@ impl Connector for RemoteConnector {
 }
 
 impl ExecServerClient {
-    /// Connects to a server that listens for websockets, and again whenever the connection breaks.
+    /// Connects to a server that listens for websockets, and reconnects when the connection breaks.
     /// Dropping the future leaves nothing open.
     pub async fn connect_websocket(
         args: RemoteExecServerConnectArgs,
@@ -148,8 +148,8 @@ impl ExecServerClient {
         Self::connect_with(Arc::new(args.connector()?), args.options()).await
     }
 
-    /// Connects to a server that listens on a unix socket, and again whenever the connection breaks.
-    /// Dropping the future leaves nothing open.
+    /// Connects to a server that listens on a unix socket, and reconnects when the connection
+    /// breaks. Dropping the future leaves nothing open.
     pub async fn connect_unix(
         path: impl Into<PathBuf>,
         options: ExecServerClientConnectOptions,

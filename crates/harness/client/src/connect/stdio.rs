@@ -1,4 +1,4 @@
-//! Servers that are programs, started for one client.
+//! Servers that are started as a program for one client.
 
 use std::{
     collections::BTreeMap, ffi::OsString, fmt, future::ready, path::PathBuf, sync::Arc,
@@ -18,28 +18,28 @@ use crate::{
     error::ExecServerError,
 };
 
-/// How to start a server that speaks on its standard input and output, such as `ssh` to a host that
-/// has one. `Debug` hides the values of its environment.
+/// How to start a server that speaks on stdin and stdout, for example through `ssh`. `Debug` hides
+/// the values of its environment.
 #[derive(Clone)]
 pub struct StdioExecServerConnectArgs {
-    /// The program: a path, or a name that is looked for in `PATH`.
+    /// The program: a path, or a name that is looked up in `PATH`.
     pub program: OsString,
-    /// What it is given.
+    /// Its arguments.
     pub args: Vec<OsString>,
-    /// Variables that it has beside those of this process, or instead of them.
+    /// Variables that are added to those of this process, or override them.
     pub env: BTreeMap<OsString, OsString>,
-    /// Where it works; where this process does, if absent.
+    /// Working directory. Absent: that of this process.
     pub cwd: Option<PathBuf>,
-    /// Who connects, for the server's logs.
+    /// Client name for the server's logs.
     pub client_name: String,
-    /// How long the server may take to answer `initialize`; ten seconds by default.
+    /// Timeout of the response to `initialize`. Default: ten seconds.
     pub initialize_timeout: Duration,
-    /// What requests belong to. Absent: they carry no trace.
+    /// Trace context of requests. Absent: requests carry none.
     pub trace: Option<TraceSource>,
 }
 
 impl StdioExecServerConnectArgs {
-    /// Starts `program` with some arguments, and connects to it under this name.
+    /// Starts `program` with these arguments, and connects under this client name.
     pub fn new<A: Into<OsString>>(
         program: impl Into<OsString>,
         args: impl IntoIterator<Item = A>,
@@ -57,7 +57,7 @@ impl StdioExecServerConnectArgs {
         }
     }
 
-    /// Makes what starts the program. It does not run yet.
+    /// Creates a connector. Starts nothing yet.
     pub fn connector(&self) -> StdioConnector {
         StdioConnector {
             program: Program {
@@ -69,7 +69,7 @@ impl StdioExecServerConnectArgs {
         }
     }
 
-    /// Returns how the client introduces itself.
+    /// Returns the options of the client.
     pub fn options(&self) -> ExecServerClientConnectOptions {
         ExecServerClientConnectOptions {
             client_name: self.client_name.clone(),
@@ -91,7 +91,7 @@ impl fmt::Debug for StdioExecServerConnectArgs {
     }
 }
 
-/// Starts a server. Its sessions end with it.
+/// Starts a server program. Its sessions end with it.
 #[derive(Clone, Debug)]
 pub struct StdioConnector {
     program: Program,
@@ -108,8 +108,8 @@ impl Connector for StdioConnector {
 }
 
 impl ExecServerClient {
-    /// Starts a server and connects to it. It ends with the client, and so does everything that it
-    /// runs. Dropping the future leaves nothing running.
+    /// Starts a server program and connects to it. It ends with the client, and so does everything
+    /// that it runs. Dropping the future leaves nothing running.
     pub async fn connect_stdio(args: StdioExecServerConnectArgs) -> Result<Self, ExecServerError> {
         Self::connect_with(Arc::new(args.connector()), args.options()).await
     }

@@ -1,4 +1,4 @@
-//! Arguments become connectors, and what goes wrong is told to whoever must act.
+//! Connect arguments, and the party that each connect error blames.
 
 use std::{future::Future, time::Duration};
 
@@ -16,10 +16,10 @@ use crate::{
     error::{ExecServerError, Fault},
 };
 
-/// A shell script that answers `initialize`, and lives until its input ends.
+/// A shell script that answers `initialize` and runs until its stdin ends.
 const SERVER: &str = r#"read -r asked; echo '{"id":1,"result":{"sessionId":"s"}}'; cat >/dev/null"#;
 
-/// Waits, but not forever.
+/// Awaits with a timeout.
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), future)
         .await

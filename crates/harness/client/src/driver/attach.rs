@@ -1,10 +1,10 @@
-//! Processes that belong to the server: how their events are taken, on this connection and the next.
+//! Server-owned processes: attaching to them on this connection and the next.
 //!
-//! A connection follows such a process from `process/attach` to `process/release`. Invariant: a process
-//! is attached at most once at a time, and not before a release of the same id is answered; until then
-//! what still comes by the id is of before, and ignored. On another connection, and when followers have
-//! caught up, it is attached again, after the last number that came. The server is asked what it knows by
-//! the id first: that may be another process by now.
+//! A connection follows such a process from `process/attach` to `process/release`. Invariant: a
+//! process is attached at most once at a time, and not before a pending release of the same id is
+//! answered. Until then, events with that id are stale and ignored. The client attaches again on
+//! another connection, and when followers have caught up, after the last event that it has. It
+//! first looks up the id on the server, because the id may name another process by now.
 
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ use crate::{
 };
 
 impl ClientConnection {
-    /// Keeps a call back that names a process which is being released, or which may be another one
-    /// than it was. Returns it if it need not wait.
+    /// Defers a call for a process that is being released or looked up. Returns the call if it need
+    /// not wait.
     pub(super) fn defer(&mut self, call: Call) -> Option<Call> {
         let must_wait = match &call.sink {
             ResponseSink::Start(_, process) | ResponseSink::Attach(_, process, _) => {
@@ -62,13 +62,13 @@ impl ClientConnection {
         None
     }
 
-    /// Returns whether the server was asked what it knows by the id of this process.
+    /// Returns whether a lookup of this process is pending.
     fn is_looked_up(&self, process: &Arc<ProcessEvents>) -> bool {
         let mut looked_up = self.looking_up.iter();
         looked_up.any(|one| Arc::ptr_eq(one, process))
     }
 
-    /// Asks for the events of a process, after the last that came.
+    /// Attaches to a process after the last received event.
     fn attach(&mut self, pending: AttachWaiter, process: &Arc<ProcessEvents>) {
         let after = process.handle_attach();
         let params = AttachProcess {
@@ -80,7 +80,7 @@ impl ClientConnection {
         self.send_request(params, sink);
     }
 
-    /// Asks for no more events of a process. It runs on.
+    /// Stops receiving events of a process, which keeps running.
     fn release(&mut self, id: &ProcessId) {
         if self.releasing.insert(id.clone()) {
             let process_id = id.clone();
@@ -94,7 +94,8 @@ impl ClientConnection {
         }
     }
 
-    /// Forgets a process of the server that nobody holds, or that has failed. It runs on.
+    /// Detaches from a server-owned process that has failed or has no handles. The process keeps
+    /// running.
     pub(super) fn detach(&mut self, process: &Arc<ProcessEvents>) {
         if !self.processes.contains(process) {
             return;
@@ -107,22 +108,23 @@ impl ClientConnection {
         process.fail(ProcessError::Disconnected(Disconnect::Transport(gone)));
     }
 
-    /// Nobody holds a process of the server any more.
+    /// Handles the drop of the last handle of a server-owned process.
     pub(super) fn handle_detached(&mut self, process: &Arc<ProcessEvents>) {
-        // Whether there is one is not known before its start is answered.
+        // Before the start is answered, it is not known whether the process exists.
         if !process.is_starting() {
             self.detach(process);
         }
     }
 
-    /// Has the server stop or go on, as followers lag behind or caught up.
+    /// Applies flow control: releases a process with lagging followers, and attaches again when
+    /// they have caught up.
     pub(super) fn apply_flow_control(&mut self, process: &Arc<ProcessEvents>) {
         if self.releasing.contains(process.id()) || !self.processes.contains(process) {
             return;
         }
         match process.next_flow_control() {
             Some(FlowControl::Pause) => self.release(process.id()),
-            // Nothing was heard of it since it stopped, which may be long ago.
+            // The pause may have been long, so look the process up first.
             Some(FlowControl::Resume) => {
                 self.look_up(vec![(AttachWaiter::None, Arc::clone(process))])
             }
@@ -130,7 +132,7 @@ impl ClientConnection {
         }
     }
 
-    /// What comes by the id is of now again.
+    /// Handles the response to a release. Events with this id are valid again.
     pub(super) fn handle_release_response(&mut self, id: &ProcessId) {
         self.releasing.remove(id);
         if let Some(process) = self.processes.find(id) {
@@ -145,20 +147,20 @@ impl ClientConnection {
         }
     }
 
-    /// Goes on with a process of the server on another connection. Returns what is to be looked up.
+    /// Resumes a server-owned process on another connection. Returns it if it must be looked up.
     pub(super) fn resume_attached(
         &mut self,
         process: &Arc<ProcessEvents>,
         pending: AttachWaiter,
     ) -> Option<(AttachWaiter, Arc<ProcessEvents>)> {
         if process.is_released() || process.is_failed() {
-            // What this connection does not follow need not be released on it.
+            // The process is not attached on this connection, so it need not be released.
             self.processes.remove(process);
             self.fail_interrupted(pending);
             return None;
         }
         if process.is_closed() {
-            // All of it came, though no answer did.
+            // All events arrived, although the response did not.
             match pending {
                 AttachWaiter::None => {}
                 AttachWaiter::Attach(_) => pending.settle(Ok(self.attach_response(process))),
@@ -169,7 +171,7 @@ impl ClientConnection {
         Some((pending, Arc::clone(process)))
     }
 
-    /// Looks up what the server knows by the ids of these processes.
+    /// Looks up these processes on the server by id.
     pub(super) fn look_up(&mut self, processes: Vec<(AttachWaiter, Arc<ProcessEvents>)>) {
         if processes.is_empty() {
             return;
@@ -197,7 +199,8 @@ impl ClientConnection {
                 continue;
             }
             let Some(list) = &list else {
-                // It may be attached all the same; only whether a start came to something is not known.
+                // Attaching is possible without the lookup, but an interrupted start cannot be
+                // confirmed.
                 match pending {
                     AttachWaiter::Start(_) => self.fail_waiter(&process, pending),
                     AttachWaiter::Attach(_) | AttachWaiter::None => self.attach(pending, &process),
@@ -223,7 +226,7 @@ impl ClientConnection {
         self.run_deferred_calls();
     }
 
-    /// It cannot be attached, or was not started.
+    /// Fails the waiter of a process that cannot be attached, or was not started.
     fn fail_waiter(&mut self, process: &Arc<ProcessEvents>, pending: AttachWaiter) {
         self.processes.remove(process);
         let error = match &pending {
@@ -233,7 +236,7 @@ impl ClientConnection {
         pending.fail(error);
     }
 
-    /// Takes the answer to `process/attach`, which was to begin after a number.
+    /// Handles the response to an attach that requested the events after `after`.
     pub(super) fn handle_attach_response(
         &mut self,
         pending: AttachWaiter,
@@ -253,7 +256,7 @@ impl ClientConnection {
             Err(error) => {
                 let text = format!("result of `process/attach`: {error}");
                 self.fail_process(process, &EventsError::Malformed(text));
-                // The caller decodes it, too, and tells.
+                // The caller decodes the response, too, and reports the error.
                 return pending.settle(Ok(answered));
             }
         };
@@ -264,7 +267,7 @@ impl ClientConnection {
             AttachWaiter::None => {}
             AttachWaiter::Attach(reply) => {
                 self.handed_out_process = true;
-                // A handle that nobody took says so itself.
+                // If the caller is gone, dropping the handle detaches.
                 drop(reply.send(Ok(answered)));
             }
             AttachWaiter::Start(reply) => {
@@ -272,14 +275,15 @@ impl ClientConnection {
                 process.handle_start_response();
                 let answered = self.start_response(process.id());
                 if reply.send(Ok(answered)).is_err() {
-                    // Whether it is the one that was to be started is only likely: it is left alone.
+                    // The process is probably the one that was started, but not certainly: leave it
+                    // running.
                     self.detach(process);
                 }
             }
         }
     }
 
-    /// There are fewer events than there were: it is another process.
+    /// Handles a process with fewer events than received before, which must be another process.
     fn handle_shorter_log(
         &mut self,
         pending: AttachWaiter,
@@ -314,7 +318,7 @@ impl ClientConnection {
         }
     }
 
-    /// Makes the answer to a start that came to something.
+    /// Creates the response to a start that succeeded.
     pub(super) fn start_response(&self, id: &ProcessId) -> RawResponse {
         let started = Started {
             process_id: id.clone(),
@@ -340,7 +344,7 @@ impl ClientConnection {
         }
     }
 
-    /// Whoever waits for it hears that the connection broke.
+    /// Fails a waiter because the connection broke.
     fn fail_interrupted(&self, pending: AttachWaiter) {
         let error = match &pending {
             AttachWaiter::Start(_) => self.not_started(),

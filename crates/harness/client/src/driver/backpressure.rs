@@ -1,44 +1,44 @@
-//! Whether what would be read has room.
+//! Backpressure on the connection: whether to read more, given the lag of the followers.
 
 use std::time::Duration;
 
-/// How far the followers of all processes may lag behind, altogether, before reading stops. Without
-/// the grant `acknowledge` the wire has one window for a connection, not one for each process: one
-/// that is not followed holds up the others.
+/// Maximum total lag of the followers of all processes before reading pauses. Without the extension
+/// `acknowledge` there is one flow-control window per connection, so a process that is not followed
+/// blocks the others.
 const LAG_BYTES: u64 = 1 << 20;
-/// How far they may lag behind while somebody waits for an answer, which is behind whatever the
-/// link holds.
+/// Maximum lag while a caller waits for a response, which arrives after the data in the link.
 const AWAITED_LAG_BYTES: u64 = 16 << 20;
-/// How far they may lag behind at all. Between the two it is read slowly: the answer is behind what
-/// the link holds when it is given, and more than that comes only as fast as it is read.
+/// Absolute maximum lag. Above the limit before it, reading is throttled: the response arrives
+/// after the data that was in the link when it was sent, and the server can only send as fast as
+/// the client reads.
 const MAX_LAG_BYTES: u64 = 256 << 20;
-/// How far they may lag behind with the grant: each process has its own window then, and this is as
-/// many windows as a session has processes.
+/// Maximum lag with the extension: each process has its own window, and this is the sum of the
+/// windows of all processes of a session.
 const PER_PROCESS_LAG_BYTES: u64 = 1 << 30;
-/// How often, and how many messages at a time, are read where there is little room.
+/// Interval of throttled reading, and number of messages per interval.
 pub(super) const THROTTLE_PERIOD: Duration = Duration::from_millis(10);
 pub(super) const THROTTLE_MESSAGES: u32 = 4;
 
-/// Who holds back a process that is not followed fast enough.
+/// The party that pauses a process with slow followers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum FlowControlMode {
-    /// The server, each by what was acknowledged of it.
+    /// The server, for each process by its acknowledgements.
     PerProcess,
-    /// The connection, all of them.
+    /// The connection, for all processes at once.
     PerConnection,
 }
 
-/// Whether there is room for what would be read.
+/// How fast to read from the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ReadMode {
     Normal,
-    /// Somebody waits for an answer behind it.
+    /// Reads slowly, because a caller waits for a response behind the data.
     Throttled,
     Paused,
 }
 
 impl ReadMode {
-    /// Looks how far followers lag behind, and whether anybody waits for an answer.
+    /// Chooses the mode from the lag and from whether a caller waits for a response.
     pub(super) fn for_lag(flow_control: FlowControlMode, lag: u64, awaited: bool) -> Self {
         let limit = match flow_control {
             FlowControlMode::PerProcess => PER_PROCESS_LAG_BYTES,

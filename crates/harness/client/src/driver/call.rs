@@ -16,38 +16,36 @@ use crate::{
     filesystem::ChangeQueue, http::BodyQueue,
 };
 
-/// What a call comes to.
+/// Result of a call.
 pub(crate) type CallResult = Result<RawResponse, ExecServerError>;
 
-/// A result, not yet decoded. It is a part of the message that it came in: a file's content is
-/// large, and not copied to pass it on.
+/// An undecoded result. It is a slice of its message, so that large file contents are not copied.
 #[derive(Debug)]
 pub(crate) struct RawResponse {
-    /// The result's text.
+    /// JSON text of the result.
     pub(crate) result: Bytes,
-    /// The data member, if it travelled raw.
+    /// The data member, if it was sent raw.
     pub(crate) data: Option<Bytes>,
-    /// What the call has opened. It is closed if nobody takes the answer.
+    /// Releases the resource that the call opened, unless the caller takes it.
     pub(crate) release_guard: Option<ReleaseGuard>,
-    /// Where it came from.
+    /// The connection of the response.
     pub(crate) connection: ConnectionNumber,
 }
 
-/// Which of a client's connections: each has its own open files, watches and bodies.
+/// Identifies a connection of a client. Each has its own open files, watches and bodies.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ConnectionNumber(pub(crate) u64);
 
-/// Makes the request once its id is known, and again for every connection that it is sent on.
+/// Builds the request for a given id. Called again for every connection that it is sent on.
 pub(crate) type RequestBuilder = Box<dyn Fn(&RequestId) -> Outgoing + Send>;
 
 /// A call on its way to the server.
 pub(crate) struct Call {
     pub(crate) method: MethodName,
     pub(crate) request: RequestBuilder,
-    /// Whether it is made again over another connection.
+    /// Whether to retry the call on another connection.
     pub(crate) retry: RetryPolicy,
-    /// The process of the server that it is about, if it is about one: another session may go on with
-    /// that.
+    /// The server-owned process of the call, which may continue in another session.
     pub(crate) target: Option<Arc<ProcessEvents>>,
     pub(crate) sink: ResponseSink,
 }
@@ -61,39 +59,39 @@ impl fmt::Debug for Call {
     }
 }
 
-/// Who waits for an answer.
+/// Receiver of a response.
 #[derive(Debug)]
 pub(crate) enum ResponseSink {
     /// A caller.
     Call(oneshot::Sender<CallResult>),
-    /// A caller who starts a process.
+    /// A caller that starts a process.
     Start(oneshot::Sender<CallResult>, Arc<ProcessEvents>),
-    /// A caller whose start was not answered before the connection broke: if the process can be read,
-    /// it was started.
+    /// A caller with a start that was not answered before the connection broke. If the process can
+    /// be read, it was started.
     ProbeStart(oneshot::Sender<CallResult>, Arc<ProcessEvents>),
-    /// A process whose events have a gap.
+    /// A process with a gap in its events.
     FillGap(Arc<ProcessEvents>),
-    /// Whoever wants the events of a process of the server, after a number.
+    /// An attach to a server-owned process, after this event.
     Attach(AttachWaiter, Arc<ProcessEvents>, OutputSeq),
-    /// Whoever wants to know which processes of the server are still there.
+    /// A lookup of server-owned processes.
     LookUp(Vec<(AttachWaiter, Arc<ProcessEvents>)>),
-    /// Nobody; the events of a process of the server are not wanted any more.
+    /// No caller: a release of a server-owned process.
     Release(ProcessId),
-    /// Nobody; a process that has failed is terminated.
+    /// No caller: the termination of a failed process.
     Terminate(Arc<ProcessEvents>),
-    /// A caller who works on files. If it gives up before the call is sent, it is not sent.
+    /// A caller that may cancel. The call is not sent if the caller has already been dropped.
     Cancellable(oneshot::Sender<CallResult>, OpenedResource),
 }
 
 impl ResponseSink {
-    /// There is no answer.
+    /// Fails the call.
     pub(super) fn fail(self, error: ExecServerError) {
         match self {
             Self::Call(reply)
             | Self::Start(reply, _)
             | Self::ProbeStart(reply, _)
             | Self::Cancellable(reply, _) => {
-                // A caller that gave up needs no answer.
+                // The caller may have been dropped.
                 drop(reply.send(Err(error)));
             }
             Self::Attach(pending, ..) => pending.fail(error),
@@ -106,7 +104,7 @@ impl ResponseSink {
         }
     }
 
-    /// Returns whether anybody still wants the answer.
+    /// Returns whether the response is still wanted.
     pub(super) fn is_awaited(&self) -> bool {
         match self {
             Self::Call(reply)
@@ -119,15 +117,15 @@ impl ResponseSink {
     }
 }
 
-/// Who waits for a process to be attached.
+/// Waiter of an attach.
 #[derive(Debug)]
 pub(crate) enum AttachWaiter {
-    /// Nobody: it was before.
+    /// No caller: the process was attached before.
     None,
     /// A caller.
     Attach(oneshot::Sender<CallResult>),
-    /// A caller whose start was not answered before the connection broke: if the server has the
-    /// process, it was started.
+    /// A caller with a start that was not answered before the connection broke. If the server has
+    /// the process, it was started.
     Start(oneshot::Sender<CallResult>),
 }
 
@@ -139,7 +137,7 @@ impl AttachWaiter {
     pub(super) fn settle(self, result: CallResult) {
         match self {
             Self::None => {}
-            // A caller that gave up needs no answer.
+            // The caller may have been dropped.
             Self::Attach(reply) | Self::Start(reply) => drop(reply.send(result)),
         }
     }
@@ -152,39 +150,39 @@ impl AttachWaiter {
     }
 }
 
-/// What a call opens on the server.
+/// A resource that a call opens on the server.
 #[derive(Debug)]
 pub(crate) enum OpenedResource {
     /// Nothing.
     None,
-    /// Nothing; it names what was opened on this connection.
+    /// None, but the call uses a resource of this connection.
     UsesConnection(ConnectionNumber),
     /// A file.
     File(HandleId),
     /// A watch.
     Watch(Arc<ChangeQueue>),
-    /// A watch for missing paths, and who is told when it is over.
+    /// A missing-path watch, and the channel that signals its end.
     MissingWatch(u64, oneshot::Sender<()>),
     /// A streamed body.
     Body(Arc<BodyQueue>),
 }
 
-/// Whether a call can be made again without doing anything twice.
+/// Whether a call may be retried on another connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RetryPolicy {
-    /// It is: its effect is the same, however often it is asked.
+    /// Idempotent: always retried.
     Always,
-    /// It has no effect. It is made again if somebody still waits for the answer.
+    /// Without effect: retried if a caller still waits.
     IfAwaited,
-    /// It is not: it could be done twice, or it names something that went with the connection.
+    /// Not idempotent, or bound to its connection: never retried.
     Never,
 }
 
 impl RetryPolicy {
-    /// What a method comes to if nothing else is said.
+    /// Returns the default policy of a method.
     pub(crate) const fn of(method: MethodName) -> Self {
         match method {
-            // The server knows by the `writeId` what it has taken already.
+            // The server deduplicates by `writeId`.
             MethodName::ProcessWrite
             | MethodName::ProcessCloseStdin
             | MethodName::ProcessResize => Self::Always,
@@ -209,7 +207,7 @@ impl RetryPolicy {
             | MethodName::HttpRequestCancel
             | MethodName::ProcessStart
             | MethodName::ProcessSignal
-            // One that lets a process end by itself is a signal, too.
+            // Graceful termination sends a signal, so it is not idempotent.
             | MethodName::ProcessTerminate
             | MethodName::ProcessAttach
             | MethodName::ProcessRelease
@@ -232,14 +230,14 @@ impl RetryPolicy {
     }
 }
 
-/// Calls that may wait in the channel, and as many that were taken off it while there is no
-/// connection; one more is refused.
+/// Maximum number of calls in the channel, and of those held while disconnected. Further
+/// calls are rejected.
 pub(crate) const MAX_QUEUED_CALLS: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct CallQueue {
     calls: mpsc::Receiver<Call>,
-    /// Calls that were taken off the channel and wait for a connection.
+    /// Calls that were taken from the channel and wait for a connection.
     held: VecDeque<Call>,
 }
 
@@ -251,7 +249,7 @@ impl CallQueue {
         }
     }
 
-    /// Waits for the next call. `None`: nobody is left who could make one. Cancelling loses none.
+    /// Waits for the next call. `None` if all callers are gone. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<Call> {
         match self.held.pop_front() {
             Some(call) => Some(call),
@@ -265,12 +263,12 @@ impl CallQueue {
         held.or_else(|| self.calls.try_recv().ok())
     }
 
-    /// Keeps a call until there is a connection.
+    /// Holds a call until there is a connection.
     pub(super) fn hold(&mut self, call: Call) {
         self.held.push_back(call);
     }
 
-    /// Waits for something else while calls wait for that. `None`: nobody needs it any more.
+    /// Awaits a future and holds the calls that arrive meanwhile. `None` if all callers are gone.
     pub(super) async fn hold_while<T>(&mut self, awaited: impl Future<Output = T>) -> Option<T> {
         let mut awaited = pin!(awaited);
         loop {
@@ -281,14 +279,14 @@ impl CallQueue {
         }
     }
 
-    /// Fails every call that waits.
+    /// Fails every queued call.
     pub(super) fn fail(&mut self, error: &ExecServerError) {
         while let Some(call) = self.try_next() {
             call.sink.fail(error.clone());
         }
     }
 
-    /// Fails every call that waits, but those about processes of the server.
+    /// Fails every queued call, except those for server-owned processes.
     pub(super) fn fail_session(&mut self, error: &ExecServerError) {
         let mut server_calls = VecDeque::new();
         while let Some(call) = self.try_next() {
@@ -301,7 +299,7 @@ impl CallQueue {
         self.held = server_calls;
     }
 
-    /// Takes no further calls.
+    /// Rejects further calls.
     pub(super) fn close(&mut self) {
         self.calls.close();
     }

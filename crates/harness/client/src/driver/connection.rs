@@ -36,7 +36,7 @@ use crate::{
     handshake::OpenedSession,
 };
 
-/// How long a connection must last to count as one, if nothing was answered on it.
+/// Age at which a connection counts as useful although it has no response yet.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -47,45 +47,45 @@ pub(super) struct ClientConnection {
     pub(super) flow_control: FlowControlMode,
     pub(super) calls: Calls<SentCall>,
     pub(super) unanswered: usize,
-    /// Messages that may be read although there is little room.
+    /// Messages that may be read in the current throttle period.
     pub(super) throttle_allowance: u32,
     pub(super) processes: SessionProcesses,
-    /// Processes of the server whose events are not wanted any more; what still comes is of before.
+    /// Server-owned processes with a pending release. Events with these ids are stale.
     pub(super) releasing: BTreeSet<ProcessId>,
-    /// Processes of the server that it was asked about: by their ids there may be others by now.
+    /// Server-owned processes with a pending lookup. Their ids may name other processes by now.
     pub(super) looking_up: Vec<Arc<ProcessEvents>>,
-    /// Calls that wait for either. Bounded as those that are not answered.
+    /// Calls that wait for a release or a lookup. Bounded like unanswered calls.
     pub(super) deferred_calls: Vec<Call>,
     pub(super) watches: FileWatches,
     pub(super) bodies: HttpBodies,
     pub(super) server_requests: ServerRequests,
     pub(super) shared: Arc<ClientShared>,
-    /// What came before the session was there.
+    /// Messages that arrived during the handshake.
     pub(super) early_messages: Vec<Bytes>,
     session: SessionId,
     opened_at: Instant,
-    /// Why the connection before was given up.
+    /// Why the previous connection ended.
     pub(super) last_cause: String,
-    /// Since when nothing was achieved, while nothing is that should be.
+    /// Start of the period without progress, while progress is expected.
     pub(super) stalled_since: Option<Instant>,
-    /// How many calls were made.
+    /// Number of calls sent.
     pub(super) calls_sent: u64,
-    /// The last of them that was answered.
+    /// Number of the last answered call.
     pub(super) last_answered: u64,
-    /// Somebody was given a process, and has not had the time to follow it.
+    /// A process handle was just returned, and its owner has had no time to follow it.
     pub(super) handed_out_process: bool,
 }
 
-/// A call that waits for its answer.
+/// A call that waits for its response.
 pub(super) struct SentCall {
-    /// Which of the connection's calls.
+    /// Sequence number of the call on its connection.
     pub(super) number: u64,
     pub(super) method: MethodName,
     pub(super) retry: RetryPolicy,
-    /// The process of the server that it is about, if it is about one.
+    /// The server-owned process of the call.
     pub(super) target: Option<Arc<ProcessEvents>>,
     pub(super) sink: ResponseSink,
-    /// Makes the request again, if it may be made again.
+    /// Builds the request again, if the call may be retried.
     pub(super) rebuild: Option<RequestBuilder>,
 }
 
@@ -97,13 +97,13 @@ impl fmt::Debug for SentCall {
     }
 }
 
-/// Why a connection is given up.
+/// Why a connection ended.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(super) enum DisconnectCause {
-    /// Transport: it broke.
+    /// Transport: the link broke.
     #[error("{0}")]
     Transport(String),
-    /// Peer: it sent what the protocol does not have.
+    /// Peer: the server sent an invalid message.
     #[error("{0}")]
     Protocol(String),
 }
@@ -136,7 +136,7 @@ impl From<ReadError> for DisconnectCause {
 }
 
 impl ClientConnection {
-    /// Takes a link into use, with nothing started and nothing asked.
+    /// Creates the state of a new connection.
     pub(super) fn new(
         opened: OpenedSession,
         number: ConnectionNumber,
@@ -161,7 +161,7 @@ impl ClientConnection {
             number,
             encoding,
             flow_control,
-            // Bounded by whoever asks: callers by their number, others by that of processes.
+            // Bounded elsewhere: by the limit of calls, and by the number of processes.
             calls: Calls::new(usize::MAX),
             unanswered: 0,
             throttle_allowance: 0,
@@ -184,29 +184,30 @@ impl ClientConnection {
         }
     }
 
-    /// A call was answered: the connection is of use.
+    /// Records a response: the connection is useful.
     pub(super) fn record_response(&mut self, number: u64) {
         self.stalled_since = None;
         self.last_answered = self.last_answered.max(number);
     }
 
-    /// Returns whether anything was answered.
+    /// Returns whether any call was answered.
     pub(super) fn has_response(&self) -> bool {
         self.last_answered > 0
     }
 
-    /// Returns how long it lasts.
+    /// Returns the age of the connection.
     pub(super) fn age(&self) -> Duration {
         self.opened_at.elapsed()
     }
 
-    /// Fails what cannot be made again, and keeps the rest. `gone`: nothing will be made again.
+    /// Fails the calls that cannot be retried, and keeps the rest. With `gone`, no call will be
+    /// retried.
     pub(super) fn into_resume_state(
         mut self,
         cause: &DisconnectCause,
         gone: Option<&Disconnect>,
     ) -> ResumeState {
-        // One that lasted was of use, though nothing was answered: what was asked may take its time.
+        // A connection of some age was useful even without a response, because calls may take long.
         let since = self.stalled_since.filter(|_| self.age() < SETTLED_AFTER);
         self.processes
             .finished
@@ -232,7 +233,7 @@ impl ClientConnection {
         } in self.calls.drain()
         {
             match (sink, rebuild) {
-                // They are asked about anew, if their processes are still of interest.
+                // Sent again on the next connection if the process still needs it.
                 (ResponseSink::Terminate(_) | ResponseSink::Release(_), _) => {}
                 (ResponseSink::Attach(pending, process, _), _) => {
                     resume_state.pending.push((pending, process));
@@ -274,15 +275,15 @@ impl ClientConnection {
     }
 }
 
-/// What is encoded before it is flushed although more is asked.
+/// Bytes to encode before flushing although more calls are queued.
 const MAX_BATCH_BYTES: usize = 256 << 10;
-/// Messages that are handled in a row, if they are there, before anything else is looked at.
+/// Available messages to handle in a row before anything else.
 const MAX_READ_BATCH: usize = 64;
-/// How long a peer may take to read the last words.
+/// Timeout of flushing when the client closes.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl ClientConnection {
-    /// Runs until nobody needs the connection, or it breaks.
+    /// Runs until all handles are dropped, or the connection breaks.
     pub(super) async fn drive(&mut self, queue: &mut CallQueue) -> Result<(), DisconnectCause> {
         for message in std::mem::take(&mut self.early_messages) {
             self.handle_message(&message)?;
@@ -304,22 +305,22 @@ impl ClientConnection {
                     self.handle_message(&message)?;
                     self.read_available()?;
                     if std::mem::take(&mut self.handed_out_process) {
-                        // Output that is here already may be more than is retained for somebody who
-                        // does not follow yet.
+                        // Let the owner of the handle follow first: the buffered output may exceed
+                        // what is retained without a follower.
                         yield_now().await;
                     }
                 }
                 () = sleep(THROTTLE_PERIOD), if slow => self.throttle_allowance = THROTTLE_MESSAGES,
                 call = queue.next(), if can_send => match call {
                     Some(call) => {
-                        // What was let go of before makes room for it.
+                        // Process earlier releases first, which frees their ids.
                         self.handle_wakeup();
                         self.handle_call(call);
                         self.take_queued_calls(queue)?;
                     }
                     None => {
                         self.handle_wakeup();
-                        // A peer that does not take them finds the connection closed all the same.
+                        // Close the connection even if the peer does not read.
                         drop(timeout(CLOSE_TIMEOUT, self.link.writer.close()).await);
                         return Ok(());
                     }
@@ -336,7 +337,7 @@ impl ClientConnection {
         }
     }
 
-    /// Handles what else was read already.
+    /// Handles the messages that are already available.
     fn read_available(&mut self) -> Result<(), DisconnectCause> {
         for _ in 0..MAX_READ_BATCH {
             if self.handed_out_process || self.read_mode() != ReadMode::Normal {
@@ -350,7 +351,7 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Takes what else was asked already, and sends it without going to sleep before.
+    /// Takes the calls that are already queued, and flushes without waiting.
     fn take_queued_calls(&mut self, queue: &mut CallQueue) -> Result<(), DisconnectCause> {
         while self.can_send()
             && let Some(call) = queue.try_next()
@@ -364,12 +365,12 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Returns whether the link takes another request.
+    /// Returns whether another request may be sent.
     fn can_send(&self) -> bool {
         self.link.writer.buffered() < MAX_BATCH_BYTES && self.unanswered < self.link.most_unanswered
     }
 
-    /// Returns whether there is room for what would be read.
+    /// Returns how fast to read, and records whether reading is paused.
     fn read_mode(&self) -> ReadMode {
         let mode = || {
             ReadMode::for_lag(
@@ -380,19 +381,20 @@ impl ClientConnection {
         };
         let lagging = mode() != ReadMode::Normal;
         self.shared.set_reading_paused(lagging);
-        // Looked at again: who caught up before it was said that this matters told nobody.
+        // Check again: a follower may have caught up before the flag was set, and would not have
+        // woken the driver.
         if lagging { mode() } else { ReadMode::Normal }
     }
 }
 
-/// Waits until the path below a link is lost, or found again.
+/// Waits until the path below a link is lost or restored.
 async fn path_changed(path: &mut Option<watch::Receiver<Path>>) -> Path {
     if let Some(watched) = path
         && watched.changed().await.is_ok()
     {
         return *watched.borrow_and_update();
     }
-    // There is none, or it is over: so is the link then, and it says so itself.
+    // There is no path, or it has ended. The link then ends, too, and reports it.
     std::future::pending().await
 }
 
@@ -400,7 +402,7 @@ fn hung_up() -> DisconnectCause {
     DisconnectCause::Transport("server hung up".to_owned())
 }
 
-/// Flushes what is buffered, or waits until the link itself has something to flush.
+/// Flushes buffered messages, or waits until the link needs to flush.
 async fn flush_or_upkeep(writer: &mut dyn MessageWriter) -> io::Result<()> {
     if writer.buffered() == 0 {
         poll_fn(|cx| writer.poll_upkeep(cx)).await;

@@ -101,7 +101,7 @@ impl ClientConnection {
                 let text = format!("`{}` does not decode: {reason}", message.method);
                 match process {
                     None => return Err(DisconnectCause::Protocol(text)),
-                    // Others are not concerned.
+                    // Other processes are not affected.
                     Some(id) => {
                         if let Some(process) = self.processes.find(&id) {
                             self.apply_recorded(&process, Err(EventsError::Malformed(text)));
@@ -113,7 +113,7 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Acts on what recording came to.
+    /// Acts on the result of recording events.
     pub(super) fn apply_recorded(
         &mut self,
         process: &Arc<ProcessEvents>,
@@ -135,9 +135,9 @@ impl ClientConnection {
         }
     }
 
-    /// Fails one process: its events are lost, the others are not concerned.
+    /// Fails one process because its events are lost. Other processes are not affected.
     pub(super) fn fail_process(&mut self, process: &Arc<ProcessEvents>, failure: &EventsError) {
-        // The server is told once.
+        // Terminate or detach only once.
         if process.fail(failure.error(process.id())) {
             tracing::warn!(process = %process.id(), %failure, "process is given up");
             match process.owner() {
@@ -159,7 +159,7 @@ impl ClientConnection {
                 if !started {
                     self.processes.remove(&process);
                 }
-                // Nobody waits for it any more: it is to be ended.
+                // The caller is gone: terminate the process.
                 if reply.send(result).is_err() && started {
                     self.terminate(&process);
                     if process.owner() == ProcessOwner::Server {
@@ -191,13 +191,13 @@ impl ClientConnection {
                         Err(error)
                     }
                 };
-                // Nobody waits for it any more: what it has opened is let go of.
+                // If the caller is gone, dropping the response releases the opened resource.
                 drop(reply.send(result));
             }
         }
     }
 
-    /// Forgets a process that has failed, unless its last events are still to be acknowledged.
+    /// Removes a failed process, unless its last events must still be acknowledged.
     fn handle_terminated(&mut self, process: &Arc<ProcessEvents>, result: CallResult) {
         if !self.processes.contains(process) {
             return;
@@ -218,7 +218,7 @@ impl ClientConnection {
             | OpenedResource::MissingWatch(..) => None,
             OpenedResource::File(handle) => Some(DeferredRelease::File(handle, self.number)),
             OpenedResource::Watch(watch) => Some(DeferredRelease::Watch(watch.id().clone())),
-            // Whoever asked lets go of it.
+            // The request future releases it.
             OpenedResource::Body(_) => None,
         }
     }

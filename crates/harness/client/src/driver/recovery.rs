@@ -1,4 +1,4 @@
-//! Recovering: connections are opened until one takes up the session.
+//! Recovery: reconnects with backoff until the session is resumed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,25 +14,25 @@ use crate::{
     handshake::{OpenedSession, open_session},
 };
 
-/// How long recovery is tried at least, and with servers that do not tell how long they keep a
-/// session: as the stock client since 0.169. A server that has dropped the session says so.
+/// Minimum duration of recovery, also used for servers that do not report a session lifetime. As in
+/// the stock client since 0.169. A server that has dropped the session says so earlier.
 const MIN_RECOVERY_WINDOW: Duration = Duration::from_secs(45);
-/// How long it is tried at most, whatever the server tells.
+/// Maximum duration of recovery.
 const MAX_RECOVERY_WINDOW: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// How long after an attempt failed the next one may begin if somebody asks for it.
+/// Minimum delay between a failed attempt and a requested retry.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// An attempt that has not led to anything.
+/// An attempt that has not led to a useful connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReconnectAttempt {
     started: Instant,
     ended: Instant,
-    /// How many there were before it.
+    /// Number of attempts before it.
     number: u32,
 }
 
 impl ReconnectAttempt {
-    /// Returns when the next one may begin.
+    /// Returns the start time of the next attempt.
     fn next_start(self, connector: &dyn Connector) -> Instant {
         match connector.pause(self.number) {
             Pause::AfterBegin(pause) => self.started + pause,
@@ -41,20 +41,20 @@ impl ReconnectAttempt {
     }
 }
 
-/// What attempts came to.
+/// Outcome of the reconnect attempts.
 pub(super) enum ReopenOutcome {
     Opened(Box<OpenedSession>),
-    /// The time is up. What the last attempt came to, if there was one.
+    /// The recovery window is over. Holds the last error, if any.
     TimedOut(Option<ConnectError>),
-    /// Another attempt would come to nothing either.
+    /// A permanent error, which a retry would not fix.
     Refused(ConnectError),
-    /// Nobody needs it any more.
+    /// All handles are dropped.
     ClientDropped,
 }
 
 impl ClientDriver {
-    /// Returns how long recovery is tried: as long as the server keeps the session, unless somebody
-    /// wants to give up earlier.
+    /// Returns the duration of recovery: the session's lifetime on the server, or the reconnect
+    /// timeout if that is shorter.
     pub(super) fn recovery_window(&self) -> Duration {
         let ttl = self.shared.session_state().borrow().session.session_ttl_ms;
         let window = ttl.map_or(MIN_RECOVERY_WINDOW, Duration::from_millis);
@@ -63,7 +63,7 @@ impl ClientDriver {
         limit.map_or(window, |limit| limit.min(window))
     }
 
-    /// Tries until the session is resumed, until it cannot be, or until the time is up.
+    /// Retries until the session is resumed, is refused, or the recovery window is over.
     pub(super) async fn recover(&mut self, resume_state: ResumeState) -> DriverState {
         let Some(connector) = self.connector.clone() else {
             let gone = Disconnect::Transport(resume_state.cause.clone());
@@ -86,7 +86,7 @@ impl ClientDriver {
         }
     }
 
-    /// Tries until there is a connection with this session on it, or with a new one.
+    /// Retries until a connection with this session, or with a new one, is open.
     pub(super) async fn reopen(
         &mut self,
         connector: &Arc<dyn Connector>,
@@ -152,7 +152,7 @@ impl ClientDriver {
     }
 }
 
-/// Why it was not tried any longer.
+/// Describes the end of the recovery window.
 fn timed_out(
     resume_state: &ResumeState,
     window: Duration,
@@ -167,7 +167,7 @@ fn timed_out(
     Disconnect::Transport(text)
 }
 
-/// Why it was not tried again.
+/// Describes a permanent refusal.
 pub(super) fn refused(resume_state: &ResumeState, error: ConnectError) -> Disconnect {
     let text = |text: String| format!("{}; session was not resumed: {text}", resume_state.cause);
     match error.into_disconnect() {

@@ -1,10 +1,11 @@
-//! What outlives a connection, and how it is taken up on the next one.
+//! The state that survives a disconnect, and how the next connection resumes it.
 //!
-//! Every process is read after the last number that came of it: the server repeats nothing by itself,
-//! and sends what happens from the resume on. A start that was not answered is decided by the same
-//! read. Then the calls that may be made again are, in their order and before any other.
+//! The client reads every process after its last received event, because the server does not repeat
+//! events but sends live ones from the resume on. The same read decides whether an unanswered start
+//! succeeded. Then it retries the calls that may be retried, in order and before new ones.
 //!
-//! A read that is cut off again is made smaller: on connections that do not last, something comes through.
+//! A read that is interrupted again is retried in smaller pages, so that unstable connections make
+//! progress.
 
 use std::sync::Arc;
 
@@ -25,25 +26,25 @@ use crate::{
     handshake::OpenedSession,
 };
 
-/// What outlives a connection.
+/// The state that survives a disconnect.
 #[derive(Debug)]
 pub(super) struct ResumeState {
     pub(super) session: SessionId,
-    /// Why the connection was given up.
+    /// Why the connection ended.
     pub(super) cause: String,
-    /// Since when there is none, or none that came to anything.
+    /// Start of the period without a useful connection.
     pub(super) since: Instant,
     pub(super) processes: SessionProcesses,
-    /// Starts that were not answered, and processes that were to be attached.
+    /// Unanswered starts, and processes to attach.
     pub(super) pending: Vec<(AttachWaiter, Arc<ProcessEvents>)>,
-    /// Calls that are made again.
+    /// Calls to retry.
     pub(super) retries: Vec<Call>,
-    /// Calls that were not made.
+    /// Calls that were not sent.
     pub(super) unsent: Vec<Call>,
 }
 
 impl ResumeState {
-    /// The session is lost.
+    /// Fails everything because the session is lost.
     pub(super) fn fail(mut self, gone: &Disconnect) {
         self.processes
             .fail(&ProcessError::Disconnected(gone.clone()));
@@ -55,7 +56,8 @@ impl ResumeState {
         }
     }
 
-    /// Fails what belongs to the session, and returns what does not.
+    /// Fails the state of the session, and returns the rest: server-owned processes and their
+    /// calls.
     pub(super) fn fail_session(mut self, gone: &Disconnect) -> Self {
         let attached = self.processes.take_server_owned();
         let of_server =
@@ -79,7 +81,7 @@ impl ResumeState {
 }
 
 impl ClientConnection {
-    /// Takes up a session. What came before the answer to `initialize` is handled when it is driven.
+    /// Resumes a session. Messages from the handshake are handled when the connection is driven.
     pub(super) fn resume(
         opened: OpenedSession,
         number: ConnectionNumber,
@@ -88,7 +90,7 @@ impl ClientConnection {
     ) -> Self {
         let mut connection = Self::new(opened, number, shared);
         connection.processes = resume_state.processes;
-        // Processes know by themselves that they were let go of, and nothing else is left to close.
+        // Processes record their own release, and all other resources ended with the connection.
         drop(shared.take_releases());
         connection.last_cause = resume_state.cause;
         connection.resend_final_acks();
@@ -96,7 +98,7 @@ impl ClientConnection {
         let mut unconfirmed = Vec::new();
         let mut processes = connection.processes.all();
         if let Some(offset) = number.0.checked_rem(processes.len() as u64) {
-            // Each is the first one at times: on connections that do not last, no other is answered.
+            // Rotate the order, because an unstable connection may answer only the first read.
             processes.rotate_left(usize::try_from(offset).unwrap_or_default());
         }
         for process in processes {
@@ -128,11 +130,11 @@ impl ClientConnection {
         connection
     }
 
-    /// Acknowledges again what may not have arrived.
+    /// Repeats the final acks that may have been lost.
     fn resend_final_acks(&mut self) {
         for FinalAck { id, seq, .. } in self.processes.finished.take_unconfirmed() {
             let taken = self.processes.find(&id);
-            // The id may be that of another process, whose events were not taken.
+            // The id may name a new process with unread events.
             let lives = taken.is_some_and(|process| !process.is_closed());
             if self.flow_control == FlowControlMode::PerProcess && !lives {
                 self.send_final_ack(&id, seq);
@@ -143,11 +145,11 @@ impl ClientConnection {
     fn resume_process(&mut self, process: &Arc<ProcessEvents>, pending: AttachWaiter) {
         let start = match pending {
             AttachWaiter::Start(reply) => Some(reply),
-            // What is attached belongs to the server.
+            // Only server-owned processes are attached.
             AttachWaiter::None | AttachWaiter::Attach(_) => None,
         };
         if start.is_some() && self.processes.finished.contains(process.id()) {
-            // What the server knows by this id may be the process of before.
+            // The server may still know a previous process with this id.
             let gone = Disconnect::Transport(self.last_cause.clone());
             process.fail(ProcessError::Disconnected(gone));
         }
@@ -155,7 +157,7 @@ impl ClientConnection {
             if let Some(reply) = start {
                 drop(reply.send(Err(self.not_started())));
             }
-            // It was to be ended, which the server may not have heard.
+            // The earlier termination may have been lost.
             return self.terminate_failed(process);
         }
         if process.is_released() {
@@ -170,7 +172,7 @@ impl ClientConnection {
         self.read_output(process, missing, sink);
     }
 
-    /// Decides about a start by whether the server knows the process.
+    /// Decides whether a start succeeded by whether the server knows the process.
     pub(super) fn handle_start_probe(
         &mut self,
         reply: oneshot::Sender<CallResult>,
@@ -187,7 +189,7 @@ impl ClientConnection {
                 self.handle_page(process, Ok(page));
             }
             Err(_) => {
-                // It may be on its way to be started: ending what is not known does no harm.
+                // The start may still be on its way. Terminating an unknown process is harmless.
                 self.terminate(process);
                 self.processes.finish(process);
                 drop(reply.send(Err(self.not_started())));
@@ -202,7 +204,7 @@ impl ClientConnection {
         }
     }
 
-    /// Takes what a process's events were asked for with.
+    /// Handles the response to `process/read`.
     pub(super) fn handle_page(&mut self, process: &Arc<ProcessEvents>, page: CallResult) {
         let recorded = match page {
             Ok(page) => serde_json::from_slice(&page.result)
@@ -216,7 +218,7 @@ impl ClientConnection {
     }
 }
 
-/// What it means for a process that its events are not to be had.
+/// Maps a failed read to the failure of its process.
 pub(super) fn read_failure(error: ExecServerError) -> EventsError {
     if let ExecServerError::Remote(error) = &error
         && error.code == ErrorCode::INVALID_REQUEST

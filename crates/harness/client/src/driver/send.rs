@@ -1,4 +1,4 @@
-//! What is sent to the server: calls, and what handles let go of.
+//! Sends messages to the server: calls, acknowledgements and releases.
 
 use std::sync::Arc;
 
@@ -27,13 +27,13 @@ use crate::{
     events::{OutputGap, ProcessEvents, ProcessOwner},
 };
 
-/// The id of requests whose answer nobody needs.
+/// Id of requests that need no response.
 const FIRE_AND_FORGET_ID: &str = "release";
 
 impl ClientConnection {
-    /// Takes a call.
+    /// Validates a call and sends it.
     pub(super) fn handle_call(&mut self, call: Call) {
-        // What nobody wants any more does not begin.
+        // Drop calls that were cancelled before they were sent.
         if let ResponseSink::Cancellable(..) | ResponseSink::Start(..) | ResponseSink::Attach(..) =
             &call.sink
             && !call.sink.is_awaited()
@@ -90,7 +90,7 @@ impl ClientConnection {
             _ if self.unanswered >= limits::MAX_REQUESTS_IN_FLIGHT => {
                 Some(ExecServerError::TooMany(limits::MAX_REQUESTS_IN_FLIGHT))
             }
-            // Registered before it is launched: its events may come before the answer.
+            // Register before sending, because events may arrive before the response.
             ResponseSink::Start(_, process) | ResponseSink::Attach(_, process, _)
                 if !self.register(process) =>
             {
@@ -116,10 +116,10 @@ impl ClientConnection {
         }
     }
 
-    /// Takes a process in, unless its id is taken.
+    /// Registers a process, unless its id is in use.
     fn register(&mut self, process: &Arc<ProcessEvents>) -> bool {
         self.processes.register(process) || {
-            // The one before may have been let go of a moment ago.
+            // The previous process with this id may just have been released.
             self.handle_wakeup();
             self.processes.register(process)
         }
@@ -170,7 +170,7 @@ impl ClientConnection {
         });
     }
 
-    /// Reads what is missing of a process.
+    /// Reads missing output of a process.
     pub(super) fn read_output(
         &mut self,
         process: &ProcessEvents,
@@ -186,18 +186,18 @@ impl ClientConnection {
         self.send_request(read, sink);
     }
 
-    /// Ends a process that has failed, and then forgets it.
+    /// Terminates a failed process and then removes it.
     pub(super) fn terminate_failed(&mut self, process: &Arc<ProcessEvents>) {
         let sink = ResponseSink::Terminate(Arc::clone(process));
         self.send_request(force_terminate(process), sink);
     }
 
-    /// Ends a process that nobody holds. It stays until its close.
+    /// Terminates a process without handles. It stays registered until its close.
     pub(super) fn terminate(&mut self, process: &ProcessEvents) {
         self.send_unanswered(&force_terminate(process));
     }
 
-    /// Acknowledges what was taken of a process, if it is enough to be worth it.
+    /// Acknowledges the consumed output of a process, if an ack is due.
     pub(super) fn acknowledge(&mut self, process: &ProcessEvents) {
         match process.take_ack() {
             Some(seq) if process.closes_at(seq) => self.send_final_ack(process.id(), seq),
@@ -215,7 +215,7 @@ impl ClientConnection {
         self.link.writer.push(notification, self.encoding);
     }
 
-    /// Acknowledges the last of a process, and remembers it until that has arrived.
+    /// Sends the final ack of a process, and remembers it until it is confirmed.
     pub(super) fn send_final_ack(&mut self, id: &ProcessId, seq: OutputSeq) {
         self.send_ack(id, seq);
         let final_ack = FinalAck {
@@ -227,17 +227,17 @@ impl ClientConnection {
         finished.record_final_ack(final_ack, self.last_answered);
     }
 
-    /// Acknowledges all that there is of a process that has failed: what waits for that does not end.
+    /// Acknowledges all output of a failed process, so that the server does not wait for acks.
     pub(super) fn release_unacked(&mut self, process: &ProcessEvents) {
         if self.flow_control == FlowControlMode::PerProcess {
             self.send_final_ack(process.id(), OutputSeq(u64::MAX));
         }
     }
 
-    /// Forgets a process that is over, and that nobody holds.
+    /// Removes a closed process without handles.
     pub(super) fn remove_if_done(&mut self, process: &Arc<ProcessEvents>) {
         if process.is_finished() && self.processes.contains(process) {
-            // All of it is here, whoever still reads it.
+            // All events have arrived, whether or not they have been read.
             if let Some(seq) = process.take_final_ack() {
                 self.send_final_ack(process.id(), seq);
             }
@@ -245,7 +245,7 @@ impl ClientConnection {
         }
     }
 
-    /// Looks what handles have to say.
+    /// Processes pending acks and releases.
     pub(super) fn handle_wakeup(&mut self) {
         for process in self.shared.take_pending_acks() {
             match process.owner() {
@@ -258,10 +258,10 @@ impl ClientConnection {
         }
         for release in self.shared.take_releases() {
             match release {
-                // One that is not known did not start, or its start is not sent yet.
+                // An unregistered process did not start, or its start was not sent yet.
                 DeferredRelease::Process(process) => {
                     if self.processes.contains(&process) {
-                        // One that has failed is being ended already.
+                        // A failed process is already being terminated.
                         if !process.is_failed() {
                             self.terminate(&process);
                         }
@@ -289,8 +289,8 @@ impl ClientConnection {
         }
     }
 
-    /// Ends a watch for missing paths, unless another one does: the wire has no other way to say so
-    /// than to ask for a watch of nothing.
+    /// Ends a missing-path watch, unless a newer one has replaced it. The wire has no other way
+    /// than to request an empty watch.
     fn end_missing_watch(&mut self, number: u64) {
         let shared = Arc::clone(&self.shared);
         let mut last = shared.last_missing_watch();
@@ -305,14 +305,14 @@ impl ClientConnection {
         }
     }
 
-    /// Asks for something whose answer nobody needs.
+    /// Sends a request without waiting for its response.
     pub(super) fn send_unanswered<M: Method>(&mut self, params: &M) {
         let id = RequestId::Text(FIRE_AND_FORGET_ID.into());
         let request = Outgoing::request(&id, M::NAME.as_str(), params);
         self.link.writer.push(request, self.encoding);
     }
 
-    /// Answers the server, if there is an answer yet.
+    /// Sends a response to a server request, if there is one.
     pub(super) fn send_response(&mut self, answer: Option<Outgoing>) {
         if let Some(answer) = answer {
             self.link.writer.push(answer, self.encoding);
@@ -320,7 +320,7 @@ impl ClientConnection {
     }
 }
 
-/// Why nothing is asked about a process that has failed.
+/// Maps the failure of a process to the error of a call for it.
 fn process_failure(error: ProcessError) -> ExecServerError {
     match error {
         ProcessError::Remote(error) => ExecServerError::Remote(error),

@@ -17,22 +17,23 @@ use tokio::{
 
 use super::session_processes::SessionProcesses;
 
-/// Questions that may be unanswered; one more is denied. As the stock client.
+/// Maximum number of pending requests, as in the stock client. Further requests are denied.
 const MAX_PENDING_REQUESTS: usize = 256;
-/// Answers that may wait to be sent. A server that asks more and does not read gets no more.
+/// Maximum number of unsent immediate responses. A server that sends more without reading gets no
+/// response.
 const MAX_UNSENT_RESPONSES: usize = 4096;
 
-/// Questions that somebody thinks about. They are given up with their value.
+/// Pending server requests. Dropping this cancels them.
 #[derive(Default)]
 pub(super) struct ServerRequests {
     tasks: JoinSet<Decision>,
     ids: BTreeMap<task::Id, RequestId>,
-    /// Answers that were given at once since the last flush.
+    /// Immediate responses since the last flush.
     unsent: usize,
 }
 
 impl ServerRequests {
-    /// Takes a question. Returns the answer if there is one at once.
+    /// Handles a server request. Returns the response if it is immediate.
     pub(super) fn handle_request(
         &mut self,
         request: &Request<'_>,
@@ -62,21 +63,21 @@ impl ServerRequests {
         (self.unsent <= MAX_UNSENT_RESPONSES).then_some(answer)
     }
 
-    /// All that was said is sent.
+    /// Records that all responses were flushed.
     pub(super) fn handle_flushed(&mut self) {
         self.unsent = 0;
     }
 
-    /// Returns whether there is anything to wait for.
+    /// Returns whether no request is pending.
     pub(super) fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// Waits for the next answer. Cancelling loses none.
+    /// Waits for the next response. Cancel-safe.
     pub(super) async fn next_response(&mut self) -> Option<Outgoing> {
         let (task, decision) = match self.tasks.join_next_with_id().await? {
             Ok((task, decision)) => (task, decision),
-            // Whoever was to decide has panicked, which is no consent.
+            // The hook panicked, which must not count as consent.
             Err(error) => (error.id(), default_denial()),
         };
         let id = self.ids.remove(&task)?;
@@ -84,16 +85,16 @@ impl ServerRequests {
     }
 }
 
-/// Who watches the network of one process.
+/// The network policy hook of one process.
 #[derive(Clone, Debug)]
 pub(crate) struct NetworkHook {
     watcher: Arc<dyn NetworkWatcher>,
-    /// How long a decision may take. Absent: the server was not told to ask.
+    /// Time limit of a decision. Absent: the server was not asked to request decisions.
     budget: Option<Duration>,
 }
 
 impl NetworkHook {
-    /// Returns who watches the network of a command, if anybody does.
+    /// Returns the hook of a command's network, if it has one.
     pub(crate) fn new(network: &Network) -> Option<Self> {
         let watcher = Arc::clone(network.watcher.as_ref()?);
         let proxy = network.proxy.as_ref();
@@ -137,8 +138,7 @@ impl fmt::Debug for ServerRequests {
     }
 }
 
-/// Decodes a question about the network of a process. Anything else is refused by the answer that
-/// is returned.
+/// Decodes a policy request. Returns the error response for anything else.
 pub(crate) fn decode_policy_request(request: &Request<'_>) -> Result<PolicyRequest, Outgoing> {
     let refuse = |error| Outgoing::error(&request.id, &error);
     if request.method != NETWORK_POLICY_REQUEST {
@@ -149,12 +149,12 @@ pub(crate) fn decode_policy_request(request: &Request<'_>) -> Result<PolicyReque
         .map_err(|error| refuse(RpcError::invalid_params(error.to_string())))
 }
 
-/// Answers a question.
+/// Creates the response to a policy request.
 pub(crate) fn policy_response(id: &RequestId, decision: Decision) -> Outgoing {
     Outgoing::result(id, &PolicyAnswer { decision })
 }
 
-/// What is decided when nobody decides.
+/// Returns the decision for requests that no hook decides.
 pub(crate) fn default_denial() -> Decision {
     Decision::Deny {
         reason: "not_allowed".to_owned(),

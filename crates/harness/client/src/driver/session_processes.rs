@@ -21,7 +21,7 @@ pub(super) struct SessionProcesses {
 }
 
 impl SessionProcesses {
-    /// Takes a process in, unless its id is taken.
+    /// Registers a process, unless its id is in use.
     pub(super) fn register(&mut self, process: &Arc<ProcessEvents>) -> bool {
         let free = !self.table.contains_key(process.id());
         if free {
@@ -34,21 +34,21 @@ impl SessionProcesses {
         self.table.get(id).cloned()
     }
 
-    /// Returns whether it is this process that its id names.
+    /// Returns whether this very process is registered.
     pub(super) fn contains(&self, process: &Arc<ProcessEvents>) -> bool {
         self.table
             .get(process.id())
             .is_some_and(|entry| Arc::ptr_eq(entry, process))
     }
 
-    /// Forgets a process that did not start.
+    /// Removes a process that did not start.
     pub(super) fn remove(&mut self, process: &Arc<ProcessEvents>) {
         if self.contains(process) {
             self.table.remove(process.id());
         }
     }
 
-    /// Forgets a process that the server may still know.
+    /// Removes a process that the server may still know.
     pub(super) fn finish(&mut self, process: &Arc<ProcessEvents>) {
         if self.contains(process) {
             self.table.remove(process.id());
@@ -56,12 +56,12 @@ impl SessionProcesses {
         }
     }
 
-    /// Returns all of them.
+    /// Returns all processes.
     pub(super) fn all(&self) -> Vec<Arc<ProcessEvents>> {
         self.table.values().cloned().collect()
     }
 
-    /// Takes out those that belong to the server.
+    /// Takes out the server-owned processes.
     pub(super) fn take_server_owned(&mut self) -> Self {
         let attached = |_: &ProcessId, process: &mut Arc<ProcessEvents>| {
             process.owner() == ProcessOwner::Server
@@ -76,7 +76,7 @@ impl SessionProcesses {
         self.table.is_empty()
     }
 
-    /// Fails and forgets all of them.
+    /// Fails and removes all processes.
     pub(super) fn fail(&mut self, error: &ProcessError) {
         for process in std::mem::take(&mut self.table).into_values() {
             process.orphan(error);
@@ -85,35 +85,35 @@ impl SessionProcesses {
 }
 
 impl Drop for SessionProcesses {
-    /// The task that took their events was stopped: whoever waits for one is told.
+    /// Fails the remaining processes, so that their waiters do not hang when the driver is stopped.
     fn drop(&mut self) {
         self.fail(&ProcessError::Disconnected(driver_stopped()));
     }
 }
 
-/// Processes that are remembered: as many as a server keeps.
+/// Maximum number of remembered processes: as many as a server retains.
 const MAX_REMEMBERED: usize = limits::FINISHED_PROCESSES;
 
 #[derive(Debug, Default)]
 pub(super) struct FinishedProcesses {
     ids: BTreeSet<ProcessId>,
-    /// The same, oldest first.
+    /// The ids in insertion order.
     order: VecDeque<ProcessId>,
-    /// Last acknowledgements that may not have arrived, oldest first.
+    /// Final acks that may have been lost, oldest first.
     unconfirmed: VecDeque<FinalAck>,
 }
 
-/// The last acknowledgement of a process.
+/// The final ack of a process.
 #[derive(Debug)]
 pub(super) struct FinalAck {
     pub(super) id: ProcessId,
     pub(super) seq: OutputSeq,
-    /// How many calls were made on the connection before it.
+    /// Number of calls sent on the connection before the ack.
     pub(super) calls_sent: u64,
 }
 
 impl FinishedProcesses {
-    /// A process is forgotten here.
+    /// Remembers a removed process.
     pub(super) fn record(&mut self, id: &ProcessId) {
         if self.ids.insert(id.clone()) {
             self.order.push_back(id.clone());
@@ -125,13 +125,13 @@ impl FinishedProcesses {
         }
     }
 
-    /// Returns whether the server may know a process of before by this id.
+    /// Returns whether the server may still know a previous process with this id.
     pub(super) fn contains(&self, id: &ProcessId) -> bool {
         self.ids.contains(id)
     }
 
-    /// The last acknowledgement of a process is on its way. Of the connection's calls those up to
-    /// `answered` are answered, or others behind them.
+    /// Remembers a final ack. The calls up to `answered` have been answered, so earlier acks have
+    /// arrived.
     pub(super) fn record_final_ack(&mut self, final_ack: FinalAck, answered: u64) {
         self.confirm_responses(answered);
         if self.unconfirmed.len() == MAX_REMEMBERED {
@@ -140,13 +140,13 @@ impl FinishedProcesses {
         self.unconfirmed.push_back(final_ack);
     }
 
-    /// What was sent before a call has arrived if that was answered.
+    /// Forgets the acks that were sent before an answered call, because they have arrived.
     pub(super) fn confirm_responses(&mut self, answered: u64) {
         let arrived = |final_ack: &mut FinalAck| final_ack.calls_sent < answered;
         while self.unconfirmed.pop_front_if(arrived).is_some() {}
     }
 
-    /// Takes what may not have arrived.
+    /// Takes the acks that may have been lost.
     pub(super) fn take_unconfirmed(&mut self) -> VecDeque<FinalAck> {
         std::mem::take(&mut self.unconfirmed)
     }

@@ -17,17 +17,18 @@ use crate::{
     http::{BodyDelivery, BodyQueue, BodyState},
 };
 
-/// Watches whose changes are taken.
+/// Open file watches.
 #[derive(Debug, Default)]
 pub(super) struct FileWatches {
     table: BTreeMap<WatchId, Arc<ChangeQueue>>,
-    /// The one watch for missing paths that the wire has. Whoever waits for it is told by its end.
+    /// The missing-path watch, of which the wire allows only one. Dropping the sender signals its
+    /// end.
     missing: Option<(u64, oneshot::Sender<()>)>,
 }
 
 impl FileWatches {
-    /// Takes a watch in before it is asked for: its changes may come before the answer. A watch for
-    /// missing paths ends the one before, here as on the server.
+    /// Registers a watch before it is requested, because changes may arrive before the response. A
+    /// new missing-path watch ends the previous one, as on the server.
     pub(super) fn register(&mut self, resource: OpenedResource) -> OpenedResource {
         match resource {
             OpenedResource::Watch(watch) => {
@@ -45,19 +46,19 @@ impl FileWatches {
         }
     }
 
-    /// The watch did not begin.
+    /// Removes a watch that could not be opened.
     pub(super) fn cancel(&mut self, resource: &OpenedResource) {
         if let OpenedResource::Watch(watch) = resource {
             self.remove(watch.id());
         }
     }
 
-    /// Forgets a watch. Returns whether it was known.
+    /// Removes a watch. Returns whether it existed.
     pub(super) fn remove(&mut self, id: &WatchId) -> bool {
         self.table.remove(id).is_some()
     }
 
-    /// Hands changes to their watch. One that is over needs none.
+    /// Passes changes to their watch. Ignores changes of ended watches.
     pub(super) fn handle_changed(&self, changed: Changed) {
         if let Some(watch) = self.table.get(&changed.watch_id) {
             watch.handle_changed(changed);
@@ -68,12 +69,12 @@ impl FileWatches {
         self.missing.take_if(|(id, _)| *id == changed.watch_id);
     }
 
-    /// Forgets a watch for missing paths that nobody waits for. Returns whether it was going on.
+    /// Removes a missing-path watch. Returns whether it was active.
     pub(super) fn remove_missing(&mut self, number: u64) -> bool {
         self.missing.take_if(|(id, _)| *id == number).is_some()
     }
 
-    /// The connection is gone.
+    /// Ends all watches with the connection.
     pub(super) fn disconnect(&mut self) {
         self.missing = None;
         for watch in std::mem::take(&mut self.table).into_values() {
@@ -82,22 +83,21 @@ impl FileWatches {
     }
 }
 
-/// Requests that are not answered, and bodies whose parts are taken. One that is over, has failed or is not wanted any more is not here:
-/// what still comes for it is ignored.
+/// Unanswered HTTP requests and open body streams. Data for any other request is ignored.
 #[derive(Debug, Default)]
 pub(super) struct HttpBodies {
     table: BTreeMap<HttpRequestId, Arc<BodyQueue>>,
 }
 
 impl HttpBodies {
-    /// Takes a body in before it is asked for: its parts may come right behind the answer.
+    /// Registers a body before it is requested, because chunks may follow the response immediately.
     pub(super) fn register(&mut self, resource: &OpenedResource) {
         if let OpenedResource::Body(body) = resource {
             self.table.insert(body.id().clone(), Arc::clone(body));
         }
     }
 
-    /// There is an answer, or none will come: only a streamed body goes on.
+    /// Removes an answered or failed request, unless its body is streamed.
     pub(super) fn handle_answer(&mut self, resource: &OpenedResource, answered: bool) {
         if let OpenedResource::Body(body) = resource
             && !(answered && body.delivery() == BodyDelivery::Streamed)
@@ -106,12 +106,12 @@ impl HttpBodies {
         }
     }
 
-    /// Forgets a body. Returns whether it was known.
+    /// Removes a body. Returns whether it existed.
     pub(super) fn remove(&mut self, id: &HttpRequestId) -> bool {
         self.table.remove(id).is_some()
     }
 
-    /// Hands a part to its body. Returns which body has failed by it, and is to be ended.
+    /// Passes a chunk to its body. Returns the id of a body that failed and must be cancelled.
     pub(super) fn handle_delta(
         &mut self,
         delta: HttpBodyDelta,
@@ -125,7 +125,7 @@ impl HttpBodies {
         (state == BodyState::Failed).then_some(id)
     }
 
-    /// The connection is gone, and the bodies with it: they cannot be asked for from their middle.
+    /// Fails all bodies with the connection, because they cannot be resumed.
     pub(super) fn disconnect(&mut self, gone: &Disconnect) {
         for body in std::mem::take(&mut self.table).into_values() {
             body.fail(HttpError::Disconnected(gone.clone()));

@@ -1,8 +1,8 @@
-//! What is special about a process that belongs to the server and not to a session.
+//! The state of a server-owned process, and the handling of its events.
 //!
-//! Its events come in the order of their numbers, and some may be missing: nobody holds it up, so that
-//! what its server does not retain any more is left out. Nothing is acknowledged. A follower here that
-//! lags too far behind has the server stop sending, until it has caught up.
+//! Its events arrive in sequence order, possibly with gaps: the process is never paused, so events
+//! that leave the server's retained range are skipped. There are no acknowledgements. Instead, flow
+//! control detaches from a process with lagging followers until they have caught up.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -19,49 +19,51 @@ use super::{
 };
 use crate::{client_shared::ClientShared, driver::NetworkHook};
 
-/// How far followers may lag behind before the server is to stop sending.
+/// Lag at which the server is asked to pause sending.
 const PAUSE_LAG_BYTES: u64 = 4 << 20;
-/// How far they must have caught up before it is to go on: what it retains is still there then.
+/// Lag at which the server is asked to resume sending. Low enough that the server still retains the
+/// next events.
 const RESUME_LAG_BYTES: u64 = 1 << 20;
 
-/// How far the clocks of two hosts may be apart. What ended and was started longer before it was asked for is
-/// an earlier process by the same id, which a server keeps for long and replaces when it is asked to.
+/// Maximum clock difference between two hosts. An ended process that was started earlier than this
+/// before a start request is a previous process with the same id, which the server retains until it
+/// is replaced.
 const MAX_CLOCK_SKEW_MS: u64 = 60_000;
 
-/// Who a process belongs to.
+/// The owner of a process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ProcessOwner {
-    /// The session: it ends with that, and with its handle.
+    /// The session: the process ends with the session or its last handle.
     Session,
-    /// The server: it outlives both.
+    /// The server: the process outlives sessions and handles.
     Server,
 }
 
-/// How a process of the server came to be known here.
+/// How a server-owned process became known to this client.
 #[derive(Debug)]
 pub(crate) enum AttachmentOrigin {
     /// This client starts it.
     Started(LaunchRequest),
-    /// It was there.
+    /// It existed before.
     Attached(ReplayRange),
 }
 
-/// What is to be replayed of a process that was there.
+/// The part of the log that the server replays.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReplayRange {
     /// Output up to here is not wanted.
     pub(crate) after: OutputSeq,
-    /// Where the server is to begin: further back if the exit may be there.
+    /// Where the server starts, which is earlier than `after` if the exit may be there.
     pub(crate) begin: OutputSeq,
 }
 
-/// What was asked for, while it is not known whether that came to anything.
+/// The parameters of a start until it is confirmed.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct LaunchRequest {
     argv: Vec<String>,
     cwd: PathUri,
     tty: bool,
-    /// When, by the clock of this host.
+    /// Time of the request, by this host's clock.
     asked_at_ms: u64,
 }
 
@@ -75,7 +77,7 @@ impl LaunchRequest {
         }
     }
 
-    /// Returns whether this is what a process of the server was started with.
+    /// Returns whether a process of the server was started with these parameters.
     fn matches(&self, summary: &ProcessSummary) -> bool {
         let ProcessSummary { argv, cwd, tty, .. } = summary;
         let is_recent = summary.started_at_ms.saturating_add(MAX_CLOCK_SKEW_MS) >= self.asked_at_ms;
@@ -84,27 +86,27 @@ impl LaunchRequest {
     }
 }
 
-/// What is known of a process of the server beside its events.
+/// State of a server-owned process, beside its events.
 #[derive(Debug)]
 pub(super) struct ProcessAttachment {
     replay: ReplayRange,
-    /// Until its start is answered.
+    /// Present until the start is answered.
     launch: Option<LaunchRequest>,
-    /// When it was started, by the server's clock: tells it from another one by the same id.
+    /// Start time by the server's clock, which distinguishes processes with the same id.
     started_at_ms: Option<u64>,
     flow: FlowState,
 }
 
-/// Whether the server sends the events.
+/// Whether the server sends events.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum FlowState {
     Sending,
     Paused,
-    /// It is to send them again, if what it knows by the id is still this process.
+    /// To be resumed if the id still names this process.
     Resuming,
 }
 
-/// What the server is to be told.
+/// A flow-control request to the server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum FlowControl {
     Pause,
@@ -125,7 +127,8 @@ impl ProcessAttachment {
         }
     }
 
-    /// Takes an event, if it is news. `next` is the number that is expected.
+    /// Accepts an event unless it is a duplicate or unwanted. `next` is the expected sequence
+    /// number.
     pub(super) fn admit(
         &self,
         event: Event,
@@ -143,17 +146,17 @@ impl ProcessAttachment {
         }
     }
 
-    /// Returns what the server is asked to replay from, if this is expected next.
+    /// Returns the event after which the server should replay, given the next expected one.
     pub(super) fn replay_after(&self, next: OutputSeq) -> OutputSeq {
         OutputSeq(next.0 - 1).max(self.replay.begin)
     }
 
-    /// Returns the next number that anybody could be shown.
+    /// Returns the next sequence number that a reader can see.
     pub(super) fn next_visible(&self, next: OutputSeq) -> OutputSeq {
         next.max(self.replay.after.next())
     }
 
-    /// Its start was answered.
+    /// Records that the start was answered.
     pub(super) fn handle_start_response(&mut self) {
         self.launch = None;
     }
@@ -166,7 +169,7 @@ impl ProcessAttachment {
         self.started_at_ms = Some(started_at_ms);
     }
 
-    /// Returns whether what the server knows by this id is this process.
+    /// Returns whether a process of the server with this id is this process.
     pub(super) fn is_same_process(&self, summary: &ProcessSummary) -> bool {
         let launched = self
             .launch
@@ -178,17 +181,17 @@ impl ProcessAttachment {
         summary.detached && launched && same_start
     }
 
-    /// The server is asked what it knows by the id.
+    /// Records that a lookup is pending.
     pub(super) fn handle_look_up(&mut self) {
         self.flow = FlowState::Resuming;
     }
 
-    /// The server sends its events again.
+    /// Records that the server sends events again.
     pub(super) fn handle_attach(&mut self) {
         self.flow = FlowState::Sending;
     }
 
-    /// Returns what the server is to be told when followers lag behind so far.
+    /// Returns the flow-control request for this lag, if one is needed.
     pub(super) fn flow_control(&self, lag: u64) -> Option<FlowControl> {
         match self.flow {
             FlowState::Sending if lag >= PAUSE_LAG_BYTES => Some(FlowControl::Pause),
@@ -197,7 +200,7 @@ impl ProcessAttachment {
         }
     }
 
-    /// The server is told to stop.
+    /// Records that the server was asked to pause.
     pub(super) fn handle_pause(&mut self) {
         self.flow = FlowState::Paused;
     }
@@ -211,7 +214,7 @@ impl ReplayRange {
 }
 
 impl ProcessEvents {
-    /// A process that belongs to the server.
+    /// Creates the events of a server-owned process.
     pub(crate) fn new_attached(
         id: ProcessId,
         shared: Arc<ClientShared>,
@@ -230,7 +233,7 @@ impl ProcessEvents {
         process
     }
 
-    /// It is known when it was started.
+    /// Records the start time.
     pub(crate) fn handle_start_time(&self, started_at_ms: u64, os_pid: Option<u32>) {
         let mut state = self.lock();
         state.os_pid = os_pid;
@@ -240,14 +243,14 @@ impl ProcessEvents {
         }
     }
 
-    /// Its start was answered.
+    /// Records that the start was answered.
     pub(crate) fn handle_start_response(&self) {
         if let Some(attachment) = &mut self.lock().attachment {
             attachment.handle_start_response();
         }
     }
 
-    /// Returns whether its start is not answered, or was not before the connection broke.
+    /// Returns whether the start is unconfirmed.
     pub(crate) fn is_starting(&self) -> bool {
         let state = self.lock();
         state
@@ -256,7 +259,7 @@ impl ProcessEvents {
             .is_some_and(ProcessAttachment::is_starting)
     }
 
-    /// Returns whether what the server knows by its id is this process.
+    /// Returns whether a process of the server with this id is this process.
     pub(crate) fn is_same_process(&self, summary: &ProcessSummary) -> bool {
         let state = self.lock();
         state
@@ -265,14 +268,14 @@ impl ProcessEvents {
             .is_some_and(|attachment| attachment.is_same_process(summary))
     }
 
-    /// The server is asked what it knows by its id, before it is asked for its events.
+    /// Records that a lookup is pending before the next attach.
     pub(crate) fn handle_look_up(&self) {
         if let Some(attachment) = &mut self.lock().attachment {
             attachment.handle_look_up();
         }
     }
 
-    /// The server is asked to send its events. Returns after which number.
+    /// Prepares an attach. Returns the event after which the server should replay.
     pub(crate) fn handle_attach(&self) -> OutputSeq {
         let mut state = self.lock();
         let next = state.followed.log().next_seq();
@@ -283,7 +286,7 @@ impl ProcessEvents {
         attachment.replay_after(next)
     }
 
-    /// Returns what the server is to be told, if followers lag behind too far, or did.
+    /// Returns the flow-control request that is needed, if any, and records a pause.
     pub(crate) fn next_flow_control(&self) -> Option<FlowControl> {
         let mut state = self.lock();
         state.ack_cursor.scheduled = false;
@@ -299,7 +302,7 @@ impl ProcessEvents {
         flow_control
     }
 
-    /// Records an event of a process that belongs to the server, whatever is missing before it.
+    /// Records an event of a server-owned process, skipping any gap before it.
     pub(super) fn handle_attached_event(
         &self,
         mut state: MutexGuard<'_, EventsState>,

@@ -14,15 +14,15 @@ use futures_util::Stream;
 use super::ProcessEvents;
 use crate::{client::ExecServerClient, client_shared::ReleaseGuard};
 
-/// A follower's stream of events. Ends with the close, or else with a failure.
+/// A stream of the events of a process. Ends with the close or a failure.
 #[derive(Debug)]
 pub(crate) struct EventFollower {
     follower: FollowerHandle,
-    /// The failure was told.
+    /// The failure was returned.
     failed: bool,
-    /// Whoever follows keeps the connection open.
+    /// A follower keeps the connection open.
     _client: ExecServerClient,
-    /// And a process of the server attached.
+    /// A follower keeps a server-owned process attached.
     _release_guard: Option<Arc<ReleaseGuard>>,
 }
 
@@ -60,7 +60,7 @@ impl Stream for EventFollower {
     }
 }
 
-/// Keeps what somebody has not acknowledged.
+/// Holds unacknowledged output.
 #[derive(Debug)]
 pub(crate) struct RemoteHold(FollowerHandle);
 
@@ -80,7 +80,7 @@ impl Hold for RemoteHold {
     }
 }
 
-/// A place among the followers of a process, given back when it is dropped.
+/// A registered follower. Dropping it unregisters.
 #[derive(Debug)]
 struct FollowerHandle {
     events: Arc<ProcessEvents>,
@@ -100,24 +100,25 @@ impl Drop for FollowerHandle {
     }
 }
 
-/// What is told at once: a sixteenth of what may be untold, so that the process never waits for it.
+/// Output size that makes an ack due: a sixteenth of the server's window, so that the process never
+/// waits for acks.
 const ACK_BATCH_BYTES: u64 = 64 << 10;
-/// Events that are told at once, however small.
+/// Number of events that makes an ack due, however small they are.
 const ACK_BATCH_EVENTS: u64 = 256;
 
-/// How far the server was told.
+/// How far output was acknowledged to the server.
 #[derive(Debug, Default)]
 pub(super) struct AckCursor {
     seq: OutputSeq,
     bytes: u64,
-    /// Told to a connection that is gone: it may not have arrived.
+    /// Sent on a previous connection and possibly lost.
     unconfirmed: bool,
-    /// The driver knows that there is something to tell.
+    /// The driver knows that an ack is due.
     pub(super) scheduled: bool,
 }
 
 impl AckCursor {
-    /// Returns whether enough was taken to tell so. After the last events, all is enough.
+    /// Returns whether an ack is due: after a batch, or after the last events.
     pub(super) fn is_due(&self, log: &FollowedLog) -> bool {
         let (seq, bytes) = log.taken();
         let ended = log.log().exit().is_some() && seq.next() == log.log().next_seq();
@@ -128,11 +129,11 @@ impl AckCursor {
             || bytes.saturating_sub(self.bytes) >= ACK_BATCH_BYTES
     }
 
-    /// Takes what is to be told.
+    /// Advances the cursor to the consumed output.
     pub(super) fn advance(&mut self, log: &FollowedLog) -> OutputSeq {
         let (seq, bytes) = log.taken();
         *self = Self {
-            // Someone who began to follow later does not take back what was told.
+            // A follower that joined later does not move the cursor back.
             seq: self.seq.max(seq),
             bytes: self.bytes.max(bytes),
             unconfirmed: false,
@@ -141,7 +142,7 @@ impl AckCursor {
         self.seq
     }
 
-    /// Takes all that there is, whoever has not taken it. `None`: it was told.
+    /// Advances the cursor to the end of the log. `None` if it was there already.
     pub(super) fn advance_to_end(&mut self, log: &FollowedLog) -> Option<OutputSeq> {
         let last = OutputSeq(log.log().next_seq().0 - 1);
         let more = last > self.seq;
@@ -149,7 +150,7 @@ impl AckCursor {
         more.then_some(last)
     }
 
-    /// The connection is another one.
+    /// Prepares for another connection.
     pub(super) fn mark_unconfirmed(&mut self) {
         self.unconfirmed = true;
         self.scheduled = false;

@@ -1,5 +1,5 @@
-//! Puts the events of one process back into the order of their numbers.
-//! Invariant: what comes out is numbered from 1 without holes.
+//! Restores the sequence order of the events of one process. Invariant: output events are numbered
+//! from 1 without gaps.
 
 #[cfg(test)]
 mod tests;
@@ -16,17 +16,17 @@ use exec_wire::{
 
 use crate::notification::signal_name;
 
-/// Events that may wait for an earlier one. More than the stock client allows: after a resume live
-/// events come before the page that the earlier ones are on.
+/// Maximum number of events that wait for an earlier one. More than in the stock client, because
+/// after a resume live events arrive before the page with the earlier ones.
 const MAX_EVENTS: usize = 65_536;
-/// Bytes of output that may wait for an earlier event.
+/// Maximum size of output that waits for an earlier event.
 const MAX_BYTES: usize = 4 << 20;
-/// Largest chunk: as the stock client.
+/// Maximum chunk size, as in the stock client.
 pub(super) const MAX_CHUNK_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) struct EventReorder {
-    /// The number that comes out next.
+    /// The next sequence number to output.
     next: OutputSeq,
     ready: VecDeque<Event>,
     early_events: BTreeMap<OutputSeq, Event>,
@@ -34,7 +34,7 @@ pub(crate) struct EventReorder {
     exit_seen: bool,
 }
 
-/// Peer: the events of one process cannot be put in order. Others are not concerned.
+/// Peer: the events of one process are unusable. Other processes are not affected.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum EventsError {
     #[error("more than {MAX_BYTES} bytes or {MAX_EVENTS} events came before event {}", .0.0)]
@@ -56,7 +56,7 @@ pub(crate) enum EventsError {
 }
 
 impl EventsError {
-    /// What everything fails with that is done to the process from then on.
+    /// Returns the error of all later operations on the process.
     pub(crate) fn error(&self, id: &ProcessId) -> ProcessError {
         RpcError::internal(format!("process {id} is given up: {self}")).into()
     }
@@ -81,10 +81,10 @@ impl EventReorder {
         }
     }
 
-    /// Takes an event; one that is known already is dropped.
+    /// Handles an event. Drops duplicates.
     pub(crate) fn handle_event(&mut self, event: Event) -> Result<(), EventsError> {
         let event = match event {
-            // The oldest peers do not number the close: it is behind all that came.
+            // The oldest servers do not number the close: it follows all other events.
             Event::Closed(OutputSeq(0)) => {
                 let last = self
                     .early_events
@@ -121,7 +121,7 @@ impl EventReorder {
         Ok(())
     }
 
-    /// Takes a part of what `process/read` has to answer after a number. Returns where to go on.
+    /// Handles a partial page of `process/read`. Returns where to continue.
     pub(crate) fn handle_partial_page(
         &mut self,
         page: OutputPage,
@@ -129,7 +129,7 @@ impl EventReorder {
     ) -> Result<OutputSeq, EventsError> {
         let end = OutputSeq(page.next_seq.0.saturating_sub(1));
         if let (Some(seq), Some(exit)) = (page.exit_seq, page_exit(&page)) {
-            // What comes behind it need not wait for the last part.
+            // Events after the exit need not wait for the last page.
             self.handle_exit(seq, exit)?;
         }
         self.handle_chunks(page.chunks)?;
@@ -141,7 +141,7 @@ impl EventReorder {
         }
     }
 
-    /// Takes the exit that a page tells of, unless it is known. Its number must be free.
+    /// Handles the exit from a page, unless it is known. Its sequence number must be unused.
     fn handle_exit(&mut self, seq: OutputSeq, exit: Exit) -> Result<(), EventsError> {
         if self.exit_seen {
             return Ok(());
@@ -168,15 +168,15 @@ impl EventReorder {
         Ok(())
     }
 
-    /// Takes all that `process/read` has to answer after [`gap`](Self::gap). If that does not fill it,
-    /// nothing will.
+    /// Handles a complete response of `process/read` after [`gap`](Self::gap). If it does not fill
+    /// the gap, the missing events are lost.
     pub(crate) fn handle_page(&mut self, page: OutputPage) -> Result<(), EventsError> {
         let exit = page_exit(&page).filter(|_| !self.exit_seen);
         self.handle_chunks(page.chunks)?;
         let closed = OutputSeq(page.next_seq.0.saturating_sub(1));
         let end = if page.closed { closed } else { page.next_seq };
         if let Some(exit) = exit
-            // Older peers do not tell its number: it is the only one that nothing has.
+            // Older servers do not report its number: it is the only one that is missing.
             && let Some(seq) = page.exit_seq.or_else(|| self.only_missing(end))
         {
             self.handle_exit(seq, exit)?;
@@ -193,28 +193,28 @@ impl EventReorder {
         }
     }
 
-    /// Takes the next event in order.
+    /// Returns the next event in order.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         self.ready.pop_front()
     }
 
-    /// Returns the last number before a gap that something waits behind.
+    /// Returns the last event before a gap, if events wait behind one.
     pub(crate) fn gap(&self) -> Option<OutputSeq> {
         (!self.early_events.is_empty()).then_some(self.last())
     }
 
-    /// Returns the last number that came, in order or not.
+    /// Returns the highest sequence number received, in order or not.
     pub(crate) fn seen(&self) -> OutputSeq {
         let early_messages = self.early_events.last_key_value().map(|(seq, _)| *seq);
         early_messages.unwrap_or(self.last())
     }
 
-    /// Returns the last number that came out.
+    /// Returns the last sequence number that was output.
     pub(crate) fn last(&self) -> OutputSeq {
         OutputSeq(self.next.0 - 1)
     }
 
-    /// Returns the one number below `end` that has not come, if it is only one.
+    /// Returns the missing sequence number below `end`, if exactly one is missing.
     fn only_missing(&self, end: OutputSeq) -> Option<OutputSeq> {
         let come = self.early_events.range(..end).count() as u64;
         (end.0.checked_sub(self.next.0)? == come + 1).then_some(())?;
@@ -226,7 +226,7 @@ impl EventReorder {
     }
 }
 
-/// Returns how the process ended, if a page says so. Older peers tell no more than the code.
+/// Returns the exit status from a page, if present. Older servers report only the code.
 fn page_exit(page: &OutputPage) -> Option<Exit> {
     Some(Exit {
         code: page.exit_code?,

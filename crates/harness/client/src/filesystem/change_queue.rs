@@ -1,7 +1,7 @@
-//! The changes of one watch on their way to whoever reads them.
+//! Queue between the driver and the reader of a watch.
 //!
-//! Invariant: at most [`limits::MAX_GATHERED_CHANGES`] wait; when there are more, all of them give
-//! way to one overflow, and whoever reads it looks at everything again.
+//! Invariant: at most [`limits::MAX_GATHERED_CHANGES`] changes are queued. When there are more, one
+//! overflow replaces all of them, and the reader must rescan.
 
 use std::{
     collections::VecDeque,
@@ -16,7 +16,7 @@ use futures_util::Stream;
 
 use crate::{client::ExecServerClient, client_shared::ReleaseGuard};
 
-/// Shared by the driver, which fills it, and the stream, which empties it.
+/// Filled by the driver and emptied by the stream.
 #[derive(Debug)]
 pub(crate) struct ChangeQueue {
     id: WatchId,
@@ -26,7 +26,7 @@ pub(crate) struct ChangeQueue {
 #[derive(Debug, Default)]
 struct QueueState {
     queue: VecDeque<Changes>,
-    /// What the queue holds; something that is empty counts as one.
+    /// Number of queued changes; an empty batch counts as one.
     queued_changes: usize,
     ended: bool,
     reader: Option<Waker>,
@@ -44,7 +44,7 @@ impl ChangeQueue {
         &self.id
     }
 
-    /// Takes changes, or the fact that there are too many.
+    /// Queues changes, or an overflow.
     pub(crate) fn handle_changed(&self, changed: Changed) {
         if changed.ended && changed.changes.is_empty() && !changed.overflow {
             return self.end();
@@ -69,7 +69,7 @@ impl ChangeQueue {
         wake_reader(state);
     }
 
-    /// Nothing more will come.
+    /// Ends the stream after the queued changes.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
@@ -92,17 +92,18 @@ impl ChangeQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
-        // Nothing panics while it holds the lock; if something did, the state is still whole.
+        // Ignores poisoning: no code panics under the lock, and the state would still be
+        // consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The stream of a watch. The watch ends when it is dropped.
+/// The stream of a watch. Dropping it ends the watch.
 #[derive(Debug)]
 pub(super) struct ChangeStream {
     pub(super) change_queue: Arc<ChangeQueue>,
     pub(super) _release_guard: Option<ReleaseGuard>,
-    /// Whoever watches keeps the connection open.
+    /// A watch keeps the connection open.
     pub(super) _client: ExecServerClient,
 }
 

@@ -1,8 +1,8 @@
-//! A streamed body on its way to whoever reads it.
+//! Queue between the driver and the reader of a streamed body.
 //!
-//! Invariant: at most [`QUEUED_BYTES`] wait. The wire has one window for a connection, not one for
-//! each body, so a reader that lags further behind loses its body: to stop reading would hold up
-//! everything else that the connection carries.
+//! Invariant: at most [`MAX_QUEUED_BODY_BYTES`] are queued. There is one flow-control window per
+//! connection, not per body, so a body with a slow reader fails: pausing would block everything
+//! else on the connection.
 
 use std::{
     collections::VecDeque,
@@ -21,12 +21,12 @@ use crate::{
     client_shared::{ReleaseGuard, WaiterGuard},
 };
 
-/// What may wait to be read, in bytes: as the stock client.
+/// Maximum size of the queue, as in the stock client.
 pub(crate) const MAX_QUEUED_BODY_BYTES: usize = 16 << 20;
-/// What a part counts beside its bytes, so that the number of parts has a bound as well.
+/// Overhead of a chunk, which also bounds the number of chunks.
 const CHUNK_OVERHEAD_BYTES: usize = 128;
 
-/// Shared by the driver, which fills it, and the stream, which empties it.
+/// Filled by the driver and emptied by the stream.
 #[derive(Debug)]
 pub(crate) struct BodyQueue {
     id: HttpRequestId,
@@ -34,34 +34,34 @@ pub(crate) struct BodyQueue {
     state: Mutex<QueueState>,
 }
 
-/// How a body is wanted.
+/// How a body is delivered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum BodyDelivery {
-    /// With the answer.
+    /// With the response.
     Whole,
-    /// Part by part.
+    /// In chunks.
     Streamed,
 }
 
 #[derive(Debug, Default)]
 struct QueueState {
-    /// The number of the last part.
+    /// The number of the last chunk.
     last: u64,
     queue: VecDeque<Bytes>,
     queued_bytes: usize,
-    /// How it ended, until that was told.
+    /// How the body ended, until the reader has seen it.
     end: Option<Result<(), HttpError>>,
     reader: Option<Waker>,
 }
 
-/// What has become of a body.
+/// State of a body.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum BodyState {
-    /// More follows.
+    /// More chunks follow.
     Open,
     /// The server has ended it.
     Ended,
-    /// It has failed here.
+    /// It has failed locally.
     Failed,
 }
 
@@ -82,7 +82,7 @@ impl BodyQueue {
         self.delivery
     }
 
-    /// Takes a part, or the end.
+    /// Handles a chunk, or the end.
     pub(crate) fn handle_delta(&self, delta: HttpBodyDelta, data: Bytes) -> BodyState {
         let mut state = self.lock();
         let (expected, max_bytes) = (state.last + 1, limits::MAX_HTTP_DELTA_BYTES);
@@ -127,7 +127,7 @@ impl BodyQueue {
         state_after
     }
 
-    /// Nothing more will come. What came is still read.
+    /// Fails the body. Queued chunks can still be read.
     pub(crate) fn fail(&self, error: HttpError) {
         let mut state = self.lock();
         state.end = Some(Err(error));
@@ -153,19 +153,20 @@ impl BodyQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
-        // Nothing panics while it holds the lock; if something did, the state is still whole.
+        // Ignores poisoning: no code panics under the lock, and the state would still be
+        // consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The stream of a body. The server is told to end it when it is dropped.
+/// The stream of a body. Dropping it cancels the body.
 #[derive(Debug)]
 pub(super) struct BodyStream {
     pub(super) body: Arc<BodyQueue>,
     pub(super) _release_guard: ReleaseGuard,
-    /// Whoever reads keeps the connection open.
+    /// A reader keeps the connection open.
     pub(super) client: ExecServerClient,
-    /// Whoever waits has the connection read.
+    /// A waiting reader keeps the driver reading.
     pub(super) waiting: Option<WaiterGuard>,
 }
 
