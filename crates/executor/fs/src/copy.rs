@@ -3,10 +3,230 @@
 //! Content goes from descriptor to descriptor, in blocks; a tree's directories are open while their
 //! entries are copied, so a directory that is swapped for a link does not lead elsewhere.
 
-mod file;
-mod operation;
+mod copy_tree;
 #[cfg(test)]
 mod tests;
-mod tree;
 
-pub use self::operation::copy;
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
+
+use exec_env::filesystem::FileError;
+use exec_wire::fs::Copy;
+use rustix::{
+    fd::{BorrowedFd, OwnedFd},
+    fs::{
+        AtFlags, CWD, FileType, Mode, OFlags, fstat, ftruncate, mkdirat, readlinkat, statat,
+        symlinkat,
+    },
+    io::Errno,
+};
+
+use self::copy_tree::{Tree, directory_mode};
+use crate::{
+    Stop,
+    directory_stack::Identity,
+    host_path::{failed, half_written, invalid, native},
+    regular_file::{Regular, TO_READ, TO_WRITE, carried_mode},
+    resolve::{self, Links, Place},
+};
+
+/// Copies what a path names; a link at its end is copied itself. Files are overwritten, directories
+/// merged. In a tree, special files and what is removed meanwhile are left out.
+///
+/// # Errors
+/// Fails at the first thing that cannot be copied. What was copied before stays. Nothing is copied
+/// onto or into itself.
+pub fn copy(copy: &Copy, stop: &Stop) -> Result<(), FileError> {
+    let source = native(&copy.source_path)?;
+    let destination = native(&copy.destination_path)?;
+    let failed = |error| failed("copy", &source, error);
+    let place = Place::of(&source, Links::Follow).map_err(failed)?;
+    let from = End {
+        directory: place.directory(),
+        name: place.name(),
+        path: &source,
+    };
+    let to = End {
+        directory: CWD,
+        name: destination.as_os_str(),
+        path: &destination,
+    };
+    let named = statat(from.directory, from.name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+    let found = match FileType::from_raw_mode(named.st_mode) {
+        FileType::RegularFile => copy_file(&from, &to, stop)?,
+        FileType::Symlink => copy_link(&from, &to)?,
+        FileType::Directory if !copy.recursive => {
+            return Err(FileError::Invalid(NEEDS_RECURSIVE.to_owned()));
+        }
+        FileType::Directory => {
+            let directory = resolve::directory_at(from.directory, from.name).map_err(failed)?;
+            copy_directory(directory, &source, &destination, stop)?;
+            Found::Copied
+        }
+        FileType::Fifo
+        | FileType::Socket
+        | FileType::CharacterDevice
+        | FileType::BlockDevice
+        | FileType::Unknown => Found::Special,
+    };
+    match found {
+        Found::Copied => Ok(()),
+        Found::Gone => Err(failed(Errno::NOENT)),
+        Found::Special => Err(FileError::Invalid(SPECIAL_FILE.to_owned())),
+    }
+}
+
+// The stock server's words: its clients compare them.
+const NEEDS_RECURSIVE: &str = "fs/copy requires recursive: true when sourcePath is a directory";
+const SPECIAL_FILE: &str = "fs/copy only supports regular files, directories, and symlinks";
+const INTO_ITSELF: &str = "fs/copy cannot copy a directory to itself or one of its descendants";
+
+fn copy_directory(
+    directory: OwnedFd,
+    source: &Path,
+    destination: &Path,
+    stop: &Stop,
+) -> Result<(), FileError> {
+    let stat = fstat(&directory).map_err(|error| failed("copy", source, error))?;
+    let write = |error| failed("copy to", destination, error);
+    if is_within(nearest(destination).map_err(write)?, Identity::from(&stat)).map_err(write)? {
+        return Err(FileError::Invalid(INTO_ITSELF.to_owned()));
+    }
+    let made = made_directory(destination, directory_mode(&stat)).map_err(write)?;
+    Tree::new((directory, source), (made, destination), stop)?.copy()
+}
+
+/// Opens the directory, or the nearest above it that exists.
+fn nearest(path: &Path) -> rustix::io::Result<OwnedFd> {
+    for ancestor in path.ancestors() {
+        match resolve::directory(ancestor, Links::Follow) {
+            Err(Errno::NOENT) => {}
+            opened => return opened,
+        }
+    }
+    Err(Errno::NOENT)
+}
+
+/// Tells whether a directory is another, or somewhere below it.
+fn is_within(mut directory: OwnedFd, other: Identity) -> rustix::io::Result<bool> {
+    let mut identity = Identity::of(&directory)?;
+    while identity != other {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        directory = resolve::open_at(&directory, "..", flags, Mode::empty())?;
+        let above = Identity::of(&directory)?;
+        if above == identity {
+            // Only the root is above itself.
+            return Ok(false);
+        }
+        identity = above;
+    }
+    Ok(true)
+}
+
+/// Opens the destination; makes it and those above it where they are missing.
+fn made_directory(path: &Path, mode: Mode) -> rustix::io::Result<OwnedFd> {
+    match resolve::directory(path, Links::Follow) {
+        Err(Errno::NOENT) => {}
+        opened => return opened,
+    }
+    if let Some(above) = path.parent() {
+        resolve::made_directory(above, Links::Follow)?;
+    }
+    match (
+        mkdirat(CWD, path, mode),
+        resolve::directory(path, Links::Follow),
+    ) {
+        // A link that leads nowhere.
+        (Err(Errno::EXIST), Err(Errno::NOENT)) => Err(Errno::EXIST),
+        (Ok(()) | Err(Errno::EXIST), opened) => opened,
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// Where something is copied from or to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End<'a> {
+    pub(super) directory: BorrowedFd<'a>,
+    pub(super) name: &'a OsStr,
+    /// What errors call it.
+    pub(super) path: &'a Path,
+}
+
+/// What was found where something was to be copied from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Found {
+    /// It is copied.
+    Copied,
+    /// Nothing is there any more.
+    Gone,
+    /// A socket, a FIFO or a device.
+    Special,
+}
+
+/// Copies a regular file. A link at the end of `to` is followed, one at the end of `from` is not.
+pub(super) fn copy_file(from: &End<'_>, to: &End<'_>, stop: &Stop) -> Result<Found, FileError> {
+    let copy = |error| failed("copy", from.path, error);
+    let flags = TO_READ | OFlags::NOFOLLOW;
+    let source = match resolve::open_at(from.directory, from.name, flags, Mode::empty()) {
+        Ok(source) => File::from(source),
+        Err(Errno::NOENT) => return Ok(Found::Gone),
+        Err(Errno::NXIO) => return Ok(Found::Special),
+        Err(error) => return Err(copy(error)),
+    };
+    let stat = fstat(&source).map_err(copy)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {}
+        FileType::Directory => return Err(copy(Errno::ISDIR)),
+        FileType::Symlink
+        | FileType::Fifo
+        | FileType::Socket
+        | FileType::CharacterDevice
+        | FileType::BlockDevice
+        | FileType::Unknown => return Ok(Found::Special),
+    }
+
+    let bits = Mode::from_raw_mode(stat.st_mode) & Mode::from_raw_mode(0o777);
+    let opened = resolve::open_at(to.directory, to.name, TO_WRITE, bits);
+    let destination = Regular::to_write(opened, to.path)?;
+    if Identity::from(&stat) == Identity::from(&destination.stat) {
+        let reason = format!("`{}` is the same file", to.path.display());
+        return Err(invalid("copy", from.path, reason));
+    }
+    let mode = carried_mode(&stat, &destination.stat);
+    let write = |error| failed("write", to.path, error);
+    destination.set_mode(mode).map_err(write)?;
+    ftruncate(&destination.file, 0).map_err(write)?;
+    fill(&source, &destination.file, to.path, stop)?;
+    destination.restore_mode(mode).map_err(write)?;
+    Ok(Found::Copied)
+}
+
+/// Makes a link with the same text.
+pub(super) fn copy_link(from: &End<'_>, to: &End<'_>) -> Result<Found, FileError> {
+    let text = match readlinkat(from.directory, from.name, Vec::new()) {
+        Ok(text) => text,
+        Err(Errno::NOENT) => return Ok(Found::Gone),
+        Err(error) => return Err(failed("copy", from.path, error)),
+    };
+    symlinkat(&text, to.directory, to.name).map_err(|error| failed("create", to.path, error))?;
+    Ok(Found::Copied)
+}
+
+fn fill(source: &File, destination: &File, path: &Path, stop: &Stop) -> Result<(), FileError> {
+    loop {
+        stop.check()?;
+        // Between files the kernel copies by itself, or shares the blocks, if it can.
+        let copied = io::copy(&mut source.take(BLOCK_BYTES), &mut &*destination)
+            .map_err(|error| half_written(path, error))?;
+        if copied == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// What is copied before it is looked whether anybody waits for it.
+const BLOCK_BYTES: u64 = 16 << 20;

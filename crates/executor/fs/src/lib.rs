@@ -5,53 +5,45 @@
 //! Not here: threads, but for the one that hears of changes; sandbox policy (a request's `sandbox`
 //! is not looked at); the wire's encoding.
 
-mod cached;
-mod canonical;
+mod ancestor_watch;
+mod block_file;
+mod cached_reader;
 mod copy;
 mod descent;
 mod directory;
-mod error;
+mod directory_stack;
+mod filtered_tree;
 mod find;
-mod glob;
-mod handle;
-mod identity;
+mod host_path;
 mod inotify;
-mod levels;
-mod listing;
 mod metadata;
-mod missing;
-mod native;
-mod regular;
+mod regular_file;
 mod remove;
 mod rename;
-mod replace;
 mod resolve;
-#[cfg(test)]
-mod scratch;
 mod search;
-mod stop;
-mod threads;
-mod tree;
+#[cfg(test)]
+mod test_dir;
 mod walk;
 mod watch;
-mod whole;
-mod write;
+mod whole_file;
+mod workers;
+mod write_file;
 
 pub use self::{
-    cached::Cached,
-    canonical::canonicalize,
+    ancestor_watch::watch_missing,
+    block_file::BlockFile,
+    cached_reader::Cached,
     copy::copy,
     directory::{create_directory, read_directory},
     find::find,
-    handle::BlockFile,
-    metadata::metadata,
-    missing::watch_missing,
+    metadata::{canonicalize, metadata},
     remove::remove,
     rename::rename,
     search::search,
-    stop::Stop,
     walk::walk,
     watch::watch,
-    whole::WholeFile,
-    write::write_file,
+    whole_file::WholeFile,
+    workers::Stop,
+    write_file::write_file,
 };

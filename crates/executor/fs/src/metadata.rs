@@ -1,17 +1,19 @@
 //! What a path names, without opening it.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
 use exec_env::filesystem::FileError;
-use exec_wire::fs::{FileMetadata, GetMetadata};
+use exec_wire::{
+    fs::{Canonicalize, FileMetadata, GetMetadata},
+    path_uri::PathUri,
+};
 use rustix::{
     fs::{AtFlags, CWD, FileType, Statx, StatxFlags, StatxTimestamp, statx},
     io,
 };
 
 use crate::{
-    error::{failed, invalid},
-    native::native,
+    host_path::{failed, invalid, native, uri},
     resolve::{Links, Place},
 };
 
@@ -86,6 +88,16 @@ const PERMISSIONS: u32 = 0o7777;
 /// What is asked of the kernel.
 const ASKED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
+/// Resolves every link of a path that exists.
+///
+/// # Errors
+/// Fails if it does not exist, or if the way to it may not be looked at.
+pub fn canonicalize(request: &Canonicalize) -> Result<PathUri, FileError> {
+    let path = native(&request.path)?;
+    let real = fs::canonicalize(&path).map_err(|error| failed("resolve", &path, error))?;
+    uri(&real)
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -95,7 +107,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::scratch::{Outcome, Scratch, odd_name, outcome, text, uri, within_seconds};
+    use crate::test_dir::{Outcome, Scratch, odd_name, outcome, text, uri, within_seconds};
 
     fn request(path: &Path) -> GetMetadata {
         GetMetadata {
@@ -204,5 +216,47 @@ mod tests {
         assert!(text(above.clone()).contains("os error 20"));
         assert_eq!(outcome(above), Outcome::Host);
         assert_eq!(outcome(alone(&root.join("none"))), Outcome::NotFound);
+    }
+}
+
+#[cfg(test)]
+mod canonicalize_tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::test_dir::{self, Outcome, Scratch, odd_name, outcome};
+
+    fn resolved(path: &Path) -> Result<PathUri, FileError> {
+        let path = test_dir::uri(path);
+        canonicalize(&Canonicalize {
+            path,
+            sandbox: None,
+        })
+    }
+
+    #[test]
+    fn every_link_is_resolved() {
+        let scratch = Scratch::new();
+        let real = fs::canonicalize(scratch.directory("real")).unwrap();
+        let file = scratch.file(Path::new("real").join(odd_name()), "");
+        scratch.link("above", "real");
+        let link = scratch.link("link", Path::new("above").join(odd_name()));
+        let expected = test_dir::uri(real.join(odd_name()));
+        for path in [&file, &link, &scratch.path("above").join(odd_name())] {
+            assert_eq!(resolved(path), Ok(expected.clone()));
+        }
+        assert_eq!(resolved(Path::new("/")), Ok(test_dir::uri("/")));
+    }
+
+    #[test]
+    fn only_what_exists_can_be_resolved() {
+        let scratch = Scratch::new();
+        let file = scratch.file("file", "");
+        let dangling = scratch.link("dangling", "nowhere");
+        let circle = scratch.link("circle", "circle");
+        assert_eq!(outcome(resolved(&scratch.path("none"))), Outcome::NotFound);
+        assert_eq!(outcome(resolved(&dangling)), Outcome::NotFound);
+        assert_eq!(outcome(resolved(&circle)), Outcome::Host);
+        assert_eq!(outcome(resolved(&file.join("x"))), Outcome::Host);
     }
 }

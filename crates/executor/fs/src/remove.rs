@@ -19,10 +19,9 @@ use rustix::{
 
 use crate::{
     Stop,
-    error::{failed, invalid},
-    levels::Levels,
-    listing::Listing,
-    native::native,
+    directory::Listing,
+    directory_stack::Levels,
+    host_path::{failed, invalid, native},
     resolve::{self, Links, Place},
 };
 

@@ -9,7 +9,7 @@ use rustix::{
     io::{self, Errno},
 };
 
-use crate::native::native;
+use crate::host_path::native;
 
 /// Gives a file, a link or a directory another name. Without `overwrite` nothing is ever replaced,
 /// not even in a race.
@@ -53,7 +53,7 @@ fn by_link(source: &Path, destination: &Path, refused: Errno) -> io::Result<()> 
 
 fn failed(source: &Path, destination: &Path, error: Errno) -> FileError {
     let what = format!("rename `{}` to", source.display());
-    let named = crate::error::failed(&what, destination, error);
+    let named = crate::host_path::failed(&what, destination, error);
     match error {
         Errno::XDEV => FileError::Host(format!("{named}; a copy is needed to move it there")),
         _ => named,
@@ -65,7 +65,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::scratch::{Outcome, Scratch, names, odd_name, outcome, text, uri};
+    use crate::test_dir::{Outcome, Scratch, names, odd_name, outcome, text, uri};
 
     fn request(source: &Path, destination: &Path) -> Rename {
         Rename {

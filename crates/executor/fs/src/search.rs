@@ -3,11 +3,307 @@
 //! Files are searched by several threads, and what they find is put in order: the answer does not
 //! depend on which was faster. If there are too many matches, it has the first of them.
 
-mod lines;
-mod pattern;
-mod run;
-mod supply;
+mod file_supply;
+mod line_matches;
 #[cfg(test)]
 mod tests;
 
-pub use self::run::search;
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{self, Read},
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    thread,
+};
+
+use exec_env::filesystem::FileError;
+use exec_wire::{
+    fs::{Search, SearchMatch, SearchResult},
+    limits,
+};
+use grep_matcher::LineTerminator;
+use grep_regex::{RegexMatcher, RegexMatcherBuilder};
+use grep_searcher::{BinaryDetection, MmapChoice, Searcher, SearcherBuilder};
+use rustix::{
+    fs::{FileType, stat},
+    io::Errno,
+};
+
+use self::{
+    file_supply::{Portion, SearchedFile, Size, Supply},
+    line_matches::{Line, Lines},
+};
+use crate::{
+    descent::Root,
+    filtered_tree::Tree,
+    find::{PathGlob, check_length, file_name},
+    host_path::{failed, invalid, native, uri},
+    regular_file::Regular,
+    resolve::Links,
+    workers::{self, Stop},
+};
+
+/// Finds the lines that match, in one file or in the files of a tree.
+///
+/// As ripgrep does, it leaves out hidden files and those that ignore files name, follows no links,
+/// and gives up on a file at its first NUL byte; UTF-16 with a byte order mark is read as text. The
+/// root itself may be hidden, ignored or a link. Other than ripgrep, it looks for `.gitignore`
+/// outside a repository, too, and not into the user's git configuration. Files that cannot be read
+/// are passed over.
+///
+/// A glob is held against the path below the root; one without a slash against the file's name, as
+/// is one for a single file.
+///
+/// Matches are sorted by the bytes of the path, then by line. If there are more than wanted, or than
+/// [`limits::MAX_SEARCH_BYTES`] hold, the answer has the first of them. A line of more than
+/// 8 MiB ends the search of its file, and the answer says that there may be more.
+///
+/// # Errors
+/// Refuses a broken pattern or glob, and numbers that are out of range. Fails if there is no such
+/// root, if it is neither a file nor a directory, or if asked to stop.
+pub fn search(search: &Search, stop: &Stop) -> Result<SearchResult, FileError> {
+    check_numbers(search)?;
+    let job = Job {
+        matcher: compiled(search)?,
+        max_matches: search.max_matches,
+        context: search.context_lines,
+        stop,
+    };
+    let glob = search.glob.as_deref().map(PathGlob::new).transpose()?;
+    let path = native(&search.path)?;
+    let found = stat(&path).map_err(|errno| failed("search", &path, errno))?;
+    let result = match FileType::from_raw_mode(found.st_mode) {
+        FileType::Directory => job.search_tree(&path, glob.as_ref()),
+        FileType::RegularFile => job.search_file(&path, glob.as_ref()),
+        FileType::Symlink
+        | FileType::Fifo
+        | FileType::Socket
+        | FileType::CharacterDevice
+        | FileType::BlockDevice
+        | FileType::Unknown => {
+            let reason = "it is neither a file nor a directory";
+            Err(invalid("search", &path, reason))
+        }
+    };
+    stop.check()?;
+    result
+}
+
+fn check_numbers(search: &Search) -> Result<(), FileError> {
+    if !(1..=limits::MAX_SEARCH_MATCHES).contains(&search.max_matches) {
+        let most = limits::MAX_SEARCH_MATCHES;
+        let text = format!("maxMatches must be between 1 and {most}");
+        return Err(FileError::Refused(text));
+    }
+    if search.context_lines > limits::MAX_CONTEXT_LINES {
+        let most = limits::MAX_CONTEXT_LINES;
+        let text = format!("contextLines must be at most {most}");
+        return Err(FileError::Refused(text));
+    }
+    Ok(())
+}
+
+/// What every thread knows.
+#[derive(Debug)]
+struct Job<'a> {
+    matcher: RegexMatcher,
+    max_matches: usize,
+    context: usize,
+    stop: &'a Stop,
+}
+
+impl Job<'_> {
+    fn search_file(&self, path: &Path, glob: Option<&PathGlob>) -> Result<SearchResult, FileError> {
+        let name = path.as_os_str().as_bytes();
+        if glob.is_some_and(|glob| !glob.is_match(file_name(name))) {
+            return Ok(SearchResult::default());
+        }
+        let opened = Regular::to_read(path, Links::Follow)?;
+        let searched = self.lines(&mut self.searcher(), &opened.file);
+        let mut answer = Answer::new(self.max_matches);
+        answer.add(path, searched.lines)?;
+        answer.result.truncated |= searched.is_incomplete;
+        Ok(answer.result)
+    }
+
+    fn search_tree(&self, path: &Path, glob: Option<&PathGlob>) -> Result<SearchResult, FileError> {
+        let tree = Tree::open(path, self.stop)?;
+        let root = tree.root();
+        let supply = Supply::new(tree, glob, self.max_matches);
+        let help = || self.work(&supply, &root, supply.hand_out());
+        thread::scope(|scope| {
+            let first = supply.hand_out();
+            if first.as_ref().is_some_and(|(_, portion)| portion.is_full()) {
+                for _ in 1..workers::count() {
+                    // If there can be none, one thread less does it all.
+                    drop(thread::Builder::new().spawn_scoped(scope, help));
+                }
+            }
+            self.work(&supply, &root, first);
+        });
+        let mut answer = Answer::new(self.max_matches);
+        let (files, is_incomplete) = supply.into_found();
+        for file in files {
+            let path = path.join(OsStr::from_bytes(&file.below));
+            answer.add(&path, file.lines)?;
+        }
+        answer.result.truncated |= is_incomplete;
+        Ok(answer.result)
+    }
+
+    /// Searches portions, from this one on, as long as there are any.
+    fn work(&self, supply: &Supply<'_>, root: &Root, mut next: Option<(usize, Portion)>) {
+        let mut searcher = self.searcher();
+        while let Some((number, portion)) = next {
+            let mut done = Portion::default();
+            let mut size = Size::default();
+            for file in portion.files {
+                if supply.is_enough(size) || self.stop.is_asked() {
+                    break;
+                }
+                let opened = match root.file(&file.below) {
+                    Ok(opened) => opened,
+                    Err(error) => {
+                        // It lies too deep to be named.
+                        done.is_incomplete |= error == Errno::NAMETOOLONG;
+                        continue;
+                    }
+                };
+                let searched = self.lines(&mut searcher, &opened);
+                done.is_incomplete |= searched.is_incomplete;
+                if !searched.lines.is_empty() {
+                    size.add(&searched.lines);
+                    let lines = searched.lines;
+                    done.files.push(SearchedFile { lines, ..file });
+                }
+            }
+            supply.take_back(number, done);
+            next = supply.hand_out();
+        }
+    }
+
+    fn searcher(&self) -> Searcher {
+        // One more than wanted, to know whether there is more.
+        let most = u64::try_from(self.max_matches).map_or(u64::MAX, |most| most + 1);
+        SearcherBuilder::new()
+            .line_terminator(LineTerminator::crlf())
+            .line_number(true)
+            .before_context(self.context)
+            .after_context(self.context)
+            .binary_detection(BinaryDetection::quit(0))
+            .heap_limit(Some(MAX_LINE_BYTES))
+            .max_matches(Some(most))
+            // A file that shrinks while it is mapped would kill us.
+            .memory_map(MmapChoice::never())
+            .build()
+    }
+
+    fn lines(&self, searcher: &mut Searcher, file: &File) -> Searched {
+        let mut lines = Lines::new(&self.matcher, self.context);
+        let reader = Stoppable {
+            file,
+            stop: self.stop,
+        };
+        let ended = searcher.search_reader(&self.matcher, reader, &mut lines);
+        Searched {
+            lines: lines.into_found(),
+            // The searcher's own errors have no errno: the only one left is a line without end.
+            is_incomplete: ended.is_err_and(|error| error.raw_os_error().is_none()),
+        }
+    }
+}
+
+/// What was found in one file.
+struct Searched {
+    lines: Vec<Line>,
+    is_incomplete: bool,
+}
+
+/// A file that ends when nobody waits any more.
+struct Stoppable<'a> {
+    file: &'a File,
+    stop: &'a Stop,
+}
+
+impl Read for Stoppable<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.stop.is_asked() {
+            return Ok(0);
+        }
+        self.file.read(buffer)
+    }
+}
+
+/// The result, as far as its size is allowed.
+struct Answer {
+    result: SearchResult,
+    max_matches: usize,
+    bytes: usize,
+}
+
+impl Answer {
+    fn new(max_matches: usize) -> Self {
+        Self {
+            result: SearchResult::default(),
+            max_matches,
+            bytes: 0,
+        }
+    }
+
+    /// Adds the lines of a file, unless something was left out before.
+    fn add(&mut self, path: &Path, lines: Vec<Line>) -> Result<(), FileError> {
+        if self.result.truncated {
+            return Ok(());
+        }
+        let path = uri(path)?;
+        for line in lines {
+            self.bytes += path.as_str().len() + line.bytes();
+            if self.result.matches.len() == self.max_matches
+                || self.bytes > limits::MAX_SEARCH_BYTES
+            {
+                self.result.truncated = true;
+                break;
+            }
+            self.result.matches.push(SearchMatch {
+                path: path.clone(),
+                line: line.number,
+                column: line.column,
+                text: line.text,
+                before: line.before,
+                after: line.after,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Longest line that is searched, and what each thread reads of a file at once.
+const MAX_LINE_BYTES: usize = 8 << 20;
+
+/// Compiles the pattern of a search. It matches in linear time, and never more than one line.
+///
+/// # Errors
+/// Refuses what is too long, broken or too large, and what could only match several lines.
+pub(super) fn compiled(search: &Search) -> Result<RegexMatcher, FileError> {
+    check_length("pattern", &search.pattern)?;
+    if search.pattern.contains(['\n', '\r']) {
+        let text = "pattern contains a line break, but lines are searched one by one";
+        return Err(FileError::Refused(text.to_owned()));
+    }
+    RegexMatcherBuilder::new()
+        .case_insensitive(!search.case_sensitive)
+        .fixed_strings(!search.regex)
+        .multi_line(true)
+        // `$` matches before either kind of line end.
+        .crlf(true)
+        .size_limit(MAX_PROGRAM_BYTES)
+        .dfa_size_limit(MAX_CACHE_BYTES)
+        .build(&search.pattern)
+        .map_err(|error| FileError::Refused(format!("pattern cannot be used: {error}")))
+}
+
+/// Largest compiled pattern: `(a{1000}){1000}` is short.
+const MAX_PROGRAM_BYTES: usize = 4 << 20;
+/// What each thread remembers of a pattern's states.
+const MAX_CACHE_BYTES: usize = 4 << 20;

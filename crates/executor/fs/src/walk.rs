@@ -3,9 +3,272 @@
 //! It does as the stock server does, limit by limit. A tree that changes meanwhile is listed as it
 //! was found: what vanished is left out, and a directory that became a link is not entered.
 
-mod ahead;
+mod read_ahead;
 #[cfg(test)]
 mod tests;
-mod walker;
 
-pub use self::walker::walk;
+use std::{
+    collections::{HashSet, VecDeque},
+    ffi::OsStr,
+    io,
+    ops::ControlFlow,
+    os::unix::ffi::OsStrExt,
+};
+
+use exec_env::filesystem::FileError;
+use exec_wire::{
+    fs::{EntryKind, Walk, WalkEntry, WalkError, WalkOptions, WalkResult},
+    limits,
+    path_uri::PathUri,
+};
+use rustix::{
+    fs::{FileType, stat},
+    io::Errno,
+};
+
+use self::read_ahead::AHEAD;
+use crate::{
+    descent::{Kind, Names, Root},
+    directory_stack::Identity,
+    host_path::{failed, native},
+    resolve::Links,
+    workers::Stop,
+};
+
+/// Lists a tree, breadth first and by name in each directory.
+///
+/// The root is not listed. If it is no directory, or a link that is not to be followed, there is
+/// nothing to list; if it cannot be read, that is one of the errors of the result, as it is for
+/// every directory below it.
+///
+/// # Errors
+/// Fails if a limit is zero or above its maximum, if there is no such root, or if asked to stop.
+pub fn walk(walk: &Walk, stop: &Stop) -> Result<WalkResult, FileError> {
+    check_limits(&walk.options)?;
+    let path = native(&walk.path)?;
+    let links = if walk.options.follow_directory_symlinks {
+        Links::Follow
+    } else {
+        Links::Refuse
+    };
+    // A link that leads nowhere is no root, even if it is not followed.
+    let found = stat(&path).map_err(|errno| failed("walk", &path, errno))?;
+    if !FileType::from_raw_mode(found.st_mode).is_dir() {
+        return Ok(WalkResult::default());
+    }
+    let root = match Root::open(&path, links) {
+        Ok(root) => root,
+        Err(Errno::NOTDIR | Errno::LOOP) => return Ok(WalkResult::default()),
+        Err(errno) => return Err(failed("walk", &path, errno)),
+    };
+    let mut walker = Walker::new(walk.options, root);
+    walker.entered.insert(Identity::from(&found));
+    walker.queue.push_back(Pending {
+        below: Vec::new(),
+        uri: walk.path.clone(),
+        depth: 0,
+        identity: (links == Links::Follow).then(|| Identity::from(&found)),
+    });
+    walker.run(stop)
+}
+
+fn check_limits(options: &WalkOptions) -> Result<(), FileError> {
+    let text = if options.max_directories == 0 || options.max_entries == 0 {
+        "filesystem walk limits must be greater than zero".to_owned()
+    } else if options.max_depth > limits::MAX_WALK_DEPTH
+        || options.max_directories > limits::MAX_WALK_DIRECTORIES
+        || options.max_entries > limits::MAX_WALK_ENTRIES
+    {
+        format!(
+            "filesystem walk limits exceed maximums: depth={}, directories={}, entries={}",
+            limits::MAX_WALK_DEPTH,
+            limits::MAX_WALK_DIRECTORIES,
+            limits::MAX_WALK_ENTRIES
+        )
+    } else {
+        return Ok(());
+    };
+    Err(FileError::Invalid(text))
+}
+
+/// A walk that is under way.
+#[derive(Debug)]
+pub(super) struct Walker {
+    options: WalkOptions,
+    root: Root,
+    pub(super) queue: VecDeque<Pending>,
+    /// Directories that were queued, if links are followed.
+    entered: HashSet<Identity>,
+    directories: usize,
+    examined: usize,
+    answer: Answer,
+}
+
+/// A directory that is to be read.
+#[derive(Debug)]
+pub(super) struct Pending {
+    /// Its path below the root.
+    pub(super) below: Vec<u8>,
+    pub(super) uri: PathUri,
+    pub(super) depth: usize,
+    /// What was found there, if links are followed.
+    pub(super) identity: Option<Identity>,
+}
+
+impl Walker {
+    pub(super) fn new(options: WalkOptions, root: Root) -> Self {
+        Self {
+            options,
+            root,
+            queue: VecDeque::new(),
+            entered: HashSet::new(),
+            // The first is not one that was queued.
+            directories: 1,
+            examined: 0,
+            answer: Answer::default(),
+        }
+    }
+
+    pub(super) fn run(mut self, stop: &Stop) -> Result<WalkResult, FileError> {
+        while !self.queue.is_empty() {
+            let count = self.queue.len().min(AHEAD);
+            let directories: Vec<Pending> = self.queue.drain(..count).collect();
+            // One more than may be looked at, to know whether there is more.
+            let keep = self.options.max_entries - self.examined + 1;
+            let read = read_ahead::read(&self.root, &directories, keep, stop);
+            stop.check()?;
+            for (directory, names) in directories.iter().zip(read) {
+                if self.enter(directory, names).is_break() {
+                    return Ok(self.answer.result);
+                }
+            }
+        }
+        Ok(self.answer.result)
+    }
+
+    /// Lists one directory. Breaks if the walk ends here.
+    fn enter(&mut self, directory: &Pending, names: rustix::io::Result<Names>) -> ControlFlow<()> {
+        match names {
+            _ if directory.uri.is_opaque() => self.answer.error(&directory.uri, NO_CHILDREN),
+            Ok(names) => self.list(directory, &names),
+            // It is gone, or no directory any more.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => ControlFlow::Continue(()),
+            Err(errno) => self.answer.failed(&directory.uri, errno),
+        }
+    }
+
+    fn list(&mut self, directory: &Pending, names: &Names) -> ControlFlow<()> {
+        for (name, kind) in names.iter() {
+            if self.examined == self.options.max_entries {
+                self.answer.result.truncated = true;
+                return ControlFlow::Break(());
+            }
+            self.examined += 1;
+            let is_directory = match kind {
+                Kind::DirectoryLink if !self.follows_links() => continue,
+                Kind::Other => continue,
+                Kind::Directory | Kind::DirectoryLink => true,
+                Kind::File | Kind::Unreadable(_) => false,
+            };
+            let Some(uri) = directory.uri.child(name) else {
+                return self.answer.error(&directory.uri, NO_CHILDREN);
+            };
+            if let Kind::Unreadable(errno) = kind {
+                self.answer.failed(&uri, errno)?;
+            } else if is_directory {
+                self.answer.entry(uri.clone(), EntryKind::Directory)?;
+                self.queue(directory, name, uri)?;
+            } else {
+                self.answer.entry(uri, EntryKind::File)?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Queues a directory that was listed, unless it is not to be entered.
+    fn queue(&mut self, parent: &Pending, name: &OsStr, uri: PathUri) -> ControlFlow<()> {
+        let is_pruned = self.options.prune_hidden_directories && name.as_bytes().starts_with(b".");
+        if is_pruned || parent.depth == self.options.max_depth {
+            return ControlFlow::Continue(());
+        }
+        let mut below = Vec::with_capacity(parent.below.len() + 1 + name.len());
+        below.extend_from_slice(&parent.below);
+        if !below.is_empty() {
+            below.push(b'/');
+        }
+        below.extend_from_slice(name.as_bytes());
+        let identity = match self.identity(&below) {
+            Ok(Some(identity)) if self.entered.contains(&identity) => {
+                return ControlFlow::Continue(());
+            }
+            Ok(identity) => identity,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return ControlFlow::Continue(()),
+            Err(errno) => return self.answer.failed(&uri, errno),
+        };
+        if self.directories == self.options.max_directories {
+            self.answer.result.truncated = true;
+            return ControlFlow::Continue(());
+        }
+        self.directories += 1;
+        self.entered.extend(identity);
+        self.queue.push_back(Pending {
+            below,
+            uri,
+            depth: parent.depth + 1,
+            identity,
+        });
+        ControlFlow::Continue(())
+    }
+
+    fn identity(&self, below: &[u8]) -> rustix::io::Result<Option<Identity>> {
+        if !self.follows_links() {
+            return Ok(None);
+        }
+        self.root.identity(below).map(Some)
+    }
+
+    fn follows_links(&self) -> bool {
+        self.options.follow_directory_symlinks
+    }
+}
+
+/// The result, as far as its size is allowed. What does not fit ends the walk.
+#[derive(Debug, Default)]
+struct Answer {
+    result: WalkResult,
+    bytes: usize,
+}
+
+impl Answer {
+    fn entry(&mut self, path: PathUri, kind: EntryKind) -> ControlFlow<()> {
+        self.count(path.as_str().len())?;
+        self.result.entries.push(WalkEntry { path, kind });
+        ControlFlow::Continue(())
+    }
+
+    fn failed(&mut self, path: &PathUri, errno: Errno) -> ControlFlow<()> {
+        self.error(path, &io::Error::from(errno).to_string())
+    }
+
+    fn error(&mut self, path: &PathUri, message: &str) -> ControlFlow<()> {
+        self.count(path.as_str().len() + message.len())?;
+        self.result.errors.push(WalkError {
+            path: path.clone(),
+            message: message.to_owned(),
+        });
+        ControlFlow::Continue(())
+    }
+
+    fn count(&mut self, text_bytes: usize) -> ControlFlow<()> {
+        let bytes = self.bytes + text_bytes + limits::WALK_ITEM_BYTES;
+        if bytes > limits::MAX_WALK_BYTES {
+            self.result.truncated = true;
+            return ControlFlow::Break(());
+        }
+        self.bytes = bytes;
+        ControlFlow::Continue(())
+    }
+}
+
+/// Why nothing below an opaque URI is listed.
+const NO_CHILDREN: &str = "entries of an opaque path URI have no URI";

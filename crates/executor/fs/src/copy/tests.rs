@@ -12,7 +12,7 @@ use exec_wire::fs::{Copy, Remove};
 
 use crate::{
     Stop,
-    scratch::{Outcome, Scratch, names, odd_name, outcome, uri, within_seconds},
+    test_dir::{Outcome, Scratch, names, odd_name, outcome, uri, within_seconds},
 };
 
 fn request(source: &Path, destination: &Path) -> Copy {
@@ -295,7 +295,7 @@ fn a_tree_deeper_than_any_path_is_copied() {
     copy(&source, &destination).unwrap();
     for (path, depth) in [(&source, 3000), (&destination, 3000)] {
         let mut found = 0;
-        let mut current = crate::scratch::open_directory(path);
+        let mut current = crate::test_dir::open_directory(path);
         while let Ok(below) = crate::resolve::directory_at(&current, "d") {
             (current, found) = (below, found + 1);
         }

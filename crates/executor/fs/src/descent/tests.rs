@@ -4,15 +4,12 @@ use rustix::{
     io::{Errno, Result},
 };
 
-use super::{
-    names::{Kind, Names},
-    root::{Root, open_by_name, open_file},
-};
+use super::{Kind, Names, Root, open_by_name, open_file};
 use crate::{
-    identity::Identity,
+    directory_stack::Identity,
     resolve::Links,
-    scratch::{Scratch, odd_name, open_directory, within_seconds},
-    stop::Stop,
+    test_dir::{Scratch, odd_name, open_directory, within_seconds},
+    workers::Stop,
 };
 
 const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);

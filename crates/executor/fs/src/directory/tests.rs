@@ -1,7 +1,7 @@
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use super::*;
-use crate::scratch::{Outcome, Scratch, odd_name, outcome, text, uri, within_seconds};
+use crate::test_dir::{Outcome, Scratch, odd_name, outcome, text, uri, within_seconds};
 
 fn request(path: &Path) -> CreateDirectory {
     CreateDirectory {

@@ -8,8 +8,8 @@ use exec_wire::{
 
 use super::find;
 use crate::{
-    scratch::{Outcome, Scratch, odd_name, outcome, text, uri},
-    stop::Stop,
+    test_dir::{Outcome, Scratch, odd_name, outcome, text, uri},
+    workers::Stop,
 };
 
 fn tree(files: &[&str]) -> Scratch {

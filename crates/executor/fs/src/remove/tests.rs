@@ -1,7 +1,7 @@
 use std::{ffi::OsString, fs, os::unix::net::UnixListener};
 
 use super::*;
-use crate::scratch::{Outcome, Scratch, names, odd_name, open_directory, outcome, text, uri};
+use crate::test_dir::{Outcome, Scratch, names, odd_name, open_directory, outcome, text, uri};
 
 fn request(path: &Path) -> Remove {
     Remove {

@@ -8,11 +8,10 @@ use exec_wire::{
 
 use super::search;
 use crate::{
-    scratch::{Scratch, uri},
-    stop::Stop,
+    test_dir::{Scratch, uri},
+    workers::Stop,
 };
 
-mod bounds;
 mod files;
 
 fn request(scratch: &Scratch, pattern: &str) -> Search {

@@ -16,8 +16,8 @@ use exec_wire::{
 
 use super::walk;
 use crate::{
-    scratch::{Outcome, Scratch, odd_name, outcome, text, unprivileged, uri},
-    stop::Stop,
+    test_dir::{Outcome, Scratch, odd_name, outcome, text, unprivileged, uri},
+    workers::Stop,
 };
 
 mod reading;

@@ -22,7 +22,6 @@ use tokio::time::timeout;
 use super::watch;
 
 mod by_hand;
-mod moves;
 mod roots;
 
 /// A directory that is watched.

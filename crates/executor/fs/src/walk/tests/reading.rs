@@ -6,10 +6,10 @@ use std::{
 };
 
 use super::{
-    super::walker::{Pending, Walker},
+    super::{Pending, Walker},
     *,
 };
-use crate::{descent::Root, identity::Identity, resolve::Links, scratch::open_directory};
+use crate::{descent::Root, directory_stack::Identity, resolve::Links, test_dir::open_directory};
 
 #[test]
 fn a_directory_that_cannot_be_read_is_listed_and_an_error() {

@@ -15,9 +15,9 @@ use super::*;
 use crate::{
     inotify::{Instance, Task, TaskId, buffer, read},
     watch::{
-        begin::Begun,
-        outbox::{self, Batches},
-        tree::{Scope, Tree},
+        Begun,
+        pending_changes::{self, Batches},
+        tree_watch::{Scope, Tree},
     },
 };
 
@@ -40,7 +40,7 @@ impl ByHand {
         fs::create_dir(&root).unwrap();
         fs::create_dir(&outside).unwrap();
         let mut instance = Instance::new().unwrap();
-        let (outbox, batches) = outbox::pair();
+        let (outbox, batches) = pending_changes::pair();
         let (told, begun) = mpsc::sync_channel(1);
         let mut watches = instance.of(ID);
         let tree = Tree::begin(root.clone(), Scope::Tree, outbox, Begun(told), &mut watches);

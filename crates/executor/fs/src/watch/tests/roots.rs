@@ -1,4 +1,6 @@
-//! What may be watched, and how a watch ends.
+//! What may be watched, how a watch ends, and directories that come, go and change places.
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::*;
 
@@ -114,4 +116,101 @@ async fn the_changes_of_a_file_end_with_its_directory() {
     let mut watched = watched;
     assert_eq!(next(&mut watched).await, expected([("file", Removed)]));
     assert_eq!(watched.batch().await, None);
+}
+
+fn exchange(one: &Path, other: &Path) {
+    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
+}
+
+#[tokio::test]
+async fn a_directory_that_is_renamed_stays_watched() {
+    let mut watched = Watched::with(WatchDepth::Tree, |root| {
+        fs::create_dir_all(root.join("a/b")).unwrap();
+    });
+    fs::rename(watched.path("a"), watched.path("z")).unwrap();
+    assert_eq!(
+        watched.told().await,
+        expected([("a", Renamed), ("z", Renamed)])
+    );
+    fs::write(watched.path("z/b/file"), "1").unwrap();
+    let told = watched.told_until("z/b/file").await;
+    assert_eq!(told, expected([("z/b/file", Created)]));
+}
+
+#[tokio::test]
+async fn a_directory_from_outside_is_told_with_all_it_holds() {
+    let mut watched = Watched::tree();
+    fs::create_dir_all(watched.outside.join("a/b")).unwrap();
+    fs::write(watched.outside.join("a/b/file"), "1").unwrap();
+    fs::rename(watched.outside.join("a"), watched.path("a")).unwrap();
+    let came = [("a", Created), ("a/b", Created), ("a/b/file", Created)];
+    assert_eq!(watched.told().await, expected(came));
+    fs::write(watched.path("a/b/more"), "1").unwrap();
+    assert_eq!(watched.told_until("a/b/more").await["a/b/more"], Created);
+}
+
+#[tokio::test]
+async fn a_directory_that_goes_outside_is_not_watched_there() {
+    let mut watched = Watched::with(WatchDepth::Tree, |root| {
+        fs::create_dir_all(root.join("a/b")).unwrap();
+    });
+    fs::rename(watched.path("a"), watched.outside.join("a")).unwrap();
+    assert_eq!(watched.told().await, expected([("a", Removed)]));
+    fs::write(watched.outside.join("a/b/file"), "1").unwrap();
+    fs::create_dir(watched.path("a")).unwrap();
+    assert_eq!(watched.told_until("a").await, expected([("a", Created)]));
+}
+
+#[tokio::test]
+async fn a_directory_that_changes_its_name_often_is_found() {
+    let mut watched = Watched::tree();
+    fs::create_dir(watched.path("0")).unwrap();
+    for number in 0..50 {
+        fs::create_dir(watched.path(&format!("{number}/{number}"))).unwrap();
+        let next = watched.path(&format!("{}", number + 1));
+        fs::rename(watched.path(&format!("{number}")), next).unwrap();
+    }
+    watched.told_until("50").await;
+    for number in 0..50 {
+        let name = format!("50/{number}/file");
+        fs::write(watched.path(&name), "1").unwrap();
+        watched.told_until(&name).await;
+    }
+}
+
+#[tokio::test]
+async fn directories_that_change_places_are_told_apart() {
+    let mut watched = Watched::with(WatchDepth::Tree, |root| {
+        fs::create_dir_all(root.join("a/in_a")).unwrap();
+        fs::create_dir_all(root.join("b/in_b")).unwrap();
+    });
+    exchange(&watched.path("a"), &watched.path("b"));
+    assert_eq!(
+        watched.told().await,
+        expected([("a", Renamed), ("b", Renamed)])
+    );
+    fs::write(watched.path("b/in_a/file"), "1").unwrap();
+    fs::write(watched.path("a/in_b/file"), "1").unwrap();
+    let told = [("a/in_b/file", Created), ("b/in_a/file", Created)];
+    assert_eq!(watched.told().await, expected(told));
+}
+
+#[tokio::test]
+async fn what_changes_places_with_something_outside_is_there() {
+    let mut watched = Watched::with(WatchDepth::Tree, |root| {
+        fs::create_dir(root.join("directory")).unwrap();
+        fs::write(root.join("file"), "1").unwrap();
+    });
+    fs::create_dir(watched.outside.join("directory")).unwrap();
+    fs::write(watched.outside.join("directory/below"), "2").unwrap();
+    fs::write(watched.outside.join("file"), "2").unwrap();
+    for name in ["directory", "file"] {
+        exchange(&watched.path(name), &watched.outside.join(name));
+    }
+    let told = [
+        ("directory", Renamed),
+        ("directory/below", Created),
+        ("file", Renamed),
+    ];
+    assert_eq!(watched.told().await, expected(told));
 }

@@ -1,0 +1,132 @@
+//! Files that stay open, read and written by blocks.
+
+use std::{
+    fs::File,
+    os::{fd::OwnedFd, unix::fs::FileExt},
+    path::PathBuf,
+};
+
+use exec_env::filesystem::FileError;
+use exec_wire::{fs::OpenMode, limits, path_uri::PathUri};
+use rustix::{
+    fs::ftruncate,
+    io::{Errno, pread},
+};
+
+use crate::{
+    host_path::{failed, native},
+    regular_file::{NEW_FILE, Regular, TO_WRITE},
+    resolve::{self, Links},
+};
+
+/// A regular file that is open. There is no cursor: blocks may be read and written in any order, and
+/// by several threads.
+#[derive(Debug)]
+pub struct BlockFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl BlockFile {
+    /// Opens the file; in [`OpenMode::Replace`] it is created or emptied, in [`OpenMode::Update`]
+    /// created or kept.
+    ///
+    /// # Errors
+    /// Fails if it cannot be opened or is no regular file. Nothing is emptied then.
+    pub fn open(path: &PathUri, mode: OpenMode) -> Result<Self, FileError> {
+        let path = native(path)?;
+        let opened = match mode {
+            OpenMode::Read => Regular::to_read(&path, Links::Follow)?,
+            OpenMode::Replace | OpenMode::Update => {
+                let opened = resolve::open(&path, Links::Follow, TO_WRITE, NEW_FILE);
+                let opened = Regular::to_write(opened, &path)?;
+                if mode == OpenMode::Replace {
+                    ftruncate(&opened.file, 0).map_err(|error| failed("empty", &path, error))?;
+                }
+                opened
+            }
+        };
+        let file = opened.file;
+        Ok(Self { file, path })
+    }
+
+    /// Takes a file that another process opened at `path`, and looks at it again.
+    ///
+    /// # Errors
+    /// Fails if it is no regular file.
+    pub fn from_file(file: OwnedFd, path: &PathUri) -> Result<Self, FileError> {
+        let path = native(path)?;
+        let file = Regular::received(file, &path)?.file;
+        Ok(Self { file, path })
+    }
+
+    /// Returns the file, for another process to use.
+    pub fn into_file(self) -> OwnedFd {
+        self.file.into()
+    }
+
+    /// Checks the arguments of [`Self::read_block`] alone, and returns the length.
+    ///
+    /// # Errors
+    /// Fails if no such block can be read from any file.
+    pub fn check_read(offset: u64, length: u64) -> Result<usize, FileError> {
+        check(offset, length, "read")
+    }
+
+    /// Fills `into` from `offset` on, as far as the file reaches. Returns how many bytes there were:
+    /// fewer than there is room for are the last ones.
+    ///
+    /// # Errors
+    /// Fails if the arguments are refused by [`Self::check_read`], or if reading fails.
+    pub fn read_block(&self, offset: u64, into: &mut [u8]) -> Result<usize, FileError> {
+        Self::check_read(offset, into.len() as u64)?;
+        let mut filled = 0;
+        while filled < into.len() {
+            let at = offset + filled as u64;
+            match pread(&self.file, &mut into[filled..], at) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(failed("read", &self.path, error)),
+            }
+        }
+        Ok(filled)
+    }
+
+    /// Writes everything at `offset`.
+    ///
+    /// # Errors
+    /// Fails if the block is empty, too large or beyond what a file can hold, or if writing fails:
+    /// part of it may be written then.
+    pub fn write_block(&self, offset: u64, data: &[u8]) -> Result<(), FileError> {
+        check(offset, data.len() as u64, "write")?;
+        self.file
+            .write_all_at(data, offset)
+            .map_err(|error| failed("write", &self.path, error))
+    }
+
+    /// The file itself.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+fn check(offset: u64, length: u64, verb: &str) -> Result<usize, FileError> {
+    let most = limits::MAX_BLOCK_BYTES;
+    let bytes = match usize::try_from(length) {
+        Ok(bytes @ 1..) if bytes <= most => bytes,
+        _ => {
+            let text = format!("file {verb} block length must be between 1 and {most}");
+            return Err(FileError::Invalid(text));
+        }
+    };
+    let end = offset.checked_add(length).map(i64::try_from);
+    let Some(Ok(_)) = end else {
+        let text = format!("file {verb} block must end within {} bytes", i64::MAX);
+        return Err(FileError::Invalid(text));
+    };
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;

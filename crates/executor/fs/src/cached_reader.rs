@@ -1,0 +1,300 @@
+//! Answers that the kernel can give from memory alone, so that nobody who waits for them has to
+//! change threads.
+//!
+//! Invariant: nothing here waits for a disk, a network or another process. A path is resolved from
+//! the kernel's cache only (`RESOLVE_CACHED`), a file is read from the page cache only
+//! (`RWF_NOWAIT`), and only on devices that are known to be of this machine. `None` means: ask the
+//! operation that may block.
+
+use std::{
+    collections::BTreeMap,
+    io::IoSliceMut,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::{PoisonError, RwLock},
+};
+
+use exec_env::filesystem::FileError;
+use exec_wire::{
+    fs::{FileMetadata, GetMetadata, ReadFile},
+    path_uri::PathUri,
+};
+use rustix::{
+    fs::{
+        AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, openat2, statfs,
+        statx,
+    },
+    io::{Errno, ReadWriteFlags, pread, preadv2},
+};
+
+use crate::{
+    BlockFile,
+    host_path::{failed, native},
+    metadata::from_statx,
+};
+
+/// Largest file that is read whole here: copying more than this takes longer than changing threads.
+const MAX_FILE_BYTES: u64 = 64 << 10;
+
+/// Answers from the kernel's memory, and what is known of the machine's devices for that.
+#[derive(Debug, Default)]
+pub struct Cached {
+    devices: Devices,
+}
+
+impl Cached {
+    /// Learns what a path lies on, so that later requests can be answered. May wait.
+    pub fn learn(&self, path: &PathUri) {
+        if let Ok(path) = native(path) {
+            self.devices.note(&path);
+        }
+    }
+
+    /// `fs/getMetadata`.
+    pub fn metadata(&self, get: &GetMetadata) -> Option<Result<FileMetadata, FileError>> {
+        if get.follow_symlinks == Some(false) {
+            return None;
+        }
+        let path = match native(&get.path) {
+            Ok(path) => path,
+            Err(error) => return Some(Err(error)),
+        };
+        let missing = |errno| Some(Err(failed("look at", &path, errno)));
+        let itself = match resolve(&path, OFlags::PATH | OFlags::NOFOLLOW)? {
+            Ok(itself) => itself,
+            Err(errno) => return missing(errno),
+        };
+        let (found, _) = self.look(&itself)?;
+        if FileType::from_raw_mode(found.stx_mode.into()) != FileType::Symlink {
+            return Some(Ok(from_statx(&found, false)));
+        }
+        match resolve(&path, OFlags::PATH)? {
+            Ok(target) => Some(Ok(from_statx(&self.look(&target)?.0, true))),
+            Err(errno) => missing(errno),
+        }
+    }
+
+    /// `fs/readFile`, if the file is small.
+    pub fn file(&self, read: &ReadFile) -> Option<Result<Vec<u8>, FileError>> {
+        if read.follow_symlinks == Some(false) {
+            return None;
+        }
+        let path = match native(&read.path) {
+            Ok(path) => path,
+            Err(error) => return Some(Err(error)),
+        };
+        // Looked at before it is opened: opening can wait on devices that are not of this machine.
+        let found = match resolve(&path, OFlags::PATH)? {
+            Ok(found) => found,
+            Err(errno) => return Some(Err(failed("open", &path, errno))),
+        };
+        let (size, medium) = self.small(&found)?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = resolve(&path, flags)?.ok()?;
+        // One byte more than there is, to see the end. If something else has the name by now, it does
+        // not have this size, or cannot be read at an offset.
+        let mut content = vec![0; size + 1];
+        let length = read_now(&file, 0, &mut content, medium)?;
+        if length != size {
+            return None;
+        }
+        content.truncate(length);
+        Some(Ok(content))
+    }
+
+    /// Reads a block, if all of it is in memory. Returns how much there is.
+    pub fn block(&self, file: &BlockFile, offset: u64, into: &mut [u8]) -> Option<usize> {
+        let (found, medium) = self.look(file.file())?;
+        let length = read_now(file.file(), offset, into, medium)?;
+        // A short read is the end of the file, or the end of what is in memory.
+        let whole = length == into.len() || offset + length as u64 >= found.stx_size;
+        whole.then_some(length)
+    }
+
+    /// Returns what the kernel holds of a file, if that is all there is to know.
+    fn look(&self, file: impl AsFd) -> Option<(Statx, Medium)> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let found = statx(file, "", flags, wanted).ok()?;
+        let medium = self
+            .devices
+            .medium((found.stx_dev_major, found.stx_dev_minor))?;
+        Some((found, medium))
+    }
+
+    /// Returns the size of a small regular file, and what it lies on.
+    fn small(&self, file: &OwnedFd) -> Option<(usize, Medium)> {
+        let (found, medium) = self.look(file)?;
+        let kind = FileType::from_raw_mode(found.stx_mode.into());
+        let small = kind == FileType::RegularFile && found.stx_size <= MAX_FILE_BYTES;
+        small.then_some((usize::try_from(found.stx_size).ok()?, medium))
+    }
+}
+
+/// Reads what is in memory of a regular file.
+fn read_now(file: impl AsFd, offset: u64, into: &mut [u8], medium: Medium) -> Option<usize> {
+    match medium {
+        Medium::Memory => pread(file, into, offset).ok(),
+        Medium::Disk => {
+            let mut slices = [IoSliceMut::new(into)];
+            preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT).ok()
+        }
+    }
+}
+
+/// Opens what the kernel finds without waiting. Errors that may be due to that are not answered.
+fn resolve(path: &Path, flags: OFlags) -> Option<Result<OwnedFd, Errno>> {
+    let flags = flags | OFlags::CLOEXEC;
+    match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
+        Ok(file) => Some(Ok(file)),
+        Err(Errno::NOENT) => Some(Err(Errno::NOENT)),
+        Err(_) => None,
+    }
+}
+
+/// What a device keeps its files on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Medium {
+    /// A disk, with the page cache before it.
+    Disk,
+    /// Memory alone.
+    Memory,
+}
+
+/// Major and minor number.
+pub(super) type Device = (u32, u32);
+
+/// Devices that are remembered.
+const MAX_KNOWN: usize = 1024;
+
+/// File systems of this machine, by the numbers of `linux/magic.h` and of their own sources.
+const LOCAL: &[(u64, Medium)] = &[
+    (0xef53, Medium::Disk),        // ext2, ext3, ext4
+    (0x5846_5342, Medium::Disk),   // xfs
+    (0x9123_683e, Medium::Disk),   // btrfs
+    (0xf2f5_2010, Medium::Disk),   // f2fs
+    (0xca45_1a4e, Medium::Disk),   // bcachefs
+    (0x2fc1_2fc1, Medium::Disk),   // zfs
+    (0x794c_7630, Medium::Disk),   // overlayfs
+    (0x0102_1994, Medium::Memory), // tmpfs
+    (0x8584_58f6, Medium::Memory), // ramfs
+];
+
+/// The devices that are known to be of this machine.
+#[derive(Debug, Default)]
+pub(super) struct Devices(RwLock<BTreeMap<Device, Medium>>);
+
+impl Devices {
+    /// Remembers the device that a path lies on, if it is of this machine. May wait.
+    pub(super) fn note(&self, path: &Path) {
+        let Ok(found) = statx(CWD, path, AtFlags::empty(), StatxFlags::TYPE) else {
+            return;
+        };
+        let device = (found.stx_dev_major, found.stx_dev_minor);
+        if self.medium(device).is_some() {
+            return;
+        }
+        let Ok(kind) = statfs(path).map(|system| system.f_type) else {
+            return;
+        };
+        let local = |(magic, _): &&(u64, Medium)| u64::try_from(kind) == Ok(*magic);
+        if let Some((_, medium)) = LOCAL.iter().find(local) {
+            let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            if known.len() < MAX_KNOWN {
+                known.insert(device, *medium);
+            }
+        }
+    }
+
+    /// Returns what a device keeps its files on, if it is known.
+    pub(super) fn medium(&self, device: Device) -> Option<Medium> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(&device).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+    use crate::{WholeFile, metadata};
+
+    fn uri(path: &Path) -> PathUri {
+        PathUri::from_native(path).unwrap()
+    }
+
+    fn get(path: &Path) -> GetMetadata {
+        GetMetadata {
+            path: uri(path),
+            follow_symlinks: None,
+            sandbox: None,
+        }
+    }
+
+    fn read(path: &Path) -> ReadFile {
+        ReadFile {
+            path: uri(path),
+            follow_symlinks: None,
+            sandbox: None,
+        }
+    }
+
+    #[test]
+    fn what_is_answered_is_what_the_blocking_operation_says() {
+        let (cached, dir) = (Cached::default(), tempfile::tempdir().unwrap());
+        let [file, link, dangling] = ["file", "link", "dangling"].map(|name| dir.path().join(name));
+        fs::write(&file, b"content").unwrap();
+        symlink(&file, &link).unwrap();
+        symlink("nowhere", &dangling).unwrap();
+        cached.learn(&uri(&file));
+        for path in [
+            &file,
+            &link,
+            &dangling,
+            &dir.path().join("missing"),
+            &dir.path().to_owned(),
+        ] {
+            let slow = metadata(&get(path));
+            if let Some(fast) = cached.metadata(&get(path)) {
+                assert_eq!(fast.is_ok(), slow.is_ok());
+                assert!(fast.is_err() || fast == slow, "{path:?}");
+            }
+            let slow = WholeFile::open(&read(path)).and_then(WholeFile::read);
+            if let Some(fast) = cached.file(&read(path)) {
+                assert_eq!(fast.is_ok(), slow.is_ok());
+                assert!(fast.is_err() || fast == slow, "{path:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_just_written_is_read_from_memory() {
+        // Every kernel that has `RESOLVE_CACHED` has it for the file systems that are told apart.
+        let (cached, dir) = (Cached::default(), tempfile::tempdir().unwrap());
+        let file = dir.path().join("file");
+        fs::write(&file, vec![7; 4096]).unwrap();
+        cached.learn(&uri(&file));
+        let probe = openat2(
+            CWD,
+            &file,
+            OFlags::PATH,
+            Mode::empty(),
+            ResolveFlags::CACHED,
+        );
+        let known = probe.is_ok_and(|file| cached.look(&file).is_some());
+        assert_eq!(cached.file(&read(&file)).is_some(), known);
+        assert_eq!(cached.metadata(&get(&file)).is_some(), known);
+    }
+
+    #[test]
+    fn what_is_large_special_or_elsewhere_is_not_answered() {
+        let (cached, dir) = (Cached::default(), tempfile::tempdir().unwrap());
+        let large = dir.path().join("large");
+        fs::write(&large, vec![0; 65_537]).unwrap();
+        cached.learn(&uri(&large));
+        assert_eq!(cached.file(&read(&large)), None);
+        assert_eq!(cached.file(&read(dir.path())), None);
+        assert_eq!(cached.file(&read(Path::new("/proc/self/stat"))), None);
+    }
+}

@@ -1,0 +1,260 @@
+//! Copies a directory and everything below it.
+
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use exec_env::filesystem::FileError;
+use rustix::{
+    fd::{BorrowedFd, OwnedFd},
+    fs::{FileType, Mode, Stat, fstat, mkdirat},
+    io::Errno,
+};
+
+use super::{End, copy_file, copy_link};
+use crate::{
+    Stop,
+    directory::{self, Listing},
+    directory_stack::{Identity, Levels},
+    host_path::{failed, invalid},
+    resolve,
+};
+
+/// Two trees, side by side.
+#[derive(Debug)]
+pub(super) struct Tree<'a> {
+    source: Side,
+    destination: Side,
+    /// The top of the destination. It is never entered as part of the source, wherever it is moved.
+    top: Identity,
+    stop: &'a Stop,
+}
+
+impl<'a> Tree<'a> {
+    /// Begins at two directories that exist.
+    pub(super) fn new(
+        source: (OwnedFd, &Path),
+        destination: (OwnedFd, &Path),
+        stop: &'a Stop,
+    ) -> Result<Self, FileError> {
+        let top = Identity::of(&destination.0)
+            .map_err(|error| failed("look at", destination.1, error))?;
+        Ok(Self {
+            source: Side::new(source),
+            destination: Side::new(destination),
+            top,
+            stop,
+        })
+    }
+
+    /// Copies everything below them.
+    pub(super) fn copy(mut self) -> Result<(), FileError> {
+        let mut levels = vec![self.copy_files()?];
+        while let Some(directories) = levels.last_mut() {
+            self.stop.check()?;
+            if let Some(name) = directories.pop() {
+                if self.enter(&name)? == Entered::Both {
+                    levels.push(self.copy_files()?);
+                }
+                continue;
+            }
+            levels.pop();
+            self.source.leave()?;
+            self.destination.leave()?;
+        }
+        Ok(())
+    }
+
+    /// Copies files and links of the current directory, and returns its directories.
+    fn copy_files(&self) -> Result<Vec<OsString>, FileError> {
+        let failed = |error| failed("copy", &self.source.path, error);
+        let mut directories = Vec::new();
+        let listing = match Listing::of(self.source.current()) {
+            Ok(listing) => listing,
+            Err(Errno::NOENT) => return Ok(directories),
+            Err(error) => return Err(failed(error)),
+        };
+        for entry in listing {
+            self.stop.check()?;
+            let entry = entry.map_err(failed)?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            let kind = directory::kind(self.source.current(), name, entry.file_type());
+            match kind {
+                Ok(FileType::Directory) => directories.push(name.to_owned()),
+                Ok(kind) => self.copy_entry(name, kind)?,
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok(directories)
+    }
+
+    fn copy_entry(&self, name: &OsStr, kind: FileType) -> Result<(), FileError> {
+        let (source, destination) = (
+            self.source.path.join(name),
+            self.destination.path.join(name),
+        );
+        let from = End {
+            directory: self.source.current(),
+            name,
+            path: &source,
+        };
+        let to = End {
+            directory: self.destination.current(),
+            name,
+            path: &destination,
+        };
+        match kind {
+            FileType::RegularFile => copy_file(&from, &to, self.stop).map(drop),
+            FileType::Symlink => copy_link(&from, &to).map(drop),
+            FileType::Directory
+            | FileType::Fifo
+            | FileType::Socket
+            | FileType::CharacterDevice
+            | FileType::BlockDevice
+            | FileType::Unknown => Ok(()),
+        }
+    }
+
+    fn enter(&mut self, name: &OsStr) -> Result<Entered, FileError> {
+        let path = self.source.path.join(name);
+        let source = match resolve::directory_at(self.source.current(), name) {
+            Ok(source) => source,
+            Err(Errno::NOENT) => return Ok(Entered::Neither),
+            Err(error) => return Err(failed("copy", &path, error)),
+        };
+        let stat = fstat(&source).map_err(|error| failed("copy", &path, error))?;
+        if Identity::from(&stat) == self.top {
+            return Err(invalid("copy", &path, "it is the destination"));
+        }
+        let destination = self.destination_directory(name, directory_mode(&stat))?;
+        self.source.enter(source, name)?;
+        self.destination.enter(destination, name)?;
+        Ok(Entered::Both)
+    }
+
+    /// Makes a directory, or takes one that is there. A link to one is not.
+    fn destination_directory(&self, name: &OsStr, mode: Mode) -> Result<OwnedFd, FileError> {
+        let above = self.destination.current();
+        match mkdirat(above, name, mode) {
+            Ok(()) | Err(Errno::EXIST) => resolve::directory_at(above, name),
+            Err(error) => Err(error),
+        }
+        .map_err(|error| failed("create directory", &self.destination.path.join(name), error))
+    }
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Entered {
+    Both,
+    /// The directory is gone.
+    Neither,
+}
+
+/// One of the trees, at the directory that is copied.
+#[derive(Debug)]
+struct Side {
+    levels: Levels,
+    path: PathBuf,
+}
+
+impl Side {
+    fn new((directory, path): (OwnedFd, &Path)) -> Self {
+        Self {
+            levels: Levels::new(directory),
+            path: path.to_owned(),
+        }
+    }
+
+    fn enter(&mut self, directory: OwnedFd, name: &OsStr) -> Result<(), FileError> {
+        self.path.push(name);
+        self.levels
+            .enter(directory)
+            .map_err(|error| failed("copy", &self.path, error))
+    }
+
+    fn leave(&mut self) -> Result<(), FileError> {
+        self.levels
+            .leave()
+            .map_err(|error| failed("copy", &self.path, error))?;
+        self.path.pop();
+        Ok(())
+    }
+
+    fn current(&self) -> BorrowedFd<'_> {
+        self.levels.current()
+    }
+}
+
+/// Returns the permission bits of a copy of a directory, before the umask. Its owner can always
+/// fill it.
+pub(super) fn directory_mode(source: &Stat) -> Mode {
+    Mode::from_raw_mode(source.st_mode) & Mode::from_raw_mode(0o777) | Mode::RWXU
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::test_dir::{Outcome, Scratch, names, open_directory, outcome};
+
+    fn tree<'a>(scratch: &Scratch, stop: &'a Stop) -> Tree<'a> {
+        let (source, destination) = (scratch.directory("from"), scratch.directory("to"));
+        Tree::new(
+            (open_directory(&source), &source),
+            (open_directory(&destination), &destination),
+            stop,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn what_vanished_is_left_out() {
+        let (scratch, stop) = (Scratch::new(), Stop::default());
+        let mut tree = tree(&scratch, &stop);
+        let gone = OsStr::new("gone");
+        for kind in [FileType::RegularFile, FileType::Symlink, FileType::Fifo] {
+            assert_eq!(tree.copy_entry(gone, kind), Ok(()));
+        }
+        assert_eq!(tree.enter(gone), Ok(Entered::Neither));
+        fs::remove_dir(scratch.path("from")).unwrap();
+        assert_eq!(tree.copy_files(), Ok(Vec::new()));
+        assert!(names(&scratch.path("to")).is_empty());
+    }
+
+    #[test]
+    fn what_became_a_link_is_not_followed() {
+        let (scratch, stop) = (Scratch::new(), Stop::default());
+        scratch.file("secret/file", "");
+        let mut tree = tree(&scratch, &stop);
+        scratch.link("from/directory", "../secret");
+        scratch.link("from/file", "../secret/file");
+        let entered = tree.enter(OsStr::new("directory"));
+        assert_eq!(outcome(entered), Outcome::Host);
+        let copied = tree.copy_entry(OsStr::new("file"), FileType::RegularFile);
+        assert_eq!(outcome(copied), Outcome::Host);
+        assert!(names(&scratch.path("to")).is_empty());
+    }
+
+    #[test]
+    fn what_became_special_is_left_out() {
+        let (scratch, stop) = (Scratch::new(), Stop::default());
+        let tree = tree(&scratch, &stop);
+        scratch.fifo("from/fifo");
+        let copied = tree.copy_entry(OsStr::new("fifo"), FileType::RegularFile);
+        assert_eq!(copied, Ok(()));
+        assert!(names(&scratch.path("to")).is_empty());
+    }
+
+    #[test]
+    fn a_destination_that_is_moved_into_the_source_is_not_entered() {
+        let (scratch, stop) = (Scratch::new(), Stop::default());
+        let tree = tree(&scratch, &stop);
+        scratch.file("from/file", "");
+        fs::rename(scratch.path("to"), scratch.path("from/to")).unwrap();
+        assert_eq!(outcome(tree.copy()), Outcome::Invalid);
+    }
+}

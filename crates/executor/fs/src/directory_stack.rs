@@ -1,0 +1,150 @@
+//! The way down a tree, by descriptors.
+//!
+//! However deep it is, few directories are open at once. One that was closed is opened again as `..`
+//! of the one below it, and taken only if it is the same: a tree that is moved meanwhile does not
+//! lead elsewhere.
+
+use std::io;
+
+use rustix::{
+    fd::{AsFd, BorrowedFd, OwnedFd},
+    fs::{Mode, OFlags, Stat, fstat},
+};
+
+use crate::resolve;
+
+/// Directories from the top of a tree down to the one that is worked on.
+#[derive(Debug)]
+pub(crate) struct Levels {
+    current: OwnedFd,
+    above: Vec<Level>,
+}
+
+impl Levels {
+    /// Begins at the top.
+    pub(crate) fn new(top: OwnedFd) -> Self {
+        Self {
+            current: top,
+            above: Vec::new(),
+        }
+    }
+
+    /// Goes down into a directory of the current one.
+    pub(crate) fn enter(&mut self, directory: OwnedFd) -> io::Result<()> {
+        let above = std::mem::replace(&mut self.current, directory);
+        self.above.push(Level::Open(above));
+        if let Some(far) = self.above.len().checked_sub(OPEN_LEVELS + 1) {
+            self.above[far].close()?;
+        }
+        Ok(())
+    }
+
+    /// Goes up again. At the top it stays there.
+    pub(crate) fn leave(&mut self) -> io::Result<()> {
+        self.current = match self.above.pop() {
+            None => return Ok(()),
+            Some(Level::Open(directory)) => directory,
+            Some(Level::Closed(identity)) => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY;
+                let directory = resolve::open_at(&self.current, "..", flags, Mode::empty())?;
+                if Identity::of(&directory)? != identity {
+                    return Err(io::Error::other("directory was moved meanwhile"));
+                }
+                directory
+            }
+        };
+        Ok(())
+    }
+
+    /// The directory that is worked on.
+    pub(crate) fn current(&self) -> BorrowedFd<'_> {
+        self.current.as_fd()
+    }
+}
+
+#[derive(Debug)]
+enum Level {
+    Open(OwnedFd),
+    Closed(Identity),
+}
+
+impl Level {
+    fn close(&mut self) -> io::Result<()> {
+        if let Self::Open(directory) = self {
+            *self = Self::Closed(Identity::of(directory)?);
+        }
+        Ok(())
+    }
+}
+
+/// Directories above the current one that stay open: trees are seldom deeper, and descriptors are
+/// shared by everything the server does.
+const OPEN_LEVELS: usize = 16;
+
+/// Two descriptors or names with the same identity are the same file.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    /// Returns the identity of what is open.
+    pub(crate) fn of(file: impl AsFd) -> rustix::io::Result<Self> {
+        fstat(file).map(|stat| Self::from(&stat))
+    }
+}
+
+impl From<&Stat> for Identity {
+    fn from(stat: &Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::test_dir::{Scratch, open_directory};
+
+    fn down(levels: &mut Levels, names: usize) {
+        for _ in 0..names {
+            let below = resolve::directory_at(levels.current(), "d").unwrap();
+            levels.enter(below).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_way_up_is_the_way_down_with_few_descriptors() {
+        let scratch = Scratch::new();
+        let top = scratch.deep("top", 100);
+        let mut levels = Levels::new(open_directory(&top));
+        let mut seen = vec![Identity::of(levels.current())];
+        for _ in 0..100 {
+            down(&mut levels, 1);
+            seen.push(Identity::of(levels.current()));
+            let open = |level: &&Level| matches!(level, Level::Open(_));
+            assert!(levels.above.iter().filter(open).count() <= OPEN_LEVELS);
+        }
+        while let Some(identity) = seen.pop() {
+            assert_eq!(Identity::of(levels.current()), identity);
+            levels.leave().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_tree_that_is_moved_does_not_lead_elsewhere() {
+        let scratch = Scratch::new();
+        let top = scratch.deep("top", 40);
+        let elsewhere = scratch.directory("elsewhere");
+        let mut levels = Levels::new(open_directory(&top));
+        down(&mut levels, 40);
+        fs::rename(top.join("d/d/d"), elsewhere.join("d")).unwrap();
+        let left = std::iter::repeat_with(|| levels.leave()).take_while(Result::is_ok);
+        assert_eq!(left.count(), 37);
+    }
+}

@@ -1,0 +1,168 @@
+//! Paths of requests as paths of this host, and errors that name them.
+
+use std::{
+    fmt::Display,
+    io,
+    path::{Path, PathBuf},
+};
+
+use exec_env::filesystem::FileError;
+use exec_wire::path_uri::PathUri;
+use rustix::io::Errno;
+
+/// Returns the path on this host, or refuses one that it cannot have.
+pub(crate) fn native(uri: &PathUri) -> Result<PathBuf, FileError> {
+    let path = uri
+        .to_native()
+        .map_err(|error| FileError::Invalid(error.to_string()))?;
+    if path.as_os_str().as_encoded_bytes().contains(&0) {
+        // An opaque URI can carry it; no path of this host can.
+        let text = format!("path URI `{uri}` contains a NUL byte");
+        return Err(FileError::Invalid(text));
+    }
+    Ok(path)
+}
+
+/// Returns the URI of an absolute path of this host.
+pub(crate) fn uri(path: &Path) -> Result<PathUri, FileError> {
+    PathUri::from_native(path).map_err(|error| FileError::Host(error.to_string()))
+}
+
+/// Says what could not be done to which path, and why. The errno decides the kind.
+pub(crate) fn failed(what: &str, path: &Path, error: impl Into<io::Error>) -> FileError {
+    let error = error.into();
+    let text = format!("cannot {what} `{}`: {error}", path.display());
+    of_kind(text, &error)
+}
+
+/// Says that a file was emptied and could not be filled.
+pub(crate) fn half_written(path: &Path, error: impl Into<io::Error>) -> FileError {
+    let error = error.into();
+    let text = format!(
+        "cannot write `{}`: {error}; the file may hold part of the new content",
+        path.display()
+    );
+    of_kind(text, &error)
+}
+
+/// Refuses what the host would do, or do badly.
+pub(crate) fn invalid(what: &str, path: &Path, reason: impl Display) -> FileError {
+    FileError::Invalid(format!("cannot {what} `{}`: {reason}", path.display()))
+}
+
+/// Refuses what is no regular file.
+pub(crate) fn not_a_file(path: &Path) -> FileError {
+    FileError::Invalid(format!("path `{}` is not a file", path.display()))
+}
+
+fn of_kind(text: String, error: &io::Error) -> FileError {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOENT) => FileError::NotFound(text),
+        Some(Errno::INVAL | Errno::ACCESS | Errno::PERM) => FileError::Invalid(text),
+        // The standard library refuses some arguments before the host sees them.
+        None if error.kind() == io::ErrorKind::InvalidInput => FileError::Invalid(text),
+        _ => FileError::Host(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_wire::fs::{
+        Canonicalize, Copy, CreateDirectory, GetMetadata, OpenMode, ReadDirectory, ReadFile,
+        Remove, Rename, WriteFile,
+    };
+
+    use super::*;
+    use crate::{
+        BlockFile, Stop, WholeFile,
+        test_dir::{Outcome, outcome},
+    };
+
+    /// What every operation says to a path. None of them has done anything if it is refused.
+    fn said_by_each(path: &PathUri) -> Vec<Outcome> {
+        let (path, stop, sandbox) = (path.clone(), Stop::default(), None);
+        let elsewhere = PathUri::parse("file:///nonexistent/elsewhere").unwrap();
+        let get = GetMetadata {
+            path: path.clone(),
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        let read = ReadFile {
+            path: path.clone(),
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        let write = WriteFile {
+            path: path.clone(),
+            data_base64: None,
+            follow_symlinks: None,
+            create_parents: false,
+            atomic: false,
+            mode: None,
+            sandbox: None,
+        };
+        let create = CreateDirectory {
+            path: path.clone(),
+            recursive: Some(false),
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        let remove = Remove {
+            path: path.clone(),
+            recursive: None,
+            force: Some(false),
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        let copy = Copy {
+            source_path: path.clone(),
+            destination_path: elsewhere.clone(),
+            recursive: true,
+            sandbox: None,
+        };
+        let rename = Rename {
+            source_path: path.clone(),
+            destination_path: elsewhere,
+            overwrite: false,
+            sandbox: None,
+        };
+        vec![
+            outcome(crate::metadata(&get)),
+            outcome(WholeFile::open(&read)),
+            outcome(crate::write_file(&write, b"")),
+            outcome(crate::create_directory(&create)),
+            outcome(crate::remove(&remove, &stop)),
+            outcome(crate::copy(&copy, &stop)),
+            outcome(crate::rename(&rename)),
+            outcome(BlockFile::open(&path, OpenMode::Read)),
+            outcome(BlockFile::open(&path, OpenMode::Replace)),
+            outcome(crate::read_directory(&ReadDirectory {
+                path: path.clone(),
+                sandbox: None,
+            })),
+            outcome(crate::canonicalize(&Canonicalize { path, sandbox })),
+        ]
+    }
+
+    #[test]
+    fn every_operation_refuses_a_path_that_this_host_cannot_have() {
+        let with_nul = Path::new("/tmp/a\0b");
+        let refused = [
+            PathUri::parse("file:///C:/windows").unwrap(),
+            PathUri::parse("file://server/share/file").unwrap(),
+            // An opaque URI of a path that has an ordinary one: `/tmp`.
+            PathUri::parse("file:///%00/bad/path/L3RtcA").unwrap(),
+            PathUri::from_native(with_nul).unwrap(),
+        ];
+        for path in refused {
+            assert_eq!(said_by_each(&path), [Outcome::Invalid; 11], "{path}");
+        }
+    }
+
+    #[test]
+    fn an_opaque_path_that_needs_to_be_is_used() {
+        let path = PathUri::from_native(Path::new("/Q:/nonexistent/x")).unwrap();
+        assert!(path.is_opaque());
+        assert_eq!(said_by_each(&path), [Outcome::NotFound; 11]);
+    }
+}

@@ -1,0 +1,104 @@
+//! Reads directories before they are listed, several at once: the kernel takes most of the time.
+
+use std::{
+    panic::resume_unwind,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
+
+use rustix::{
+    fd::AsFd,
+    io::{Errno, Result},
+};
+
+use super::Pending;
+use crate::{
+    descent::{Names, Root},
+    directory_stack::Identity,
+    workers::{self, Stop},
+};
+
+/// Directories that are read at once.
+pub(super) const AHEAD: usize = 64;
+
+/// Reads directories, and returns them in order. The last ones may be left out, but only if those
+/// before them have at least `keep` names.
+pub(super) fn read(
+    root: &Root,
+    directories: &[Pending],
+    keep: usize,
+    stop: &Stop,
+) -> Vec<Result<Names>> {
+    let batch = Batch {
+        root,
+        directories,
+        keep,
+        next: AtomicUsize::new(0),
+        found: AtomicUsize::new(0),
+        stop,
+    };
+    if directories.len() < WORTH_A_THREAD {
+        return batch.work().into_iter().map(|(_, names)| names).collect();
+    }
+    let mut read = thread::scope(|scope| {
+        let helpers: Vec<_> = (1..workers::count())
+            .filter_map(|_| {
+                // If there can be none, one thread less does it all.
+                let helper = thread::Builder::new().spawn_scoped(scope, || batch.work());
+                helper.ok()
+            })
+            .collect();
+        let mut read = batch.work();
+        for helper in helpers {
+            match helper.join() {
+                Ok(more) => read.extend(more),
+                Err(panic) => resume_unwind(panic),
+            }
+        }
+        read
+    });
+    read.sort_unstable_by_key(|(index, _)| *index);
+    read.into_iter().map(|(_, names)| names).collect()
+}
+
+struct Batch<'a> {
+    root: &'a Root,
+    directories: &'a [Pending],
+    keep: usize,
+    next: AtomicUsize,
+    found: AtomicUsize,
+    stop: &'a Stop,
+}
+
+impl Batch<'_> {
+    /// Reads one directory after the other that nobody else reads.
+    fn work(&self) -> Vec<(usize, Result<Names>)> {
+        let mut buffer = Vec::new();
+        let mut read = Vec::new();
+        while self.found.load(Ordering::Relaxed) < self.keep {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(directory) = self.directories.get(index) else {
+                break;
+            };
+            let names = self.names(directory, &mut buffer);
+            let found = names.as_ref().map_or(0, Names::len);
+            self.found.fetch_add(found, Ordering::Relaxed);
+            read.push((index, names));
+        }
+        read
+    }
+
+    fn names(&self, directory: &Pending, buffer: &mut Vec<u8>) -> Result<Names> {
+        let opened = self.root.directory(&directory.below)?;
+        // Not what was found when it was queued, and perhaps something that was entered before.
+        if let Some(identity) = directory.identity
+            && Identity::of(&opened)? != identity
+        {
+            return Err(Errno::NOENT);
+        }
+        Names::read(opened.as_fd(), self.keep, buffer, self.stop)
+    }
+}
+
+/// Fewer directories than this are read sooner than a thread is there.
+const WORTH_A_THREAD: usize = 16;

@@ -1,0 +1,327 @@
+//! Changes that wait to be told: each path once, with what became of it all in all.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    mem,
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use exec_env::filesystem::Changes;
+use exec_wire::{
+    fs::{Change, ChangeKind},
+    limits,
+    path_uri::PathUri,
+};
+use futures_util::Stream;
+
+use crate::inotify::Subscription;
+
+/// Changes, at most [`limits::MAX_GATHERED_CHANGES`] of [`limits::MAX_GATHERED_BYTES`]; what is beyond
+/// is said to overflow.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    kinds: BTreeMap<PathBuf, Kind>,
+    /// What the paths take.
+    bytes: usize,
+    overflow: bool,
+}
+
+impl Gathered {
+    /// Adds a change, which is later than all the others.
+    ///
+    /// A file that is gone and there again is modified. A directory is created: what lay below is
+    /// gone. What was created and is gone again is told as removed: a client that looked for itself
+    /// may have seen it. What a rename has replaced is renamed, because a client has to look below.
+    pub(super) fn add(&mut self, path: PathBuf, kind: Kind) {
+        let bytes = path.as_os_str().len();
+        let full = self.kinds.len() >= limits::MAX_GATHERED_CHANGES
+            || self.bytes + bytes > limits::MAX_GATHERED_BYTES;
+        match self.kinds.entry(path) {
+            Entry::Occupied(mut entry) => {
+                let known = entry.get_mut();
+                *known = known.then(kind);
+            }
+            Entry::Vacant(_) if full => self.overflow = true,
+            Entry::Vacant(entry) => {
+                entry.insert(kind);
+                self.bytes += bytes;
+            }
+        }
+    }
+
+    /// Says that what was removed has only another name.
+    pub(super) fn found_again(&mut self, path: &Path) {
+        if let Some(kind) = self.kinds.get_mut(path)
+            && matches!(kind, Kind::Removed | Kind::Left | Kind::Vanished)
+        {
+            *kind = Kind::MovedAway;
+        }
+    }
+
+    /// Says that changes are missing.
+    pub(super) fn lose(&mut self) {
+        self.overflow = true;
+    }
+
+    /// Adds all changes of `later`.
+    pub(super) fn append(&mut self, later: Self) {
+        self.overflow |= later.overflow;
+        if self.kinds.is_empty() {
+            (self.kinds, self.bytes) = (later.kinds, later.bytes);
+            return;
+        }
+        for (path, kind) in later.kinds {
+            self.add(path, kind);
+        }
+    }
+
+    /// Takes everything.
+    pub(super) fn take(&mut self) -> Self {
+        mem::take(self)
+    }
+
+    /// Tells whether there is anything to tell.
+    pub(super) fn is_empty(&self) -> bool {
+        self.kinds.is_empty() && !self.overflow
+    }
+
+    /// Returns the changes as they are told, directories before what they hold.
+    pub(super) fn into_changes(self) -> Changes {
+        let changes = self.kinds.into_iter().filter_map(|(path, kind)| {
+            // Every absolute path has a URI, and these begin with the root's.
+            let path = PathUri::from_native(&path).ok()?;
+            let kind = kind.told();
+            Some(Change { path, kind })
+        });
+        Changes {
+            changes: changes.collect(),
+            overflow: self.overflow,
+        }
+    }
+}
+
+/// What has become of a path.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Kind {
+    /// It was not there, and now is.
+    Created,
+    /// It was there, and is.
+    Modified,
+    /// A file was there, and is not.
+    Removed,
+    /// A directory was there, and is not.
+    Left,
+    /// Something of another name came here. Whether it replaced something is not known.
+    MovedHere,
+    /// It was there, and now has another name.
+    MovedAway,
+    /// It was not there, and is not, but was in between.
+    Vanished,
+}
+
+impl Kind {
+    /// Returns what this and a later change come to.
+    fn then(self, later: Self) -> Self {
+        match (self, later) {
+            (Self::Created, Self::Modified) => Self::Created,
+            (Self::Created, Self::Removed | Self::Left) => Self::Vanished,
+            (Self::Vanished, Self::Modified | Self::Removed | Self::Left) => Self::Vanished,
+            (Self::Modified | Self::Removed, Self::Created) => Self::Modified,
+            (Self::Removed | Self::Left | Self::MovedAway, Self::Modified) => self,
+            (Self::MovedAway, Self::Created) => Self::MovedHere,
+            (Self::MovedHere, Self::Created | Self::Modified) => Self::MovedHere,
+            (
+                Self::Created
+                | Self::Modified
+                | Self::Removed
+                | Self::Left
+                | Self::MovedHere
+                | Self::MovedAway
+                | Self::Vanished,
+                later,
+            ) => later,
+        }
+    }
+
+    fn told(self) -> ChangeKind {
+        match self {
+            Self::Created => ChangeKind::Created,
+            Self::Modified => ChangeKind::Modified,
+            Self::Removed | Self::Left | Self::Vanished => ChangeKind::Removed,
+            Self::MovedHere | Self::MovedAway => ChangeKind::Renamed,
+        }
+    }
+}
+
+/// Makes the two ends.
+pub(super) fn pair() -> (Outbox, Batches) {
+    let shared = Arc::<Mutex<Shared>>::default();
+    (Outbox(Arc::clone(&shared)), Batches(shared))
+}
+
+/// The end that is filled. The changes end when it is dropped.
+pub(super) struct Outbox(Arc<Mutex<Shared>>);
+
+impl Outbox {
+    /// Adds to what waits to be taken, and never waits itself.
+    pub(super) fn put(&self, gathered: Gathered) {
+        if !gathered.is_empty() {
+            self.change(|shared| shared.ready.append(gathered));
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Shared)) {
+        let waker = {
+            let mut shared = lock(&self.0);
+            change(&mut shared);
+            shared.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.change(|shared| shared.ended = true);
+    }
+}
+
+/// The end that is emptied.
+pub(super) struct Batches(Arc<Mutex<Shared>>);
+
+impl Batches {
+    /// Returns the changes as a stream that ends the watch when it is dropped.
+    pub(super) fn until_dropped(self, subscription: Subscription) -> ChangeStream {
+        ChangeStream {
+            batches: self,
+            _subscription: subscription,
+        }
+    }
+
+    /// Takes what waits to be taken.
+    #[cfg(test)]
+    pub(super) fn take(&self) -> Option<Changes> {
+        let taken = lock(&self.0).ready.take();
+        (!taken.is_empty()).then(|| taken.into_changes())
+    }
+}
+
+/// The changes of one watch.
+pub(super) struct ChangeStream {
+    batches: Batches,
+    _subscription: Subscription,
+}
+
+impl Stream for ChangeStream {
+    type Item = Changes;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Changes>> {
+        let taken = {
+            let mut shared = lock(&self.batches.0);
+            if shared.ready.is_empty() {
+                if shared.ended {
+                    return Poll::Ready(None);
+                }
+                shared.waker = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            shared.ready.take()
+        };
+        Poll::Ready(Some(taken.into_changes()))
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    ready: Gathered,
+    ended: bool,
+    waker: Option<Waker>,
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(kinds: &[Kind]) -> ChangeKind {
+        let mut gathered = Gathered::default();
+        for &kind in kinds {
+            gathered.add(PathBuf::from("/a"), kind);
+        }
+        let told = gathered.into_changes();
+        assert!(!told.overflow);
+        told.changes[0].kind
+    }
+
+    #[test]
+    fn long_paths_are_bounded_by_what_they_take() {
+        let mut gathered = Gathered::default();
+        let long = "x".repeat(4000);
+        let most = limits::MAX_GATHERED_BYTES / 4000;
+        for number in 0..most + 10 {
+            gathered.add(PathBuf::from(format!("/{number:04}{long}")), Kind::Created);
+        }
+        let told = gathered.into_changes();
+        assert!(told.overflow);
+        assert!((most - 10..=most).contains(&told.changes.len()));
+    }
+
+    #[test]
+    fn changes_of_one_path_come_to_one() {
+        use ChangeKind as Told;
+        use Kind::{Created, Left, Modified, MovedAway, MovedHere, Removed};
+        for (kinds, expected) in [
+            (&[Created, Modified][..], Told::Created),
+            (&[Created, Removed], Told::Removed),
+            (&[Created, Removed, Created], Told::Created),
+            (&[Created, MovedHere], Told::Renamed),
+            (&[Modified, Removed], Told::Removed),
+            (&[Removed, Created], Told::Modified),
+            (&[Removed, Created, Removed], Told::Removed),
+            (&[Removed, MovedHere], Told::Renamed),
+            (&[Left, Created], Told::Created),
+            (&[Left, Created, Left], Told::Removed),
+            (&[MovedHere, Modified], Told::Renamed),
+            (&[MovedHere, Removed], Told::Removed),
+            (&[MovedAway, Created], Told::Renamed),
+        ] {
+            assert_eq!(told(kinds), expected, "{kinds:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_found_again_was_renamed() {
+        let mut gathered = Gathered::default();
+        gathered.add(PathBuf::from("/a"), Kind::Removed);
+        gathered.found_again(Path::new("/a"));
+        gathered.found_again(Path::new("/b"));
+        let told = gathered.into_changes().changes;
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].kind, ChangeKind::Renamed);
+    }
+
+    #[test]
+    fn one_change_too_many_is_said_to_overflow() {
+        let mut gathered = Gathered::default();
+        for number in 0..limits::MAX_GATHERED_CHANGES {
+            gathered.add(PathBuf::from(format!("/{number}")), Kind::Created);
+        }
+        gathered.add(PathBuf::from("/0"), Kind::Modified);
+        assert!(!gathered.overflow);
+        gathered.add(PathBuf::from("/more"), Kind::Created);
+        let mut all = Gathered::default();
+        all.add(PathBuf::from("/0"), Kind::Removed);
+        all.append(gathered);
+        let told = all.into_changes();
+        assert!(told.overflow);
+        assert_eq!(told.changes.len(), limits::MAX_GATHERED_CHANGES);
+    }
+}

@@ -1,0 +1,179 @@
+//! Whole files, read at once.
+
+use std::{fs::File, os::fd::OwnedFd, path::PathBuf, thread};
+
+use exec_env::filesystem::FileError;
+use exec_wire::{fs::ReadFile, limits};
+use rustix::{
+    buffer::spare_capacity,
+    fs::{SeekFrom, seek},
+    io::{self, Errno, pread, read, retry_on_intr},
+};
+
+use crate::{
+    host_path::{failed, native},
+    regular_file::Regular,
+    resolve::Links,
+    workers,
+};
+
+/// A regular file of at most [`limits::MAX_READ_FILE_BYTES`] that is open, to be read at once.
+#[derive(Debug)]
+pub struct WholeFile {
+    file: File,
+    path: PathBuf,
+    size: u64,
+}
+
+impl WholeFile {
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// Fails if it cannot be opened, is no regular file or is too large.
+    pub fn open(read: &ReadFile) -> Result<Self, FileError> {
+        let path = native(&read.path)?;
+        let opened = Regular::to_read(&path, Links::asked(read.follow_symlinks))?;
+        Self::opened(opened, path)
+    }
+
+    /// Takes a file that another process opened for `read`, and looks at it again.
+    ///
+    /// # Errors
+    /// Fails if it is no regular file or is too large.
+    pub fn from_file(file: OwnedFd, read: &ReadFile) -> Result<Self, FileError> {
+        let path = native(&read.path)?;
+        let opened = Regular::received(file, &path)?;
+        Self::opened(opened, path)
+    }
+
+    fn opened(opened: Regular, path: PathBuf) -> Result<Self, FileError> {
+        let size = opened.size();
+        if size > limits::MAX_READ_FILE_BYTES {
+            return Err(too_large());
+        }
+        let file = opened.file;
+        Ok(Self { file, path, size })
+    }
+
+    /// Returns the file, for another process to read.
+    pub fn into_file(self) -> OwnedFd {
+        self.file.into()
+    }
+
+    /// Reads it, whatever it has grown or shrunk to.
+    ///
+    /// # Errors
+    /// Fails if reading fails, or if the file has grown too large.
+    pub fn read(self) -> Result<Vec<u8>, FileError> {
+        let mut content = Vec::new();
+        self.reserve(&mut content, self.size)?;
+        if self.size >= TOGETHER_BYTES {
+            content = self.read_together(content.capacity())?;
+        }
+        loop {
+            if content.len() < content.capacity() {
+                match read(&self.file, spare_capacity(&mut content)) {
+                    Ok(0) => return Ok(content),
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(error) => return Err(failed("read", &self.path, error)),
+                }
+            } else if self.read_beyond(&mut content)? == End::Reached {
+                return Ok(content);
+            }
+            if content.len() as u64 > limits::MAX_READ_FILE_BYTES {
+                return Err(too_large());
+            }
+        }
+    }
+
+    /// Reads the first bytes of a large file on several threads: the memory is new, and to get it
+    /// takes the kernel as long as to fill it. Leaves the cursor behind what was read.
+    fn read_together(&self, length: usize) -> Result<Vec<u8>, FileError> {
+        let mut content = vec![0; length];
+        let part = length.div_ceil(workers::count()).max(1);
+        let read = thread::scope(|scope| {
+            let readers: Vec<_> = content
+                .chunks_mut(part)
+                .zip((0..).step_by(part))
+                .map(|(into, offset)| scope.spawn(move || self.read_part(into, offset)))
+                .collect();
+            let mut read = 0;
+            let mut whole = true;
+            for reader in readers {
+                let filled = reader.join().unwrap_or(Err(Errno::IO))?;
+                // Behind a short part the file has shrunk: what follows is not next to it.
+                read += if whole { filled } else { 0 };
+                whole &= filled == part;
+            }
+            seek(&self.file, SeekFrom::Start(read as u64))?;
+            Ok(read)
+        });
+        content.truncate(read.map_err(|error: Errno| failed("read", &self.path, error))?);
+        Ok(content)
+    }
+
+    fn read_part(&self, into: &mut [u8], offset: usize) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < into.len() {
+            match pread(&self.file, &mut into[filled..], (offset + filled) as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    /// Bytes, when it was opened. A file that is made up as it is read says 0.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Looks for more than there was room for. Most files end here, so room is made only for those
+    /// that do not.
+    fn read_beyond(&self, content: &mut Vec<u8>) -> Result<End, FileError> {
+        let mut more = [0; BEYOND_BYTES];
+        let length = retry_on_intr(|| read(&self.file, &mut more))
+            .map_err(|error| failed("read", &self.path, error))?;
+        if length == 0 {
+            return Ok(End::Reached);
+        }
+        self.reserve(content, GROWTH_BYTES.max(content.len() as u64))?;
+        content.extend_from_slice(&more[..length]);
+        Ok(End::Ahead)
+    }
+
+    /// Makes room, but not for more than is told apart from too much.
+    fn reserve(&self, content: &mut Vec<u8>, more: u64) -> Result<(), FileError> {
+        let most = limits::MAX_READ_FILE_BYTES + BEYOND_BYTES as u64;
+        let more = more.min(most.saturating_sub(content.len() as u64));
+        usize::try_from(more)
+            .ok()
+            .and_then(|more| content.try_reserve_exact(more).ok())
+            .ok_or_else(|| failed("read", &self.path, Errno::NOMEM))
+    }
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum End {
+    Reached,
+    Ahead,
+}
+
+fn too_large() -> FileError {
+    FileError::Invalid(format!(
+        "file is too large to read: limit is {} bytes",
+        limits::MAX_READ_FILE_BYTES
+    ))
+}
+
+/// Files that several threads read.
+const TOGETHER_BYTES: u64 = 8 << 20;
+/// What is read to see whether the file ends.
+const BEYOND_BYTES: usize = 4096;
+/// Least room made for a file that does not end where it said.
+const GROWTH_BYTES: u64 = 64 << 10;
+
+#[cfg(test)]
+mod tests;

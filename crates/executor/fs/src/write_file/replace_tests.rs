@@ -1,0 +1,101 @@
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+};
+
+use super::*;
+use crate::{
+    test_dir::{Outcome, Scratch, names, outcome},
+    write_file::Parents,
+};
+
+fn target(path: &Path) -> Target {
+    Target {
+        path: path.to_owned(),
+        links: Links::Follow,
+        parents: Parents::Expect,
+        mode: None,
+    }
+}
+
+#[test]
+fn a_reader_sees_the_old_content_to_its_end() {
+    let scratch = Scratch::new();
+    let path = scratch.file("file", "old");
+    let reader = File::open(&path).unwrap();
+    replace(&target(&path), b"new").unwrap();
+    assert_eq!(std::io::read_to_string(reader).unwrap(), "old");
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+}
+
+#[test]
+fn the_owner_is_kept() {
+    let scratch = Scratch::new();
+    let path = scratch.file("file", "old");
+    // Only root may; for others the file is their own, and stays so.
+    let given = chown(&path, Some(1234), Some(2345)).is_ok();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
+    let before = fs::metadata(&path).unwrap();
+    replace(&target(&path), b"new").unwrap();
+    let after = fs::metadata(&path).unwrap();
+    assert_eq!(given, after.uid() == 1234);
+    assert_eq!(
+        (before.uid(), before.gid(), before.mode()),
+        (after.uid(), after.gid(), after.mode())
+    );
+}
+
+#[test]
+fn a_new_file_that_does_not_take_the_name_is_removed() {
+    let scratch = Scratch::new();
+    let path = scratch.file("file", "old");
+    let place = Place::of(&path, Links::Follow).unwrap();
+    let new = Temporary::create(&place, NEW_FILE).unwrap();
+    (&new.file).write_all(b"new").unwrap();
+    assert_eq!(names(scratch.root()).len(), 2);
+    drop(new);
+    assert_eq!(names(scratch.root()), ["file"]);
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+}
+
+#[test]
+fn a_new_file_that_cannot_take_the_name_is_removed() {
+    let scratch = Scratch::new();
+    let path = scratch.directory("taken");
+    let place = Place::of(&path, Links::Follow).unwrap();
+    let new = Temporary::create(&place, NEW_FILE).unwrap();
+    assert_eq!(new.take_name(), Err(Errno::ISDIR));
+    assert_eq!(names(scratch.root()), ["taken"]);
+}
+
+#[test]
+fn nothing_is_left_where_the_target_is_refused() {
+    let scratch = Scratch::new();
+    let fifo = scratch.fifo("fifo");
+    assert_eq!(outcome(replace(&target(&fifo), b"x")), Outcome::Invalid);
+    scratch.directory("directory");
+    for text in ["directory/", "directory/.", "directory", "..", "/"] {
+        let link = scratch.link("link", text);
+        let refused = outcome(replace(&target(&link), b"x"));
+        assert_eq!(refused, Outcome::Host, "{text}");
+        fs::remove_file(link).unwrap();
+    }
+    assert_eq!(names(scratch.root()), ["directory", "fifo"]);
+    assert!(names(&scratch.path("directory")).is_empty());
+}
+
+#[test]
+fn a_link_is_followed_from_where_it_is() {
+    let scratch = Scratch::new();
+    scratch.directory("a/b");
+    scratch.link("a/b/first", "../second");
+    scratch.link("a/second", scratch.path("a/b/../third"));
+    replace(&target(&scratch.path("a/b/first")), b"new").unwrap();
+    assert_eq!(fs::read(scratch.path("a/third")).unwrap(), b"new");
+}
+
+#[test]
+fn names_of_new_files_differ() {
+    let some: std::collections::BTreeSet<_> = (0..1000).map(|_| temporary_name()).collect();
+    assert_eq!(some.len(), 1000);
+}

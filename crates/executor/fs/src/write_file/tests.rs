@@ -1,0 +1,298 @@
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+};
+
+use rustix::fs::CWD;
+
+use super::*;
+use crate::test_dir::{Outcome, Scratch, names, odd_name, outcome, text, uri, within_seconds};
+
+fn request(path: &Path) -> WriteFile {
+    WriteFile {
+        path: uri(path),
+        data_base64: None,
+        follow_symlinks: None,
+        create_parents: false,
+        atomic: false,
+        mode: None,
+        sandbox: None,
+    }
+}
+
+fn atomic(path: &Path) -> WriteFile {
+    WriteFile {
+        atomic: true,
+        ..request(path)
+    }
+}
+
+/// Every promise that does not depend on how it is written holds for both ways.
+fn both(path: &Path) -> [WriteFile; 2] {
+    [request(path), atomic(path)]
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_missing_file_is_created_as_any_other() {
+    let scratch = Scratch::new();
+    let usual = scratch.file("usual", "");
+    for (index, name) in ["a", "b"].into_iter().enumerate() {
+        let path = scratch.path(name);
+        write_file(&both(&path)[index], b"content").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"content");
+        assert_eq!(mode(&path), mode(&usual));
+    }
+}
+
+#[test]
+fn what_a_file_held_is_replaced_and_its_mode_is_kept() {
+    let scratch = Scratch::new();
+    let path = scratch.file("file", "a long content");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o751)).unwrap();
+    for (write, data) in both(&path).iter().zip(["short", ""]) {
+        write_file(write, data.as_bytes()).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), data.as_bytes());
+        assert_eq!(mode(&path), 0o751);
+    }
+    assert_eq!(names(scratch.root()), ["file"]);
+}
+
+#[test]
+fn a_name_need_not_be_utf_8() {
+    let scratch = Scratch::new();
+    for write in both(&scratch.path(odd_name())) {
+        write_file(&write, b"odd").unwrap();
+        assert_eq!(names(scratch.root()), [odd_name()]);
+    }
+}
+
+#[test]
+fn a_name_may_be_as_long_as_names_can_be() {
+    let scratch = Scratch::new();
+    let name = "n".repeat(255);
+    for write in both(&scratch.path(&name)) {
+        write_file(&write, b"content").unwrap();
+    }
+    for write in both(&scratch.path("n".repeat(256))) {
+        assert_eq!(outcome(write_file(&write, b"")), Outcome::Host);
+    }
+    assert_eq!(names(scratch.root()), [name.as_str()]);
+}
+
+#[test]
+fn the_mode_is_set_whatever_the_umask_is() {
+    let scratch = Scratch::new();
+    for (index, name) in ["a", "b"].into_iter().enumerate() {
+        let path = scratch.path(name);
+        // The last one is not written again.
+        for bits in [0o666, 0o7777, 0o600, 0o400] {
+            let write = WriteFile {
+                mode: Some(bits),
+                ..both(&path)[index].clone()
+            };
+            write_file(&write, b"x").unwrap();
+            assert_eq!(mode(&path), bits);
+        }
+    }
+}
+
+#[test]
+fn a_mode_is_nothing_but_permission_bits() {
+    let scratch = Scratch::new();
+    let path = scratch.path("file");
+    for write in both(&path) {
+        let refused = write_file(
+            &WriteFile {
+                mode: Some(0o100_644),
+                ..write
+            },
+            b"x",
+        );
+        assert_eq!(outcome(refused), Outcome::Invalid);
+    }
+    assert!(!path.exists());
+}
+
+#[test]
+fn directories_above_the_file_are_created_only_if_asked_for() {
+    let scratch = Scratch::new();
+    for (index, name) in ["a/b/c/file", "x/y/z/file"].into_iter().enumerate() {
+        let path = scratch.path(name);
+        let write = both(&path)[index].clone();
+        assert_eq!(outcome(write_file(&write, b"x")), Outcome::NotFound);
+        let create_parents = true;
+        let write = WriteFile {
+            create_parents,
+            ..write
+        };
+        write_file(&write, b"new").unwrap();
+        write_file(&write, b"newer").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"newer");
+    }
+}
+
+#[test]
+fn directories_are_not_created_through_a_file_or_a_dangling_link() {
+    let scratch = Scratch::new();
+    scratch.file("file", "");
+    scratch.link("dangling", "nowhere");
+    for name in ["file/a/b", "dangling/a/b"] {
+        for write in both(&scratch.path(name)) {
+            let create_parents = true;
+            let refused = write_file(
+                &WriteFile {
+                    create_parents,
+                    ..write
+                },
+                b"x",
+            );
+            assert_eq!(outcome(refused), Outcome::Host, "{name}");
+        }
+    }
+    assert_eq!(names(scratch.root()), ["dangling", "file"]);
+}
+
+#[test]
+fn a_directory_is_not_written() {
+    let scratch = Scratch::new();
+    let path = scratch.directory("directory");
+    for path in [path.as_path(), Path::new("/")] {
+        for write in both(path) {
+            assert_eq!(outcome(write_file(&write, b"x")), Outcome::Host);
+        }
+    }
+}
+
+#[test]
+fn a_fifo_is_refused_without_waiting_for_a_reader() {
+    let scratch = Scratch::new();
+    let fifo = scratch.fifo("fifo");
+    let [in_place, atomic] = both(&fifo);
+    let written = within_seconds(move || outcome(write_file(&in_place, b"x")));
+    assert_eq!(written, Outcome::Host, "it cannot even be opened");
+    let written = within_seconds(move || outcome(write_file(&atomic, b"x")));
+    assert_eq!(written, Outcome::Invalid);
+    // With a reader it can be opened, and is refused all the same.
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
+    let _reader = resolve::open_at(CWD, &fifo, flags, Mode::empty()).unwrap();
+    let write = request(&fifo);
+    let written = within_seconds(move || outcome(write_file(&write, b"x")));
+    assert_eq!(written, Outcome::Invalid);
+}
+
+#[test]
+fn a_device_is_refused() {
+    for write in both(Path::new("/dev/null")) {
+        assert_eq!(outcome(write_file(&write, b"x")), Outcome::Invalid);
+    }
+}
+
+#[test]
+fn a_link_stays_and_its_target_is_written() {
+    let scratch = Scratch::new();
+    let target = scratch.file("below/target", "old");
+    let link = scratch.link("link", "other");
+    scratch.link("other", "below/target");
+    for (write, data) in both(&link).iter().zip(["first", "second"]) {
+        write_file(write, data.as_bytes()).unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), data);
+    }
+    assert!(link.is_symlink());
+    assert_eq!(names(&scratch.path("below")), ["target"]);
+}
+
+#[test]
+fn a_link_to_nothing_is_written_through() {
+    let scratch = Scratch::new();
+    scratch.directory("below");
+    for (index, name) in ["a", "b"].into_iter().enumerate() {
+        let target = scratch.path("below").join(name);
+        let link = scratch.link(name, &target);
+        write_file(&both(&link)[index], b"new").unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"new");
+        assert!(link.is_symlink());
+    }
+}
+
+#[test]
+fn a_link_to_itself_is_not_written() {
+    let scratch = Scratch::new();
+    let link = scratch.link("link", "link");
+    for write in both(&link) {
+        assert_eq!(outcome(write_file(&write, b"x")), Outcome::Host);
+    }
+}
+
+#[test]
+fn without_links_none_is_written_through() {
+    let scratch = Scratch::new();
+    let root = fs::canonicalize(scratch.root()).unwrap();
+    let target = scratch.file("real/file", "old");
+    scratch.link("last", "real/file");
+    scratch.link("above", "real");
+    scratch.link("dangling", "nowhere");
+    for (name, errno) in [("last", 40), ("above/file", 20), ("dangling", 40)] {
+        for write in both(&root.join(name)) {
+            let follow_symlinks = Some(false);
+            let create_parents = true;
+            let refused = write_file(
+                &WriteFile {
+                    follow_symlinks,
+                    create_parents,
+                    ..write
+                },
+                b"x",
+            );
+            assert!(
+                text(refused.clone()).contains(&format!("os error {errno}")),
+                "{refused:?}"
+            );
+            assert_eq!(outcome(refused), Outcome::Host);
+        }
+    }
+    assert_eq!(fs::read(&target).unwrap(), b"old");
+    for write in both(&root.join("real/new/file")) {
+        let write = WriteFile {
+            follow_symlinks: Some(false),
+            create_parents: true,
+            ..write
+        };
+        write_file(&write, b"new").unwrap();
+    }
+    assert_eq!(fs::read(scratch.path("real/new/file")).unwrap(), b"new");
+}
+
+#[test]
+fn a_failed_write_says_what_the_file_may_hold() {
+    // The kernel refuses what is no number when it is written, not when the file is opened.
+    let refused = write_file(
+        &request(Path::new("/proc/self/oom_score_adj")),
+        b"no number",
+    );
+    assert!(
+        text(refused.clone()).ends_with("the file may hold part of the new content"),
+        "{refused:?}"
+    );
+    assert_eq!(outcome(refused), Outcome::Invalid);
+}
+
+#[test]
+fn writing_in_place_keeps_other_names_and_replacing_leaves_them_the_old_content() {
+    let scratch = Scratch::new();
+    let path = scratch.file("file", "old");
+    let other = scratch.path("other");
+    fs::hard_link(&path, &other).unwrap();
+    write_file(&request(&path), b"new").unwrap();
+    assert_eq!(fs::read(&other).unwrap(), b"new");
+    write_file(&atomic(&path), b"newest").unwrap();
+    assert_eq!(fs::read(&other).unwrap(), b"new");
+    assert_eq!(fs::read(&path).unwrap(), b"newest");
+    assert_ne!(
+        fs::metadata(&path).unwrap().ino(),
+        fs::metadata(&other).unwrap().ino()
+    );
+}
