@@ -1,20 +1,36 @@
 //! A proxy that runs.
+//!
+//! The sockets a proxy serves.
+//!
+//! Takes connections from a listening socket, as many at a time as there are slots.
+//!
+//! Carries connections from a sandbox's namespace to ports of the host's loopback, where a proxy of
+//! the client's listens.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    sync::Arc,
+    time::Duration,
+};
 
 use exec_env::network::NetworkWatcher;
 use exec_wire::id::ProcessId;
-use tokio::{net::TcpStream, sync::Semaphore, task::JoinSet};
+use tokio::{
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
+    time::timeout,
+};
 
 use crate::{
-    accept::{self, Admission, Slots},
-    gate::Gate,
     http,
-    limits::Limits,
-    listeners::Listeners,
+    limits::{self, Limits},
     outside::Outside,
+    policy_gate::Gate,
     settings::Checked,
     socks::{self, Datagrams},
+    tunnel,
 };
 
 /// Serves one process until dropped, which cuts every connection.
@@ -62,13 +78,13 @@ impl Proxy {
         });
         let slots = Slots::new(limits.connections);
         let mut tasks = JoinSet::new();
-        let http = accept::adopt(listeners.http)?;
+        let http = adopt(listeners.http)?;
         let http_gate = gate.clone();
         let serve =
             move |stream, peer, admission| serve_http(http_gate.clone(), stream, peer, admission);
-        tasks.spawn(accept::accept(http, slots.clone(), serve));
+        tasks.spawn(accept(http, slots.clone(), serve));
         if let Some(socks) = listeners.socks.filter(|_| settings.socks) {
-            let socks = accept::adopt(socks)?;
+            let socks = adopt(socks)?;
             let datagrams = listeners.datagrams.filter(|_| settings.datagrams);
             let datagrams = datagrams.map(Datagrams::adopt).transpose()?.map(Arc::new);
             if let Some(datagrams) = datagrams.clone() {
@@ -78,7 +94,7 @@ impl Proxy {
             let serve = move |stream, peer, admission| {
                 serve_socks(gate.clone(), datagrams.clone(), stream, peer, admission)
             };
-            tasks.spawn(accept::accept(socks, slots, serve));
+            tasks.spawn(accept(socks, slots, serve));
         }
         Ok(Self { _tasks: tasks })
     }
@@ -103,5 +119,146 @@ async fn serve_socks(
             socks::serve(&gate, datagrams.as_deref(), stream, peer).await;
         }
         Admission::TurnedAway(_slot) => socks::turn_away(stream, &gate.limits).await,
+    }
+}
+
+/// Sockets that are bound, and listen where they can. They may be in another network namespace
+/// than the server; a [`OwnedFd`](std::os::fd::OwnedFd) converts into each of them.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For HTTP.
+    pub http: TcpListener,
+    /// For SOCKS5. Absent: it is not spoken.
+    pub socks: Option<TcpListener>,
+    /// For datagrams over SOCKS5; where the one of `socks` is. Absent: they are refused.
+    pub datagrams: Option<UdpSocket>,
+}
+
+impl Listeners {
+    /// Binds what `settings` ask for on the loopback of this namespace, at ports that are free.
+    pub fn on_loopback(settings: &Checked) -> io::Result<Self> {
+        let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+        let datagrams = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+        Ok(Self {
+            http: bind()?,
+            socks: settings.speaks_socks().then(bind).transpose()?,
+            datagrams: settings.relays_datagrams().then(datagrams).transpose()?,
+        })
+    }
+
+    /// Returns the port for HTTP.
+    pub fn http_port(&self) -> io::Result<u16> {
+        Ok(self.http.local_addr()?.port())
+    }
+
+    /// Returns the port for SOCKS5, if it is spoken.
+    pub fn socks_port(&self) -> io::Result<Option<u16>> {
+        let address = self.socks.as_ref().map(TcpListener::local_addr);
+        Ok(address.transpose()?.map(|address| address.port()))
+    }
+}
+
+/// How many connections there may be, over all sockets that share it.
+#[derive(Clone, Debug)]
+struct Slots {
+    open: Arc<Semaphore>,
+    turned_away: Arc<Semaphore>,
+}
+
+impl Slots {
+    fn new(connections: usize) -> Self {
+        Self {
+            open: Arc::new(Semaphore::new(connections)),
+            turned_away: Arc::new(Semaphore::new(limits::TURNED_AWAY)),
+        }
+    }
+
+    fn take(&self) -> Option<Admission> {
+        if let Ok(permit) = self.open.clone().try_acquire_owned() {
+            return Some(Admission::Served(permit));
+        }
+        let permit = self.turned_away.clone().try_acquire_owned().ok()?;
+        Some(Admission::TurnedAway(permit))
+    }
+}
+
+/// What becomes of a connection. The permit lives as long as it.
+#[derive(Debug)]
+enum Admission {
+    /// It is served.
+    Served(OwnedSemaphorePermit),
+    /// It is told that there are too many.
+    TurnedAway(OwnedSemaphorePermit),
+}
+
+/// Serves connections until dropped, which cuts them all.
+async fn accept<F, S>(listener: tokio::net::TcpListener, slots: Slots, serve: S)
+where
+    S: Fn(TcpStream, SocketAddr, Admission) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => if let Some(admission) = slots.take() {
+                    // Only a matter of speed: the connection works without.
+                    drop(stream.set_nodelay(true));
+                    connections.spawn(serve(stream, peer, admission));
+                },
+                Err(error) => {
+                    tracing::debug!(%error, "cannot accept a connection");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// Makes a listening socket of the standard library one of the runtime's.
+fn adopt(listener: TcpListener) -> io::Result<tokio::net::TcpListener> {
+    listener.set_nonblocking(true)?;
+    tokio::net::TcpListener::from_std(listener)
+}
+
+/// After a failure to accept. Mostly there are no descriptors left, and some may soon be.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves until dropped, which cuts every connection.
+#[derive(Debug)]
+pub struct Bridge {
+    // Dropping the set ends its tasks.
+    _tasks: JoinSet<()>,
+}
+
+impl Bridge {
+    /// Carries what each socket accepts to the port beside it, on 127.0.0.1 of this namespace. Runs
+    /// on the current runtime.
+    pub fn start(ports: Vec<(TcpListener, u16)>, limits: Limits) -> io::Result<Self> {
+        let slots = Slots::new(limits.connections);
+        let mut tasks = JoinSet::new();
+        for (listener, port) in ports {
+            let listener = adopt(listener)?;
+            let serve = move |stream, _, admission| carry(stream, port, admission, limits);
+            tasks.spawn(accept(listener, slots.clone(), serve));
+        }
+        Ok(Self { _tasks: tasks })
+    }
+}
+
+async fn carry(near: TcpStream, port: u16, admission: Admission, limits: Limits) {
+    let Admission::Served(_slot) = admission else {
+        return;
+    };
+    let connecting = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+    match timeout(limits.connect, connecting).await {
+        Ok(Ok(far)) => {
+            // Only a matter of speed: the tunnel works without.
+            drop(far.set_nodelay(true));
+            tunnel::join(near.into(), far.into(), limits.idle).await;
+        }
+        Ok(Err(error)) => tracing::debug!(%error, port, "cannot reach the proxy of the client"),
+        Err(_) => tracing::debug!(port, "the proxy of the client does not accept"),
     }
 }

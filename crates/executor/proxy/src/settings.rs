@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use exec_wire::network::{NetworkProxy, ProxyMode};
 
-use crate::policy::{HostPolicy, PolicyError};
+use crate::host_policy::{HostPolicy, PolicyError};
 
 /// Checks `networkProxy` of a request. `allowUpstreamProxy` is taken and has no effect: the proxy
 /// always goes out by itself, since an address cannot be pinned through somebody else's proxy.

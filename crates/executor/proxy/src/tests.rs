@@ -1,9 +1,262 @@
 //! The proxy and the bridge over real sockets of the loopback. The outside is made up: names have
 //! the addresses that a test gives them, and every address leads to the loopback.
+//!
+//! What the tests play on: a proxy, an outside, servers and a watcher.
 
-mod bridge;
 mod decisions;
 mod http;
 mod lifetime;
 mod socks;
-mod stage;
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use exec_env::network::NetworkWatcher;
+use exec_wire::{
+    id::ProcessId,
+    network::{Decision, Destination, NetworkProxy, PolicyDecision},
+};
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+};
+
+use crate::{
+    limits::Limits,
+    outside::Outside,
+    proxy::{Listeners, Proxy, Setup},
+    settings,
+};
+
+/// An address that is nobody's business, and public.
+const PUBLIC: IpAddr = IpAddr::V4(Ipv4Addr::new(93, 184, 216, 34));
+
+/// A proxy with all around it.
+#[derive(Debug)]
+struct Stage {
+    _proxy: Proxy,
+    http: SocketAddr,
+    socks: SocketAddr,
+    outside: Arc<MadeUp>,
+    records: mpsc::UnboundedReceiver<PolicyDecision>,
+}
+
+impl Stage {
+    /// Waits for the next record.
+    async fn record(&mut self) -> PolicyDecision {
+        within(self.records.recv()).await.unwrap()
+    }
+
+    /// Says whether all records were seen.
+    fn is_quiet(&mut self) -> bool {
+        self.records.try_recv().is_err()
+    }
+
+    /// Connects to the HTTP side, and says `text`.
+    async fn say(&self, text: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.http).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// Says `text` to the HTTP side, and returns all that it answers.
+    async fn ask(&self, text: &str) -> String {
+        let mut stream = self.say(text).await;
+        read_all(&mut stream).await
+    }
+}
+
+/// Who decides.
+type Decider = fn(Destination) -> BoxFuture<'static, Decision>;
+
+/// A proxy to be.
+#[derive(Clone, Debug)]
+struct Script {
+    settings: Value,
+    limits: Limits,
+    decider: Decider,
+    names: HashMap<String, Vec<IpAddr>>,
+}
+
+impl Script {
+    /// Allows `allowed.test` and everything below it, which have a public address.
+    fn new() -> Self {
+        let settings = json!({"proxy": {
+            "enabled": true, "enableSocks5": true, "enableSocks5Udp": true,
+            "allowUpstreamProxy": false, "dangerouslyAllowAllUnixSockets": false,
+            "allowLocalBinding": false, "mode": "full",
+            "domains": {"**.allowed.test": "allow", "denied.test": "deny", "8.8.8.8": "allow",
+                "2606:4700::1111": "allow"},
+        }});
+        let limits = Limits {
+            decision_grace: Duration::ZERO,
+            ..Limits::default()
+        };
+        let decider: Decider = |_| panic!("nobody should have been asked");
+        Self {
+            settings,
+            limits,
+            decider,
+            names: HashMap::new(),
+        }
+        .name("allowed.test", &[PUBLIC])
+    }
+
+    fn set(mut self, member: &str, value: Value) -> Self {
+        self.settings["proxy"][member] = value;
+        self
+    }
+
+    fn name(mut self, name: &str, addresses: &[IpAddr]) -> Self {
+        self.names.insert(name.to_owned(), addresses.to_vec());
+        self
+    }
+
+    /// Asks `decider` about hosts that nothing decides.
+    fn asking(mut self, decider: Decider) -> Self {
+        self.settings["policyDecisionTimeoutMs"] = json!(5000);
+        self.decider = decider;
+        self
+    }
+
+    fn start(self) -> Stage {
+        let settings: NetworkProxy = serde_json::from_value(self.settings).unwrap();
+        let settings = settings::check(&settings).unwrap();
+        let listeners = Listeners::on_loopback(&settings).unwrap();
+        let at = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let http = at(listeners.http_port().unwrap());
+        let socks = at(listeners.socks_port().unwrap().unwrap_or(0));
+        let (sender, records) = mpsc::unbounded_channel();
+        let outside = Arc::new(MadeUp {
+            names: self.names,
+            lookups: Mutex::default(),
+            connects: Mutex::default(),
+        });
+        let setup = Setup {
+            settings,
+            process_id: ProcessId::new("p1").unwrap(),
+            watcher: Some(Arc::new(Watcher {
+                decider: self.decider,
+                records: sender,
+            })),
+            outside: outside.clone(),
+            limits: self.limits,
+        };
+        Stage {
+            _proxy: Proxy::start(setup, listeners).unwrap(),
+            http,
+            socks,
+            outside,
+            records,
+        }
+    }
+}
+
+/// An outside in which every address is that of this machine.
+#[derive(Debug)]
+struct MadeUp {
+    names: HashMap<String, Vec<IpAddr>>,
+    lookups: Mutex<Vec<String>>,
+    connects: Mutex<Vec<SocketAddr>>,
+}
+
+impl MadeUp {
+    fn lookups(&self) -> Vec<String> {
+        self.lookups.lock().unwrap().clone()
+    }
+
+    fn connects(&self) -> Vec<SocketAddr> {
+        self.connects.lock().unwrap().clone()
+    }
+}
+
+impl Outside for MadeUp {
+    fn resolve(&self, name: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        self.lookups.lock().unwrap().push(name.to_owned());
+        let found = self.names.get(name).cloned();
+        Box::pin(async move { found.ok_or_else(|| io::ErrorKind::NotFound.into()) })
+    }
+
+    fn connect(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<TcpStream>> {
+        self.connects.lock().unwrap().push(address);
+        Box::pin(TcpStream::connect((Ipv4Addr::LOCALHOST, address.port())))
+    }
+}
+
+#[derive(Debug)]
+struct Watcher {
+    decider: Decider,
+    records: mpsc::UnboundedSender<PolicyDecision>,
+}
+
+impl NetworkWatcher for Watcher {
+    fn decide(&self, destination: Destination) -> BoxFuture<'static, Decision> {
+        (self.decider)(destination)
+    }
+
+    fn record(&self, decision: PolicyDecision) {
+        // A test may have seen enough.
+        drop(self.records.send(decision));
+    }
+}
+
+/// A server on the loopback.
+#[derive(Debug)]
+struct Server {
+    listener: TcpListener,
+    port: u16,
+}
+
+impl Server {
+    async fn start() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        Self { listener, port }
+    }
+
+    async fn accept(&self) -> TcpStream {
+        within(self.listener.accept()).await.unwrap().0
+    }
+
+    /// Accepts a connection and reads a head.
+    async fn request(&self) -> (String, TcpStream) {
+        let mut stream = self.accept().await;
+        (read_until(&mut stream, "\r\n\r\n").await, stream)
+    }
+}
+
+/// Bounds every wait of a test.
+async fn within<F: Future>(future: F) -> F::Output {
+    let limit = Duration::from_secs(20);
+    tokio::time::timeout(limit, future).await.expect("in time")
+}
+
+async fn read_all(stream: &mut TcpStream) -> String {
+    let mut text = String::new();
+    within(stream.read_to_string(&mut text)).await.unwrap();
+    text
+}
+
+async fn read_exact(stream: &mut TcpStream, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    within(stream.read_exact(&mut bytes)).await.unwrap();
+    bytes
+}
+
+/// Reads byte by byte, so that nothing after the end is lost.
+async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let mut text = String::new();
+    while !text.ends_with(end) {
+        let byte = read_exact(stream, 1).await;
+        text.push(char::from(byte[0]));
+    }
+    text
+}

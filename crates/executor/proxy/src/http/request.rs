@@ -2,25 +2,25 @@
 
 use std::fmt::Write as _;
 
-use super::field::{Fields, Framing, FramingError, write_field};
+use super::message_head::{Fields, Framing, FramingError, write_field};
 use crate::{
-    host::{Host, HostError},
     limits,
+    target_host::{Host, HostError},
 };
 
 /// A request that the proxy can serve.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Request {
-    pub(super) method: String,
-    pub(super) host: Host,
-    pub(super) port: u16,
-    pub(super) kind: Kind,
-    pub(super) version: Version,
+pub(crate) struct Request {
+    pub(crate) method: String,
+    pub(crate) host: Host,
+    pub(crate) port: u16,
+    pub(crate) kind: Kind,
+    pub(crate) version: Version,
 }
 
 /// What a request asks for.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A tunnel.
     Connect,
     /// A resource in plain HTTP.
@@ -38,7 +38,7 @@ pub(super) enum Kind {
 
 /// The version of HTTP, of which only these are spoken.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Version {
+pub(crate) enum Version {
     /// 1.0, which knows no chunks.
     Http10,
     /// 1.1.
@@ -47,7 +47,7 @@ pub(super) enum Version {
 
 impl Request {
     /// Reads a head, which ends with an empty line.
-    pub(super) fn parse(head: &[u8]) -> Result<Self, RequestError> {
+    pub(crate) fn parse(head: &[u8]) -> Result<Self, RequestError> {
         let bare = |(at, &byte): (usize, &u8)| byte == b'\n' && (at == 0 || head[at - 1] != b'\r');
         if head.iter().enumerate().any(bare) {
             return Err(RequestError::LineEnd);
@@ -118,7 +118,7 @@ impl Request {
     }
 
     /// Says whether the client wants to go on with a websocket.
-    pub(super) fn is_websocket(&self) -> bool {
+    pub(crate) fn is_websocket(&self) -> bool {
         match self.kind {
             Kind::Plain { websocket, .. } => websocket,
             Kind::Connect => false,
@@ -126,7 +126,7 @@ impl Request {
     }
 
     /// Makes an ordinary request of one that wants to go on with a websocket.
-    pub(super) fn forgo_websocket(&mut self) {
+    pub(crate) fn forgo_websocket(&mut self) {
         if let Kind::Plain { websocket, .. } = &mut self.kind {
             *websocket = false;
         }
@@ -134,7 +134,7 @@ impl Request {
 
     /// Writes the head for the server. The host is that of the URL, whatever the fields said. Not
     /// for CONNECT, of which nothing goes on.
-    pub(super) fn write_head(&self) -> Vec<u8> {
+    pub(crate) fn write_head(&self) -> Vec<u8> {
         let Kind::Plain {
             path,
             fields,
@@ -179,7 +179,7 @@ impl Request {
 
 /// Why a head asks for nothing that the proxy serves. Peer: all of them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub(super) enum RequestError {
+pub(crate) enum RequestError {
     #[error("a line does not end with a carriage return and a line feed")]
     LineEnd,
     #[error("this is not a request in HTTP/1")]

@@ -1,14 +1,14 @@
 //! The head of a response: how its body ends, and how it reads when it goes on. Pure.
 
 use super::{
-    field::{Fields, Framing, FramingError, write_field},
+    message_head::{Fields, Framing, FramingError, write_field},
     request::{Request, Version},
 };
 use crate::limits;
 
 /// A response of a server.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Response {
+pub(crate) struct Response {
     status: u16,
     reason: String,
     fields: Fields,
@@ -16,7 +16,7 @@ pub(super) struct Response {
 
 /// What comes after the head of a response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Sequel {
+pub(crate) enum Sequel {
     /// Another response: this one is only on the way.
     Interim,
     /// Another protocol.
@@ -29,7 +29,7 @@ pub(super) enum Sequel {
 
 impl Response {
     /// Reads a head, which ends with an empty line.
-    pub(super) fn parse(head: &[u8]) -> Result<Self, ResponseError> {
+    pub(crate) fn parse(head: &[u8]) -> Result<Self, ResponseError> {
         let mut space = [httparse::EMPTY_HEADER; limits::MAX_FIELDS];
         let mut parsed = httparse::Response::new(&mut space);
         // The fields are written anew, so that this reaches nobody else.
@@ -51,7 +51,7 @@ impl Response {
     }
 
     /// Tells what comes after the head, given the request that it answers.
-    pub(super) fn sequel(&self, request: &Request) -> Result<Sequel, ResponseError> {
+    pub(crate) fn sequel(&self, request: &Request) -> Result<Sequel, ResponseError> {
         let framing = self.fields.response_framing()?;
         match self.status {
             101 => Ok(Sequel::Switch),
@@ -66,7 +66,7 @@ impl Response {
     }
 
     /// Writes the head for the client.
-    pub(super) fn write_head(&self, sequel: Sequel) -> Vec<u8> {
+    pub(crate) fn write_head(&self, sequel: Sequel) -> Vec<u8> {
         let mut out = format!("HTTP/1.1 {} {}\r\n", self.status, self.reason).into_bytes();
         self.fields.write_end_to_end(&mut out);
         let coded = self.fields.all("transfer-encoding").next().is_some();
@@ -92,7 +92,7 @@ impl Response {
 
 /// Why a response cannot go on. Peer: all of them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub(super) enum ResponseError {
+pub(crate) enum ResponseError {
     #[error("this is not a response in HTTP/1")]
     Syntax,
     #[error("the client does not know chunks")]

@@ -7,22 +7,22 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-use crate::{gate::Refusal, host::Host};
+use crate::{policy_gate::Refusal, target_host::Host};
 
 /// What was parsed, and how many bytes of it there were. `None`: more are needed.
-pub(super) type Parsed<T> = Result<Option<(T, usize)>, MessageError>;
+pub(crate) type Parsed<T> = Result<Option<(T, usize)>, MessageError>;
 
 /// What a client wants.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Request {
-    pub(super) command: Command,
-    pub(super) host: Host,
-    pub(super) port: u16,
+pub(crate) struct Request {
+    pub(crate) command: Command,
+    pub(crate) host: Host,
+    pub(crate) port: u16,
 }
 
 /// What is to be done with a host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Command {
+pub(crate) enum Command {
     /// Connect to it.
     Connect,
     /// Send datagrams from there.
@@ -32,7 +32,7 @@ pub(super) enum Command {
 }
 
 /// Parses what a client says first; tells whether it would do without authentication.
-pub(super) fn greeting(bytes: &[u8]) -> Parsed<bool> {
+pub(crate) fn greeting(bytes: &[u8]) -> Parsed<bool> {
     match bytes {
         [] | [VERSION] => Ok(None),
         [VERSION, count, methods @ ..] => {
@@ -44,7 +44,7 @@ pub(super) fn greeting(bytes: &[u8]) -> Parsed<bool> {
 }
 
 /// Parses a request.
-pub(super) fn request(bytes: &[u8]) -> Parsed<Request> {
+pub(crate) fn request(bytes: &[u8]) -> Parsed<Request> {
     match bytes {
         [] | [VERSION] | [VERSION, _] => Ok(None),
         [VERSION, command, 0, place @ ..] => {
@@ -69,7 +69,7 @@ pub(super) fn request(bytes: &[u8]) -> Parsed<Request> {
 }
 
 /// Parses the head of a datagram; what follows it is for the host. Fragments are not taken.
-pub(super) fn datagram(bytes: &[u8]) -> Result<(Host, u16, &[u8]), MessageError> {
+pub(crate) fn datagram(bytes: &[u8]) -> Result<(Host, u16, &[u8]), MessageError> {
     let [0, 0, 0, place @ ..] = bytes else {
         return Err(MessageError::Malformed);
     };
@@ -78,14 +78,14 @@ pub(super) fn datagram(bytes: &[u8]) -> Result<(Host, u16, &[u8]), MessageError>
 }
 
 /// Writes a datagram that came from `source`.
-pub(super) fn write_datagram(source: SocketAddr, data: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write_datagram(source: SocketAddr, data: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&[0, 0, 0]);
     write_place(source, out);
     out.extend_from_slice(data);
 }
 
 /// Writes the answer to a request.
-pub(super) fn reply(code: Code, bound: SocketAddr) -> Vec<u8> {
+pub(crate) fn reply(code: Code, bound: SocketAddr) -> Vec<u8> {
     let mut out = vec![VERSION, code as u8, 0];
     write_place(bound, &mut out);
     out
@@ -94,7 +94,7 @@ pub(super) fn reply(code: Code, bound: SocketAddr) -> Vec<u8> {
 /// How a request went.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
-pub(super) enum Code {
+pub(crate) enum Code {
     /// Well.
     Succeeded = 0,
     /// It failed for no reason that has a code.
@@ -128,7 +128,7 @@ impl From<&Refusal> for Code {
 
 /// Why bytes are no message. Peer: all of them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub(super) enum MessageError {
+pub(crate) enum MessageError {
     #[error("this is not version 5")]
     Version,
     #[error("a message is malformed")]
@@ -196,11 +196,11 @@ const UNREACHABLE: [(io::ErrorKind, Code); 4] = [
 ];
 
 /// The version of SOCKS.
-pub(super) const VERSION: u8 = 5;
+pub(crate) const VERSION: u8 = 5;
 /// The one method that is spoken.
-pub(super) const NO_AUTHENTICATION: u8 = 0;
+pub(crate) const NO_AUTHENTICATION: u8 = 0;
 /// Says that none of the client's methods is spoken.
-pub(super) const NO_METHOD: u8 = 0xff;
+pub(crate) const NO_METHOD: u8 = 0xff;
 
 #[cfg(test)]
 mod tests {

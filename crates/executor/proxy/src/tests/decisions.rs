@@ -6,7 +6,7 @@ use exec_wire::network::{Decision, NetworkProtocol};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
-use super::stage::{Decider, PUBLIC, Script, Server, Stage, read_until};
+use super::{Decider, PUBLIC, Script, Server, Stage, read_until};
 
 fn deny(reason: &str) -> Decision {
     Decision::Deny {

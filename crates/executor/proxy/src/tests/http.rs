@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::stage::{PUBLIC, Script, Server, read_all, read_exact, read_until, within};
+use super::{PUBLIC, Script, Server, read_all, read_exact, read_until, within};
 
 const ESTABLISHED: &str = "HTTP/1.1 200 Connection established\r\n\r\n";
 

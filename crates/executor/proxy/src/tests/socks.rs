@@ -8,7 +8,7 @@ use tokio::{
     net::{TcpStream, UdpSocket},
 };
 
-use super::stage::{Script, Server, Stage, read_all, read_exact, within};
+use super::{Script, Server, Stage, read_all, read_exact, within};
 
 const V4: &[u8] = &[1, 8, 8, 8, 8];
 const V6: &[u8] = &[

@@ -7,7 +7,7 @@ use crate::limits;
 
 /// Where in a chunked body the next byte is.
 #[derive(Clone, Debug)]
-pub(super) struct Chunks {
+pub(crate) struct Chunks {
     state: State,
     /// Bytes of the current size line, or of the trailer.
     line: usize,
@@ -41,7 +41,7 @@ enum State {
 
 impl Chunks {
     /// Starts before the first chunk.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             state: State::Size(0, 0),
             line: 0,
@@ -49,7 +49,7 @@ impl Chunks {
     }
 
     /// Takes the next bytes; returns how many of them belong to the body.
-    pub(super) fn advance(&mut self, bytes: &[u8]) -> Result<usize, ChunkError> {
+    pub(crate) fn advance(&mut self, bytes: &[u8]) -> Result<usize, ChunkError> {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
             if let State::Data(left) = self.state {
@@ -72,7 +72,7 @@ impl Chunks {
     }
 
     /// Says whether the body has ended.
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
@@ -118,7 +118,7 @@ impl Chunks {
 
 /// Why a body is not chunked. Peer: all of them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub(super) enum ChunkError {
+pub(crate) enum ChunkError {
     #[error("a chunk is malformed")]
     Malformed,
     #[error("a line between chunks is too long")]

@@ -1,15 +1,98 @@
+//! Reads the head of a message: all up to the first empty line.
+//!
 //! The fields of a head, and what they say about its body.
 //!
 //! Invariant: a body has one length. A head that two readers could understand differently is
 //! refused.
 
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use crate::limits;
+
+/// Bytes of which a head is the beginning.
+#[derive(Debug, Default)]
+pub(crate) struct HeadBuffer {
+    bytes: Vec<u8>,
+    searched: usize,
+}
+
+impl HeadBuffer {
+    /// Starts with bytes that were read after something else.
+    pub(crate) fn starting_with(bytes: Vec<u8>) -> Self {
+        Self { bytes, searched: 0 }
+    }
+
+    /// Reads until there is a head; returns it, and what came after it. Cancelling keeps what was
+    /// read.
+    pub(crate) async fn read(
+        &mut self,
+        reader: &mut (impl AsyncRead + Unpin),
+    ) -> Result<(Vec<u8>, Vec<u8>), HeadError> {
+        loop {
+            if let Some(end) = self.find_end() {
+                let rest = self.bytes.split_off(end);
+                self.searched = 0;
+                return Ok((std::mem::take(&mut self.bytes), rest));
+            }
+            if self.bytes.len() >= limits::MAX_HEAD {
+                return Err(HeadError::TooLarge);
+            }
+            let room = limits::MAX_HEAD - self.bytes.len();
+            self.bytes.reserve(room.min(4096));
+            let mut piece = reader.take(u64::try_from(room).unwrap_or(u64::MAX));
+            if piece
+                .read_buf(&mut self.bytes)
+                .await
+                .map_err(HeadError::Read)?
+                == 0
+            {
+                return Err(if self.bytes.is_empty() {
+                    HeadError::Nothing
+                } else {
+                    HeadError::Cut
+                });
+            }
+        }
+    }
+
+    /// Finds the end of the head, looking at each byte once. A line may end without a carriage
+    /// return; who does not like that can tell from the head.
+    fn find_end(&mut self) -> Option<usize> {
+        let end = (self.searched..self.bytes.len()).find(|&at| {
+            let before = &self.bytes[..at];
+            self.bytes[at] == b'\n' && (before.ends_with(b"\n") || before.ends_with(b"\n\r"))
+        });
+        self.searched = self.bytes.len();
+        end.map(|at| at + 1)
+    }
+}
+
+/// Why there is no head.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HeadError {
+    /// Peer: it closed the connection without a word.
+    #[error("nothing was sent")]
+    Nothing,
+    /// Peer: it closed the connection in the middle.
+    #[error("the head is incomplete")]
+    Cut,
+    /// Peer: it does not come to an end.
+    #[error("the head is too large")]
+    TooLarge,
+    /// Peer: the connection failed.
+    #[error("cannot read the head")]
+    Read(#[source] io::Error),
+}
+
 /// The fields of a head, in order. Names are as they came.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct Fields(Vec<(String, Vec<u8>)>);
+pub(crate) struct Fields(Vec<(String, Vec<u8>)>);
 
 /// How a body ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Framing {
+pub(crate) enum Framing {
     /// After so many bytes.
     Length(u64),
     /// After the last chunk.
@@ -20,13 +103,13 @@ pub(super) enum Framing {
 
 impl Fields {
     /// Takes the fields that were parsed.
-    pub(super) fn from_parsed(parsed: &[httparse::Header<'_>]) -> Self {
+    pub(crate) fn from_parsed(parsed: &[httparse::Header<'_>]) -> Self {
         let owned = |field: &httparse::Header<'_>| (field.name.to_owned(), field.value.to_vec());
         Self(parsed.iter().map(owned).collect())
     }
 
     /// Returns the values of all fields with this name.
-    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         let same = move |(field, _): &&(String, Vec<u8>)| field.eq_ignore_ascii_case(name);
         self.0
             .iter()
@@ -35,14 +118,14 @@ impl Fields {
     }
 
     /// Says whether a field of this name lists `token`.
-    pub(super) fn lists(&self, name: &str, token: &str) -> bool {
+    pub(crate) fn lists(&self, name: &str, token: &str) -> bool {
         self.all(name)
             .flat_map(items)
             .any(|item| item.eq_ignore_ascii_case(token.as_bytes()))
     }
 
     /// Returns what `Content-Length` says. Repeating the same length is allowed.
-    pub(super) fn length(&self) -> Result<Option<u64>, FramingError> {
+    pub(crate) fn length(&self) -> Result<Option<u64>, FramingError> {
         let mut length = None;
         for item in self.all("content-length").flat_map(items) {
             let value = digits(item).ok_or(FramingError::Length)?;
@@ -55,7 +138,7 @@ impl Fields {
     }
 
     /// Returns how the body of a request ends.
-    pub(super) fn request_framing(&self) -> Result<Framing, FramingError> {
+    pub(crate) fn request_framing(&self) -> Result<Framing, FramingError> {
         let length = self.length()?;
         let mut codings = self.all("transfer-encoding");
         match (codings.next(), codings.next(), length) {
@@ -69,7 +152,7 @@ impl Fields {
     }
 
     /// Returns how the body of a response ends, if it has one. A response with both is chunked.
-    pub(super) fn response_framing(&self) -> Result<Framing, FramingError> {
+    pub(crate) fn response_framing(&self) -> Result<Framing, FramingError> {
         let last = self.all("transfer-encoding").flat_map(items).last();
         match last {
             Some(coding) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Framing::Chunked),
@@ -79,7 +162,7 @@ impl Fields {
     }
 
     /// Writes those fields that are not about one connection only, nor about framing or hosts.
-    pub(super) fn write_end_to_end(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write_end_to_end(&self, out: &mut Vec<u8>) {
         for (name, value) in &self.0 {
             if !is_hop_by_hop(name) && !self.lists("connection", name) {
                 write_field(out, name, value);
@@ -88,7 +171,7 @@ impl Fields {
     }
 
     /// Writes the fields with this name.
-    pub(super) fn write_all(&self, name: &str, out: &mut Vec<u8>) {
+    pub(crate) fn write_all(&self, name: &str, out: &mut Vec<u8>) {
         for value in self.all(name) {
             write_field(out, name, value);
         }
@@ -96,7 +179,7 @@ impl Fields {
 }
 
 /// Writes one field.
-pub(super) fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+pub(crate) fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     for piece in [name.as_bytes(), b": ", value, b"\r\n"] {
         out.extend_from_slice(piece);
     }
@@ -104,7 +187,7 @@ pub(super) fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 
 /// Why nobody can say where a body ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub(super) enum FramingError {
+pub(crate) enum FramingError {
     /// Peer: there are several lengths, or something else than a number.
     #[error("the content length is not one number")]
     Length,
@@ -155,7 +238,53 @@ const HOP_BY_HOP: [&str; 9] = [
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    async fn read(mut bytes: &[u8]) -> Result<(Vec<u8>, Vec<u8>), HeadError> {
+        HeadBuffer::default().read(&mut bytes).await
+    }
+
+    #[tokio::test]
+    async fn a_head_ends_at_its_empty_line() {
+        for (bytes, head) in [
+            ("a\r\nb\r\n\r\nrest", "a\r\nb\r\n\r\n"),
+            ("a\n\nrest", "a\n\n"),
+            ("a\n\r\nrest", "a\n\r\n"),
+            ("\r\n\r\nrest", "\r\n\r\n"),
+        ] {
+            let (found, rest) = read(bytes.as_bytes()).await.unwrap();
+            assert_eq!(found, head.as_bytes());
+            assert_eq!(rest, b"rest");
+        }
+    }
+
+    #[tokio::test]
+    async fn heads_without_end_are_refused() {
+        assert!(matches!(read(b"").await, Err(HeadError::Nothing)));
+        assert!(matches!(
+            read(b"GET / HTTP/1.1\r\n").await,
+            Err(HeadError::Cut)
+        ));
+        let endless = vec![b'a'; limits::MAX_HEAD + 10];
+        assert!(matches!(read(&endless).await, Err(HeadError::TooLarge)));
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_that_come_one_by_one_make_the_same_head(text in "[a\r\n]{0,30}") {
+            let bytes = text.into_bytes();
+            let mut whole = HeadBuffer::starting_with(bytes.clone());
+            let expected = whole.find_end();
+            let mut single = HeadBuffer::default();
+            let found = bytes.iter().find_map(|&byte| {
+                single.bytes.push(byte);
+                single.find_end()
+            });
+            prop_assert_eq!(found, expected);
+        }
+    }
 
     fn fields(pairs: &[(&str, &str)]) -> Fields {
         let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.as_bytes().to_vec());

@@ -2,19 +2,19 @@
 //!
 //! Invariant: deny wins, and nothing local is reached unless the settings name it or allow all
 //! that is local; a link-local address only if the settings name that address. Not here: asking anybody (`gate`), looking names up (`outside`).
+//!
+//! Patterns of hosts: one host, what is below a domain, a domain with all below it, any host.
+//!
+//! Invariant: a look-up costs as much as the host has labels, however many patterns there are.
 
-#[cfg(test)]
-mod tests;
-
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use exec_wire::network::{DomainRule, ProxySettings};
 
-use crate::{
-    address,
-    host::Host,
-    pattern::{PatternError, Patterns},
-};
+use crate::target_host::{self, Host, HostError};
+
+#[cfg(test)]
+mod tests;
 
 /// Which hosts a process may reach.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +58,7 @@ impl HostPolicy {
         if self.denies(host) {
             return Verdict::Deny(Reason::Denied);
         }
-        let local = host.is_localhost() || host.address().is_some_and(address::is_local);
+        let local = host.is_localhost() || host.address().is_some_and(target_host::is_local);
         if local && !self.reaches_local(host) {
             return Verdict::Deny(Reason::NotAllowedLocal);
         }
@@ -86,7 +86,7 @@ impl HostPolicy {
         }
         let named =
             host.address() == Some(address) || (host.is_localhost() && address.is_loopback());
-        if !address::is_local(address) || self.local == Local::Reachable {
+        if !target_host::is_local(address) || self.local == Local::Reachable {
             return Ok(());
         }
         if named && self.allowed.name(host) {
@@ -98,7 +98,7 @@ impl HostPolicy {
     /// An address that carries another one is denied together with it.
     fn denies(&self, host: &Host) -> bool {
         let carried = match host.address() {
-            Some(IpAddr::V6(address)) => address::carried(address),
+            Some(IpAddr::V6(address)) => target_host::carried(address),
             Some(IpAddr::V4(_)) | None => None,
         };
         self.denied.contain(host)
@@ -108,7 +108,7 @@ impl HostPolicy {
     /// Tells whether `address` is link-local or a metadata service, and not allowed literally.
     /// Neither a name nor `allowLocalBinding` opens it.
     fn guards(&self, address: IpAddr) -> bool {
-        address::is_link_local(address) && !self.allowed.name(&Host::from(address))
+        target_host::is_link_local(address) && !self.allowed.name(&Host::from(address))
     }
 
     fn reaches_local(&self, host: &Host) -> bool {
@@ -184,3 +184,97 @@ enum Local {
 
 /// How much of a pattern an error repeats.
 const MAX_QUOTED: usize = 256;
+
+/// A set of patterns.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Patterns {
+    any: bool,
+    exact: BTreeSet<String>,
+    below: BTreeSet<String>,
+    apex_and_below: BTreeSet<String>,
+}
+
+impl Patterns {
+    /// Adds a pattern.
+    pub(crate) fn add(&mut self, text: &str) -> Result<(), PatternError> {
+        if text == "*" {
+            self.any = true;
+        } else if let Some(domain) = text.strip_prefix("**.") {
+            self.apex_and_below.insert(domain_of(domain)?);
+        } else if let Some(domain) = text.strip_prefix("*.") {
+            self.below.insert(domain_of(domain)?);
+        } else {
+            self.exact.insert(host_of(text)?.as_str().to_owned());
+        }
+        Ok(())
+    }
+
+    /// Says whether `*` is among them.
+    pub(crate) fn any(&self) -> bool {
+        self.any
+    }
+
+    /// Says whether one of them is this very host.
+    pub(crate) fn name(&self, host: &Host) -> bool {
+        self.exact.contains(host.as_str())
+    }
+
+    /// Says whether one of them matches.
+    pub(crate) fn contain(&self, host: &Host) -> bool {
+        if self.any || self.name(host) {
+            return true;
+        }
+        if host.address().is_some() {
+            return false;
+        }
+        let name = host.as_str();
+        let above = name.match_indices('.').map(|(dot, _)| &name[dot + 1..]);
+        self.apex_and_below.contains(name)
+            || above
+                .into_iter()
+                .any(|domain| self.below.contains(domain) || self.apex_and_below.contains(domain))
+    }
+}
+
+/// What is wrong with a pattern.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PatternError {
+    /// Caller: it names a port.
+    #[error("a host with a port; patterns are about hosts only")]
+    Port,
+    /// Caller: a star stands elsewhere than before the first dot.
+    #[error("not `*`, `*.domain`, `**.domain` or a host")]
+    Wildcard,
+    /// Caller: an address has nothing below it.
+    #[error("a wildcard before an address")]
+    BelowAddress,
+    /// Caller: to deny everything, allow nothing.
+    #[error("for allowing only")]
+    DenyAll,
+    /// Caller: no host is written so.
+    #[error("{0}")]
+    Host(HostError),
+}
+
+fn domain_of(text: &str) -> Result<String, PatternError> {
+    let host = host_of(text)?;
+    match host.address() {
+        Some(_) => Err(PatternError::BelowAddress),
+        None => Ok(host.as_str().to_owned()),
+    }
+}
+
+fn host_of(text: &str) -> Result<Host, PatternError> {
+    if text.contains('*') {
+        return Err(PatternError::Wildcard);
+    }
+    Host::parse(text).map_err(|error| match text.rsplit_once(':') {
+        Some((host, port)) if is_port(port) && Host::parse(host).is_ok() => PatternError::Port,
+        Some(_) | None => PatternError::Host(error),
+    })
+}
+
+fn is_port(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}

@@ -4,7 +4,7 @@ use exec_wire::network::ProxyMode;
 use proptest::prelude::*;
 
 use super::*;
-use crate::host::HostError;
+use crate::target_host::HostError;
 
 const LOCAL: Verdict = Verdict::Deny(Reason::NotAllowedLocal);
 const DENIED: Verdict = Verdict::Deny(Reason::Denied);
@@ -294,7 +294,7 @@ proptest! {
     fn no_local_address_passes_by_wildcard(bits: u128, name in a_name()) {
         let policy = policy(&[("*", DomainRule::Allow), ("**.a", DomainRule::Allow)]);
         let address = IpAddr::from(std::net::Ipv6Addr::from(bits));
-        if address::is_local(address) {
+        if target_host::is_local(address) {
             prop_assert_eq!(policy.judge(&Host::from(address)), LOCAL);
             prop_assert!(policy.permits(&host(&name), address).is_err());
         } else {
