@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn every_program_is_led_to_its_port() {
+    fn variables_point_to_the_proxy_ports() {
         let map = map(Some(1080), false);
         assert_eq!(map.len(), 35);
         for name in [
@@ -171,12 +171,12 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_found_in_what_we_set_ourselves() {
+    fn ports_are_found_in_our_own_variables() {
         assert_eq!(proxy_ports(variables(3128, Some(1080), true)), [1080, 3128]);
     }
 
     #[test]
-    fn only_loopback_proxies_have_ports() {
+    fn only_loopback_proxies_yield_ports() {
         for (value, expected) in [
             ("http://127.0.0.1:8080", Some(8080)),
             ("http://127.0.0.1:8080/", Some(8080)),

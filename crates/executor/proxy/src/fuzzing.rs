@@ -15,14 +15,14 @@ use httparse::{EMPTY_HEADER, Header};
 
 use crate::{
     http::{
-        chunked_body::Chunks,
-        message_head::Framing,
-        request::{Kind, Request},
-        response::{Response, Sequel},
+        chunked_body::ChunkedBody,
+        message_head::BodyFraming,
+        request::{HttpRequest, RequestKind},
+        response::{BodyKind, HttpResponse},
     },
     limits,
-    socks::message::{self, Parsed},
-    target_host::Host,
+    socks::message::{self, ParseResult},
+    target_host::TargetHost,
 };
 
 /// Parses one input in the way that its first byte selects.
@@ -44,12 +44,12 @@ pub fn proxy_request(input: &[u8]) {
 /// A request that goes on names its host once, frames its body in one way and ends where its head
 /// ends.
 pub(crate) fn check_request(head: &[u8]) {
-    let Ok(request) = Request::parse(head) else {
+    let Ok(request) = HttpRequest::parse(head) else {
         return;
     };
     let host = request.host.to_string();
-    assert_eq!(Host::parse(&host).ok().as_ref(), Some(&request.host));
-    let Kind::Plain { framing, .. } = &request.kind else {
+    assert_eq!(TargetHost::parse(&host).ok().as_ref(), Some(&request.host));
+    let RequestKind::Plain { framing, .. } = &request.kind else {
         return assert!(request.write_head().is_empty(), "CONNECT is not forwarded");
     };
     let written = request.write_head();
@@ -66,30 +66,30 @@ pub(crate) fn check_request(head: &[u8]) {
     assert_eq!(values(parsed.headers, "connection").len(), 1);
     check_hop_by_hop(parsed.headers);
     match framing {
-        Framing::Chunked => check_framing(parsed.headers, &[], &[b"chunked"]),
-        Framing::Length(0) if values(parsed.headers, "content-length").is_empty() => {
+        BodyFraming::Chunked => check_framing(parsed.headers, &[], &[b"chunked"]),
+        BodyFraming::Length(0) if values(parsed.headers, "content-length").is_empty() => {
             check_framing(parsed.headers, &[], &[]);
         }
-        Framing::Length(length) => {
+        BodyFraming::Length(length) => {
             check_framing(parsed.headers, &[length.to_string().as_bytes()], &[]);
         }
-        Framing::UntilClose => panic!("a request has no body until its end"),
+        BodyFraming::UntilClose => panic!("a request has no body until its end"),
     }
 }
 
 /// A response that goes on frames its body in at most one way and ends where its head ends.
 pub(crate) fn check_response(head: &[u8]) {
-    let Ok(response) = Response::parse(head) else {
+    let Ok(response) = HttpResponse::parse(head) else {
         return;
     };
     for request in REQUESTS {
-        let Ok(request) = Request::parse(request) else {
+        let Ok(request) = HttpRequest::parse(request) else {
             panic!("{request:?} is a request");
         };
-        let Ok(sequel) = response.sequel(&request) else {
+        let Ok(body_kind) = response.body_kind(&request) else {
             continue;
         };
-        let written = response.write_head(sequel);
+        let written = response.write_head(body_kind);
         let mut space = [EMPTY_HEADER; limits::MAX_FIELDS + 4];
         let mut parsed = httparse::Response::new(&mut space);
         let end = parsed.parse(&written);
@@ -98,15 +98,17 @@ pub(crate) fn check_response(head: &[u8]) {
         let codings = values(parsed.headers, "transfer-encoding");
         assert!(lengths.len() <= 1, "one length at most");
         assert!(lengths.is_empty() || codings.is_empty(), "one framing");
-        match sequel {
-            Sequel::Body(Framing::Length(length)) => {
+        match body_kind {
+            BodyKind::Body(BodyFraming::Length(length)) => {
                 assert_eq!(lengths, [length.to_string().as_bytes()]);
             }
-            Sequel::Body(Framing::Chunked) => assert!(!codings.is_empty(), "chunks are announced"),
-            Sequel::Interim | Sequel::Switch => {
+            BodyKind::Body(BodyFraming::Chunked) => {
+                assert!(!codings.is_empty(), "chunks are announced")
+            }
+            BodyKind::Interim | BodyKind::Switch => {
                 assert!(lengths.is_empty() && codings.is_empty(), "no body follows");
             }
-            Sequel::Nothing | Sequel::Body(Framing::UntilClose) => {}
+            BodyKind::Empty | BodyKind::Body(BodyFraming::UntilClose) => {}
         }
         check_hop_by_hop(parsed.headers);
     }
@@ -114,14 +116,14 @@ pub(crate) fn check_response(head: &[u8]) {
 
 /// A chunked body ends at the same byte, or is refused, however its bytes come.
 pub(crate) fn check_chunks(body: &[u8]) {
-    let whole = chunks_end(body, body.len().max(1));
-    assert_eq!(chunks_end(body, 1), whole);
-    assert_eq!(chunks_end(body, 7), whole);
+    let whole = chunked_body_end(body, body.len().max(1));
+    assert_eq!(chunked_body_end(body, 1), whole);
+    assert_eq!(chunked_body_end(body, 7), whole);
 }
 
 /// Returns where a body that comes in pieces ends. `None`: it is refused, or its end is missing.
-fn chunks_end(body: &[u8], piece: usize) -> Option<usize> {
-    let mut chunks = Chunks::new();
+fn chunked_body_end(body: &[u8], piece: usize) -> Option<usize> {
+    let mut chunks = ChunkedBody::new();
     let mut used = 0;
     for piece in body.chunks(piece) {
         let taken = chunks.advance(piece).ok()?;
@@ -163,12 +165,12 @@ const REQUESTS: [&[u8]; 3] = [
 
 /// A message is the same however its bytes come, and its host has one form.
 pub(crate) fn check_messages(bytes: &[u8]) {
-    check_prefixes(bytes, message::greeting);
-    check_prefixes(bytes, message::request);
-    if let Ok(Some((request, _))) = message::request(bytes) {
+    check_prefixes(bytes, message::parse_greeting);
+    check_prefixes(bytes, message::parse_request);
+    if let Ok(Some((request, _))) = message::parse_request(bytes) {
         check_host(&request.host);
     }
-    if let Ok((host, port, data)) = message::datagram(bytes) {
+    if let Ok((host, port, data)) = message::parse_datagram(bytes) {
         check_host(&host);
         assert!(data.len() < bytes.len(), "a datagram has a head");
         let Some(address) = host.address() else {
@@ -176,12 +178,12 @@ pub(crate) fn check_messages(bytes: &[u8]) {
         };
         let mut written = Vec::new();
         message::write_datagram((address, port).into(), data, &mut written);
-        assert_eq!(message::datagram(&written), Ok((host, port, data)));
+        assert_eq!(message::parse_datagram(&written), Ok((host, port, data)));
     }
 }
 
 /// Every prefix of a complete message needs more bytes, and what follows it does not matter.
-fn check_prefixes<T: Debug + PartialEq>(bytes: &[u8], parse: fn(&[u8]) -> Parsed<T>) {
+fn check_prefixes<T: Debug + PartialEq>(bytes: &[u8], parse: fn(&[u8]) -> ParseResult<T>) {
     let Ok(Some((value, length))) = parse(bytes) else {
         return;
     };
@@ -192,9 +194,9 @@ fn check_prefixes<T: Debug + PartialEq>(bytes: &[u8], parse: fn(&[u8]) -> Parsed
     }
 }
 
-fn check_host(host: &Host) {
-    assert_eq!(Host::parse(host.as_str()).as_ref(), Ok(host));
-    assert_eq!(Host::parse(&host.to_string()).as_ref(), Ok(host));
+fn check_host(host: &TargetHost) {
+    assert_eq!(TargetHost::parse(host.as_str()).as_ref(), Ok(host));
+    assert_eq!(TargetHost::parse(&host.to_string()).as_ref(), Ok(host));
 }
 
 #[cfg(test)]

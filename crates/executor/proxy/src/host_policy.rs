@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use exec_wire::network::{DomainRule, ProxySettings};
 
-use crate::target_host::{self, Host, HostError};
+use crate::target_host::{self, HostError, TargetHost};
 
 #[cfg(test)]
 mod tests;
@@ -19,119 +19,123 @@ mod tests;
 /// Which hosts a process may reach.
 #[derive(Clone, Debug, Default)]
 pub struct HostPolicy {
-    allowed: Patterns,
-    denied: Patterns,
-    reviewed: Patterns,
-    local: Local,
+    allowed: HostPatterns,
+    denied: HostPatterns,
+    reviewed: HostPatterns,
+    local: LocalAccess,
 }
 
 impl HostPolicy {
     /// Reads `domains`, `reviewDomains` and `allowLocalBinding` of `settings`.
-    pub fn new(settings: &ProxySettings) -> Result<Self, PolicyError> {
+    pub fn new(settings: &ProxySettings) -> Result<Self, HostPolicyError> {
         let mut policy = Self::default();
         if settings.allow_local_binding {
-            policy.local = Local::Reachable;
+            policy.local = LocalAccess::Allowed;
         }
         for (text, rule) in settings.domains.iter().flatten() {
-            let bad = |fault| PolicyError::new("domains", text, fault);
+            let invalid = |fault| HostPolicyError::new("domains", text, fault);
             match rule {
-                DomainRule::Allow => policy.allowed.add(text).map_err(bad)?,
+                DomainRule::Allow => policy.allowed.add(text).map_err(invalid)?,
                 DomainRule::Deny => {
-                    policy.denied.add(text).map_err(bad)?;
-                    if policy.denied.any() {
-                        return Err(bad(PatternError::DenyAll));
+                    policy.denied.add(text).map_err(invalid)?;
+                    if policy.denied.matches_all() {
+                        return Err(invalid(PatternError::DenyAll));
                     }
                 }
-                DomainRule::None => Patterns::default().add(text).map_err(bad)?,
+                DomainRule::None => HostPatterns::default().add(text).map_err(invalid)?,
             }
         }
         for text in settings.review_domains.iter().flatten() {
-            let bad = |fault| PolicyError::new("reviewDomains", text, fault);
-            policy.reviewed.add(text).map_err(bad)?;
+            let invalid = |fault| HostPolicyError::new("reviewDomains", text, fault);
+            policy.reviewed.add(text).map_err(invalid)?;
         }
         Ok(policy)
     }
 
     /// Judges a host by its name alone. What the name leads to is for
-    /// [`permits`](Self::permits).
-    pub fn judge(&self, host: &Host) -> Verdict {
+    /// [`check_address`](Self::permits).
+    pub fn evaluate(&self, host: &TargetHost) -> HostVerdict {
         if self.denies(host) {
-            return Verdict::Deny(Reason::Denied);
+            return HostVerdict::Deny(DenyReason::Denied);
         }
         let local = host.is_localhost() || host.address().is_some_and(target_host::is_local);
-        if local && !self.reaches_local(host) {
-            return Verdict::Deny(Reason::NotAllowedLocal);
+        if local && !self.allows_local(host) {
+            return HostVerdict::Deny(DenyReason::NotAllowedLocal);
         }
-        if host.address().is_some_and(|address| self.guards(address)) {
-            return Verdict::Deny(Reason::NotAllowedLocal);
+        if host
+            .address()
+            .is_some_and(|address| self.is_protected(address))
+        {
+            return HostVerdict::Deny(DenyReason::NotAllowedLocal);
         }
-        if !self.allowed.contain(host) {
-            Verdict::Undecided
-        } else if self.reviewed.contain(host) {
-            Verdict::Review
+        if !self.allowed.matches(host) {
+            HostVerdict::Undecided
+        } else if self.reviewed.matches(host) {
+            HostVerdict::Review
         } else {
-            Verdict::Allow
+            HostVerdict::Allow
         }
     }
 
     /// Says whether `host`, which may be reached, may be reached at `address`. A name that is
     /// allowed says nothing about private addresses, since whoever owns it chooses them.
-    pub fn permits(&self, host: &Host, address: IpAddr) -> Result<(), Reason> {
+    pub fn check_address(&self, host: &TargetHost, address: IpAddr) -> Result<(), DenyReason> {
         let address = address.to_canonical();
-        if self.denies(&Host::from(address)) {
-            return Err(Reason::Denied);
+        if self.denies(&TargetHost::from(address)) {
+            return Err(DenyReason::Denied);
         }
-        if self.guards(address) {
-            return Err(Reason::NotAllowedLocal);
+        if self.is_protected(address) {
+            return Err(DenyReason::NotAllowedLocal);
         }
         let named =
             host.address() == Some(address) || (host.is_localhost() && address.is_loopback());
-        if !target_host::is_local(address) || self.local == Local::Reachable {
+        if !target_host::is_local(address) || self.local == LocalAccess::Allowed {
             return Ok(());
         }
-        if named && self.allowed.name(host) {
+        if named && self.allowed.has_exact(host) {
             return Ok(());
         }
-        Err(Reason::NotAllowedLocal)
+        Err(DenyReason::NotAllowedLocal)
     }
 
     /// An address that carries another one is denied together with it.
-    fn denies(&self, host: &Host) -> bool {
-        let carried = match host.address() {
-            Some(IpAddr::V6(address)) => target_host::carried(address),
+    fn denies(&self, host: &TargetHost) -> bool {
+        let embedded_ipv4 = match host.address() {
+            Some(IpAddr::V6(address)) => target_host::embedded_ipv4(address),
             Some(IpAddr::V4(_)) | None => None,
         };
-        self.denied.contain(host)
-            || carried.is_some_and(|inner| self.denied.contain(&Host::from(IpAddr::V4(inner))))
+        self.denied.matches(host)
+            || embedded_ipv4
+                .is_some_and(|inner| self.denied.matches(&TargetHost::from(IpAddr::V4(inner))))
     }
 
     /// Tells whether `address` is link-local or a metadata service, and not allowed literally.
     /// Neither a name nor `allowLocalBinding` opens it.
-    fn guards(&self, address: IpAddr) -> bool {
-        target_host::is_link_local(address) && !self.allowed.name(&Host::from(address))
+    fn is_protected(&self, address: IpAddr) -> bool {
+        target_host::is_link_local(address) && !self.allowed.has_exact(&TargetHost::from(address))
     }
 
-    fn reaches_local(&self, host: &Host) -> bool {
-        self.local == Local::Reachable || self.allowed.name(host)
+    fn allows_local(&self, host: &TargetHost) -> bool {
+        self.local == LocalAccess::Allowed || self.allowed.has_exact(host)
     }
 }
 
 /// What the policy says about a host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Verdict {
+pub enum HostVerdict {
     /// It may be reached.
     Allow,
     /// It may be reached, unless somebody who can be asked objects.
     Review,
     /// It may not be reached.
-    Deny(Reason),
+    Deny(DenyReason),
     /// Nothing is said about it.
     Undecided,
 }
 
 /// Why a host may not be reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Reason {
+pub enum DenyReason {
     /// A pattern denies it.
     Denied,
     /// No pattern allows it.
@@ -142,7 +146,7 @@ pub enum Reason {
     MethodNotAllowed,
 }
 
-impl Reason {
+impl DenyReason {
     /// Returns the reason as records tell it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -157,13 +161,13 @@ impl Reason {
 /// Why the patterns of some settings are no policy.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("`networkProxy.proxy.{member}` has the pattern `{pattern}`, which is {fault}")]
-pub struct PolicyError {
+pub struct HostPolicyError {
     member: &'static str,
     pattern: String,
     fault: PatternError,
 }
 
-impl PolicyError {
+impl HostPolicyError {
     fn new(member: &'static str, pattern: &str, fault: PatternError) -> Self {
         // A message carries enough of a long pattern to find it.
         let pattern = pattern.chars().take(MAX_QUOTED).collect();
@@ -176,10 +180,10 @@ impl PolicyError {
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Local {
+enum LocalAccess {
     #[default]
-    OutOfReach,
-    Reachable,
+    Denied,
+    Allowed,
 }
 
 /// How much of a pattern an error repeats.
@@ -187,41 +191,41 @@ const MAX_QUOTED: usize = 256;
 
 /// A set of patterns.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Patterns {
+pub(crate) struct HostPatterns {
     any: bool,
     exact: BTreeSet<String>,
-    below: BTreeSet<String>,
-    apex_and_below: BTreeSet<String>,
+    subdomains: BTreeSet<String>,
+    domain_trees: BTreeSet<String>,
 }
 
-impl Patterns {
+impl HostPatterns {
     /// Adds a pattern.
     pub(crate) fn add(&mut self, text: &str) -> Result<(), PatternError> {
         if text == "*" {
             self.any = true;
         } else if let Some(domain) = text.strip_prefix("**.") {
-            self.apex_and_below.insert(domain_of(domain)?);
+            self.domain_trees.insert(parse_domain(domain)?);
         } else if let Some(domain) = text.strip_prefix("*.") {
-            self.below.insert(domain_of(domain)?);
+            self.subdomains.insert(parse_domain(domain)?);
         } else {
-            self.exact.insert(host_of(text)?.as_str().to_owned());
+            self.exact.insert(parse_host(text)?.as_str().to_owned());
         }
         Ok(())
     }
 
     /// Says whether `*` is among them.
-    pub(crate) fn any(&self) -> bool {
+    pub(crate) fn matches_all(&self) -> bool {
         self.any
     }
 
     /// Says whether one of them is this very host.
-    pub(crate) fn name(&self, host: &Host) -> bool {
+    pub(crate) fn has_exact(&self, host: &TargetHost) -> bool {
         self.exact.contains(host.as_str())
     }
 
     /// Says whether one of them matches.
-    pub(crate) fn contain(&self, host: &Host) -> bool {
-        if self.any || self.name(host) {
+    pub(crate) fn matches(&self, host: &TargetHost) -> bool {
+        if self.any || self.has_exact(host) {
             return true;
         }
         if host.address().is_some() {
@@ -229,10 +233,10 @@ impl Patterns {
         }
         let name = host.as_str();
         let above = name.match_indices('.').map(|(dot, _)| &name[dot + 1..]);
-        self.apex_and_below.contains(name)
-            || above
-                .into_iter()
-                .any(|domain| self.below.contains(domain) || self.apex_and_below.contains(domain))
+        self.domain_trees.contains(name)
+            || above.into_iter().any(|domain| {
+                self.subdomains.contains(domain) || self.domain_trees.contains(domain)
+            })
     }
 }
 
@@ -257,20 +261,22 @@ pub enum PatternError {
     Host(HostError),
 }
 
-fn domain_of(text: &str) -> Result<String, PatternError> {
-    let host = host_of(text)?;
+fn parse_domain(text: &str) -> Result<String, PatternError> {
+    let host = parse_host(text)?;
     match host.address() {
         Some(_) => Err(PatternError::BelowAddress),
         None => Ok(host.as_str().to_owned()),
     }
 }
 
-fn host_of(text: &str) -> Result<Host, PatternError> {
+fn parse_host(text: &str) -> Result<TargetHost, PatternError> {
     if text.contains('*') {
         return Err(PatternError::Wildcard);
     }
-    Host::parse(text).map_err(|error| match text.rsplit_once(':') {
-        Some((host, port)) if is_port(port) && Host::parse(host).is_ok() => PatternError::Port,
+    TargetHost::parse(text).map_err(|error| match text.rsplit_once(':') {
+        Some((host, port)) if is_port(port) && TargetHost::parse(host).is_ok() => {
+            PatternError::Port
+        }
         Some(_) | None => PatternError::Host(error),
     })
 }

@@ -24,114 +24,142 @@ use tokio::{
 };
 
 use self::{
-    exchange::{Outcome, exchange},
+    exchange::{ExchangeOutcome, exchange},
     message_head::{HeadBuffer, HeadError},
-    request::{Kind, Request},
+    request::{HttpRequest, RequestKind},
 };
 use crate::{
     limits::Limits,
-    policy_gate::{Gate, Refusal, Wish},
-    tunnel::{self, End},
+    policy_gate::{ConnectError, ConnectRequest, PolicyGate},
+    tunnel::{self, TunnelEnd},
 };
 
 /// Serves the one request of a connection.
-pub(crate) async fn serve(gate: &Gate, mut client: TcpStream, peer: SocketAddr) {
+pub(crate) async fn serve(gate: &PolicyGate, mut client: TcpStream, peer: SocketAddr) {
     let limits = &gate.limits;
     let mut buffer = HeadBuffer::default();
-    let (head, early) = match timeout(limits.handshake, buffer.read(&mut client)).await {
+    let (head, buffered) = match timeout(limits.handshake_timeout, buffer.read(&mut client)).await {
         Ok(Ok(read)) => read,
         Ok(Err(HeadError::TooLarge)) => {
-            return Answer::too_large().send(client, limits.farewell).await;
+            return ErrorResponse::too_large()
+                .send(client, limits.close_timeout)
+                .await;
         }
-        Ok(Err(HeadError::Nothing | HeadError::Cut | HeadError::Read(_))) => return,
-        Err(Elapsed { .. }) => return Answer::late().send(client, limits.farewell).await,
+        Ok(Err(HeadError::Closed | HeadError::Truncated | HeadError::Read(_))) => return,
+        Err(Elapsed { .. }) => {
+            return ErrorResponse::request_timeout()
+                .send(client, limits.close_timeout)
+                .await;
+        }
     };
-    let request = match Request::parse(&head) {
+    let request = match HttpRequest::parse(&head) {
         Ok(request) => request,
-        Err(error) => return Answer::bad(error).send(client, limits.farewell).await,
+        Err(error) => {
+            return ErrorResponse::bad_request(error)
+                .send(client, limits.close_timeout)
+                .await;
+        }
     };
-    let client = End {
+    let client = TunnelEnd {
         stream: client,
-        early,
+        buffered,
     };
     match request.kind {
-        Kind::Connect => connect(gate, &request, client, peer).await,
-        Kind::Plain { .. } => plain(gate, request, client, peer).await,
+        RequestKind::Connect => open_tunnel(gate, &request, client, peer).await,
+        RequestKind::Plain { .. } => forward_plain(gate, request, client, peer).await,
     }
 }
 
 /// Tells a client that there are too many.
-pub(crate) async fn turn_away(client: TcpStream, limits: &Limits) {
-    Answer::busy().send(client, limits.farewell).await;
+pub(crate) async fn reject(client: TcpStream, limits: &Limits) {
+    ErrorResponse::unavailable()
+        .send(client, limits.close_timeout)
+        .await;
 }
 
-async fn connect(gate: &Gate, request: &Request, mut client: End, peer: SocketAddr) {
-    let wish = wish(request, NetworkProtocol::HttpsConnect, peer);
+async fn open_tunnel(
+    gate: &PolicyGate,
+    request: &HttpRequest,
+    mut client: TunnelEnd,
+    peer: SocketAddr,
+) {
+    let connect_request = connect_request(request, NetworkProtocol::HttpsConnect, peer);
     let server = match gate.mode {
-        ProxyMode::Limited => Err(gate.refuse_by_mode(&wish)),
-        ProxyMode::Full => gate.connect(&wish).await,
+        ProxyMode::Limited => Err(gate.deny_by_mode(&connect_request)),
+        ProxyMode::Full => gate.connect(&connect_request).await,
     };
     match server {
         Ok(server) => {
             if client.stream.write_all(ESTABLISHED).await.is_ok() {
-                tunnel::join(client, server.into(), gate.limits.idle).await;
+                tunnel::copy_both(client, server.into(), gate.limits.idle_timeout).await;
             }
         }
-        Err(refusal) => {
-            Answer::from(refusal)
-                .send(client.stream, gate.limits.farewell)
+        Err(error) => {
+            ErrorResponse::from(error)
+                .send(client.stream, gate.limits.close_timeout)
                 .await
         }
     }
 }
 
-async fn plain(gate: &Gate, mut request: Request, mut client: End, peer: SocketAddr) {
+async fn forward_plain(
+    gate: &PolicyGate,
+    mut request: HttpRequest,
+    mut client: TunnelEnd,
+    peer: SocketAddr,
+) {
     let limits = &gate.limits;
-    let wish = wish(&request, NetworkProtocol::Http, peer);
-    let harmless = matches!(request.method.as_str(), "GET" | "HEAD" | "OPTIONS");
+    let connect_request = connect_request(&request, NetworkProtocol::Http, peer);
+    let is_safe_method = matches!(request.method.as_str(), "GET" | "HEAD" | "OPTIONS");
     let server = match gate.mode {
-        ProxyMode::Limited if !harmless => Err(gate.refuse_by_mode(&wish)),
+        ProxyMode::Limited if !is_safe_method => Err(gate.deny_by_mode(&connect_request)),
         ProxyMode::Limited => {
             // A websocket would be a tunnel, which this mode does not have.
-            request.forgo_websocket();
-            gate.connect(&wish).await
+            request.drop_upgrade();
+            gate.connect(&connect_request).await
         }
-        ProxyMode::Full => gate.connect(&wish).await,
+        ProxyMode::Full => gate.connect(&connect_request).await,
     };
     let mut server = match server {
         Ok(server) => server,
-        Err(refusal) => {
-            return Answer::from(refusal)
-                .send(client.stream, limits.farewell)
+        Err(error) => {
+            return ErrorResponse::from(error)
+                .send(client.stream, limits.close_timeout)
                 .await;
         }
     };
     let exchange = exchange(
         &request,
-        &client.early,
+        &client.buffered,
         &mut client.stream,
         &mut server,
-        limits.idle,
+        limits.idle_timeout,
     );
     match exchange.await {
-        Outcome::Done => {
+        ExchangeOutcome::Complete => {
             drop(server);
             // The client is gone, or does not close. Either way it has the response.
-            drop(timeout(limits.farewell, tunnel::part(&mut client.stream)).await);
+            drop(
+                timeout(
+                    limits.close_timeout,
+                    tunnel::close_gracefully(&mut client.stream),
+                )
+                .await,
+            );
         }
-        Outcome::Switched(early) => {
-            let server = End {
+        ExchangeOutcome::Upgraded(buffered) => {
+            let server = TunnelEnd {
                 stream: server,
-                early,
+                buffered,
             };
-            tunnel::join(client, server, limits.idle).await;
+            tunnel::copy_both(client, server, limits.idle_timeout).await;
         }
-        Outcome::NoResponse => {
-            Answer::bad_gateway()
-                .send(client.stream, limits.farewell)
+        ExchangeOutcome::NoResponse => {
+            ErrorResponse::bad_gateway()
+                .send(client.stream, limits.close_timeout)
                 .await
         }
-        Outcome::Cut => {
+        ExchangeOutcome::Aborted => {
             // A reset tells both that this is not the end, also where the end is that of the
             // connection. If it cannot be had, lengths still tell most of them.
             drop(client.stream.set_zero_linger());
@@ -140,8 +168,12 @@ async fn plain(gate: &Gate, mut request: Request, mut client: End, peer: SocketA
     }
 }
 
-fn wish(request: &Request, protocol: NetworkProtocol, client: SocketAddr) -> Wish {
-    Wish {
+fn connect_request(
+    request: &HttpRequest,
+    protocol: NetworkProtocol,
+    client: SocketAddr,
+) -> ConnectRequest {
+    ConnectRequest {
         protocol,
         host: request.host.clone(),
         port: request.port,
@@ -154,20 +186,20 @@ const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
 /// An answer of the proxy's own, after which the connection is closed.
 #[derive(Clone, Debug, Eq, PartialEq)]
-struct Answer {
+struct ErrorResponse {
     status: &'static str,
     error: &'static str,
     text: String,
 }
 
-impl Answer {
+impl ErrorResponse {
     /// Says that the request is not one.
-    fn bad(text: impl ToString) -> Self {
+    fn bad_request(text: impl ToString) -> Self {
         Self::new("400 Bad Request", "bad-request", text.to_string())
     }
 
     /// Says that the head of the request did not come in time.
-    fn late() -> Self {
+    fn request_timeout() -> Self {
         Self::new(
             "408 Request Timeout",
             "timeout",
@@ -194,7 +226,7 @@ impl Answer {
     }
 
     /// Says that there are too many connections.
-    fn busy() -> Self {
+    fn unavailable() -> Self {
         Self::new(
             "503 Service Unavailable",
             "busy",
@@ -216,7 +248,7 @@ impl Answer {
         );
         let write = async {
             stream.write_all(message.as_bytes()).await?;
-            tunnel::part(&mut stream).await
+            tunnel::close_gracefully(&mut stream).await
         };
         // The client is gone, or does not read. Either way there is nobody to tell.
         drop(timeout(limit, write).await);
@@ -231,25 +263,25 @@ impl Answer {
     }
 }
 
-impl From<Refusal> for Answer {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Blocked(reason) => Self::new(
+impl From<ConnectError> for ErrorResponse {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Blocked(reason) => Self::new(
                 "403 Forbidden",
                 "blocked-by-allowlist",
                 format!("blocked by the network policy: {reason}"),
             ),
-            Refusal::Unknown => Self::new(
+            ConnectError::UnknownHost => Self::new(
                 "502 Bad Gateway",
                 "unknown-host",
                 "the host name has no address".into(),
             ),
-            Refusal::Unreachable(io::ErrorKind::TimedOut) => Self::new(
+            ConnectError::Unreachable(io::ErrorKind::TimedOut) => Self::new(
                 "504 Gateway Timeout",
                 "timeout",
                 "the host does not accept the connection in time".into(),
             ),
-            Refusal::Unreachable(kind) => Self::new(
+            ConnectError::Unreachable(kind) => Self::new(
                 "502 Bad Gateway",
                 "unreachable",
                 format!("cannot connect to the host: {kind}"),

@@ -25,22 +25,25 @@ pub trait Outside: fmt::Debug + Send + Sync {
 /// The network of this machine, with the resolver that its programs use.
 #[derive(Debug)]
 pub struct Machine {
-    lookups: Arc<Semaphore>,
+    lookup_permits: Arc<Semaphore>,
 }
 
 impl Default for Machine {
     fn default() -> Self {
         Self {
-            lookups: Arc::new(Semaphore::new(limits::LOOKUPS)),
+            lookup_permits: Arc::new(Semaphore::new(limits::MAX_LOOKUPS)),
         }
     }
 }
 
 impl Outside for Machine {
     fn resolve(&self, name: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
-        let (name, lookups) = (name.to_owned(), self.lookups.clone());
+        let (name, lookup_permits) = (name.to_owned(), self.lookup_permits.clone());
         Box::pin(async move {
-            let permit = lookups.acquire_owned().await.map_err(io::Error::other)?;
+            let permit = lookup_permits
+                .acquire_owned()
+                .await
+                .map_err(io::Error::other)?;
             // The thread goes on when nobody waits for it any more, and so does its permit.
             let lookup = tokio::task::spawn_blocking(move || {
                 let found = (name.as_str(), 0).to_socket_addrs();
@@ -63,7 +66,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_machine_knows_itself() {
+    async fn system_connector_resolves_and_connects_to_localhost() {
         let machine = Machine::default();
         let addresses = machine.resolve("localhost").await.unwrap();
         assert!(!addresses.is_empty() && addresses.iter().all(IpAddr::is_loopback));

@@ -25,150 +25,175 @@ use tokio::{
 };
 
 use crate::{
-    host_policy::{HostPolicy, Reason, Verdict},
+    host_policy::{DenyReason, HostPolicy, HostVerdict},
     limits::{self, Limits},
     outside::Outside,
-    target_host::Host,
+    target_host::TargetHost,
 };
 
 /// Where all connections of one process pass.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct PolicyGate {
     pub(crate) policy: HostPolicy,
     pub(crate) mode: ProxyMode,
     pub(crate) process_id: ProcessId,
     pub(crate) watcher: Option<Arc<dyn NetworkWatcher>>,
     pub(crate) decision_timeout: Option<Duration>,
-    pub(crate) outside: Arc<dyn Outside>,
+    pub(crate) connector: Arc<dyn Outside>,
     pub(crate) limits: Limits,
     /// Questions that may be asked before one is answered.
-    pub(crate) questions: Semaphore,
+    pub(crate) pending_decisions: Semaphore,
 }
 
-impl Gate {
-    /// Decides about `wish` and, if it is granted, connects. Cancelling leaves nothing behind.
-    pub(crate) async fn connect(&self, wish: &Wish) -> Result<TcpStream, Refusal> {
-        let addresses = self.admit(wish).await?;
-        let mut failure = Refusal::Unreachable(io::ErrorKind::HostUnreachable);
+impl PolicyGate {
+    /// Decides about `request` and, if it is granted, connects. Cancelling leaves nothing behind.
+    pub(crate) async fn connect(
+        &self,
+        request: &ConnectRequest,
+    ) -> Result<TcpStream, ConnectError> {
+        let addresses = self.authorize(request).await?;
+        let mut failure = ConnectError::Unreachable(io::ErrorKind::HostUnreachable);
         for address in addresses {
-            let connecting = self.outside.connect(SocketAddr::new(address, wish.port));
-            match timeout(self.limits.connect, connecting).await {
+            let connecting = self
+                .connector
+                .connect(SocketAddr::new(address, request.port));
+            match timeout(self.limits.connect_timeout, connecting).await {
                 Ok(Ok(stream)) => {
                     // Only a matter of speed: the tunnel works without.
                     drop(stream.set_nodelay(true));
                     return Ok(stream);
                 }
-                Ok(Err(error)) => failure = Refusal::Unreachable(error.kind()),
-                Err(Elapsed { .. }) => failure = Refusal::Unreachable(io::ErrorKind::TimedOut),
+                Ok(Err(error)) => failure = ConnectError::Unreachable(error.kind()),
+                Err(Elapsed { .. }) => failure = ConnectError::Unreachable(io::ErrorKind::TimedOut),
             }
         }
         Err(failure)
     }
 
-    /// Decides about `wish`; returns the addresses that it may be reached at.
-    pub(crate) async fn admit(&self, wish: &Wish) -> Result<Vec<IpAddr>, Refusal> {
-        let ruling = self.rule(wish).await;
-        if ruling.outcome != Outcome::Allow {
-            return Err(self.refuse(wish, ruling));
+    /// Decides about `request`; returns the addresses that it may be reached at.
+    pub(crate) async fn authorize(
+        &self,
+        request: &ConnectRequest,
+    ) -> Result<Vec<IpAddr>, ConnectError> {
+        let decision = self.decide(request).await;
+        if decision.kind != DecisionKind::Allow {
+            return Err(self.deny(request, decision));
         }
-        let found = match self.resolve(&wish.host).await {
-            Ok(found) => found,
+        let resolved = match self.resolve(&request.host).await {
+            Ok(resolved) => resolved,
             Err(error) => {
-                self.record(wish, ruling);
+                self.record(request, decision);
                 return Err(error);
             }
         };
         let mut addresses = Vec::new();
-        let mut objection = None;
-        for address in found {
-            match self.policy.permits(&wish.host, address) {
+        let mut denial = None;
+        for address in resolved {
+            match self.policy.check_address(&request.host, address) {
                 Ok(()) => addresses.push(address.to_canonical()),
-                Err(reason) => objection = Some(reason),
+                Err(reason) => denial = Some(reason),
             }
         }
-        match objection {
-            Some(reason) if addresses.is_empty() => {
-                Err(self.refuse(wish, Ruling::baseline(Outcome::Deny, reason.as_str())))
-            }
+        match denial {
+            Some(reason) if addresses.is_empty() => Err(self.deny(
+                request,
+                GateDecision::by_policy(DecisionKind::Deny, reason.as_str()),
+            )),
             Some(_) | None => {
-                self.record(wish, ruling);
+                self.record(request, decision);
                 addresses.truncate(limits::MAX_ADDRESSES);
                 Ok(addresses)
             }
         }
     }
 
-    /// Refuses `wish` because the mode of the proxy does not take such requests.
-    pub(crate) fn refuse_by_mode(&self, wish: &Wish) -> Refusal {
-        let mut ruling = Ruling::baseline(Outcome::Deny, Reason::MethodNotAllowed.as_str());
-        ruling.source = Source::ModeGuard;
-        self.refuse(wish, ruling)
+    /// Refuses `request` because the mode of the proxy does not take such requests.
+    pub(crate) fn deny_by_mode(&self, request: &ConnectRequest) -> ConnectError {
+        let mut decision =
+            GateDecision::by_policy(DecisionKind::Deny, DenyReason::MethodNotAllowed.as_str());
+        decision.source = DecisionSource::ModeGuard;
+        self.deny(request, decision)
     }
 
-    async fn rule(&self, wish: &Wish) -> Ruling {
-        let verdict = self.policy.judge(&wish.host);
+    async fn decide(&self, request: &ConnectRequest) -> GateDecision {
+        let verdict = self.policy.evaluate(&request.host);
         let overrides = match verdict {
-            Verdict::Deny(reason) => return Ruling::baseline(Outcome::Deny, reason.as_str()),
-            Verdict::Allow => return Ruling::baseline(Outcome::Allow, ALLOWED),
-            Verdict::Review => false,
-            Verdict::Undecided => true,
+            HostVerdict::Deny(reason) => {
+                return GateDecision::by_policy(DecisionKind::Deny, reason.as_str());
+            }
+            HostVerdict::Allow => {
+                return GateDecision::by_policy(DecisionKind::Allow, ALLOWED_REASON);
+            }
+            HostVerdict::Review => false,
+            HostVerdict::Undecided => true,
         };
         match (&self.watcher, self.decision_timeout) {
-            (Some(watcher), Some(timeout)) => self.ask(&**watcher, timeout, wish, overrides).await,
-            _ if overrides => Ruling::baseline(Outcome::Deny, Reason::NotAllowed.as_str()),
-            _ => Ruling::baseline(Outcome::Allow, ALLOWED),
+            (Some(watcher), Some(timeout)) => {
+                self.ask_watcher(&**watcher, timeout, request, overrides)
+                    .await
+            }
+            _ if overrides => {
+                GateDecision::by_policy(DecisionKind::Deny, DenyReason::NotAllowed.as_str())
+            }
+            _ => GateDecision::by_policy(DecisionKind::Allow, ALLOWED_REASON),
         }
     }
 
-    async fn ask(
+    async fn ask_watcher(
         &self,
         watcher: &dyn NetworkWatcher,
         limit: Duration,
-        wish: &Wish,
+        request: &ConnectRequest,
         overrides: bool,
-    ) -> Ruling {
-        let silence = Ruling::decided(Outcome::Deny, Reason::NotAllowed.as_str());
-        let Ok(_question) = self.questions.try_acquire() else {
-            return silence;
+    ) -> GateDecision {
+        let unanswered =
+            GateDecision::by_watcher(DecisionKind::Deny, DenyReason::NotAllowed.as_str());
+        let Ok(_permit) = self.pending_decisions.try_acquire() else {
+            return unanswered;
         };
-        let question = watcher.decide(Destination {
-            protocol: wish.protocol,
-            host: wish.host.as_str().to_owned(),
-            port: wish.port,
+        let query = watcher.decide(Destination {
+            protocol: request.protocol,
+            host: request.host.as_str().to_owned(),
+            port: request.port,
         });
         let limit = limit.saturating_add(self.limits.decision_grace);
-        match timeout(limit, question).await {
-            Ok(Decision::Allow) => Ruling {
+        match timeout(limit, query).await {
+            Ok(Decision::Allow) => GateDecision {
                 overrides,
-                ..Ruling::decided(Outcome::Allow, ALLOWED)
+                ..GateDecision::by_watcher(DecisionKind::Allow, ALLOWED_REASON)
             },
-            Ok(Decision::Deny { reason }) if is_reason(&reason) => {
-                Ruling::decided(Outcome::Deny, &reason)
+            Ok(Decision::Deny { reason }) if is_valid_reason(&reason) => {
+                GateDecision::by_watcher(DecisionKind::Deny, &reason)
             }
-            Ok(Decision::Ask { reason }) if is_reason(&reason) => {
-                Ruling::decided(Outcome::Ask, &reason)
+            Ok(Decision::Ask { reason }) if is_valid_reason(&reason) => {
+                GateDecision::by_watcher(DecisionKind::Ask, &reason)
             }
-            Ok(Decision::Deny { .. } | Decision::Ask { .. }) | Err(Elapsed { .. }) => silence,
+            Ok(Decision::Deny { .. } | Decision::Ask { .. }) | Err(Elapsed { .. }) => unanswered,
         }
     }
 
-    async fn resolve(&self, host: &Host) -> Result<Vec<IpAddr>, Refusal> {
+    async fn resolve(&self, host: &TargetHost) -> Result<Vec<IpAddr>, ConnectError> {
         if let Some(address) = host.address() {
             return Ok(vec![address]);
         }
-        match timeout(self.limits.connect, self.outside.resolve(host.as_str())).await {
+        match timeout(
+            self.limits.connect_timeout,
+            self.connector.resolve(host.as_str()),
+        )
+        .await
+        {
             Ok(Ok(addresses)) if !addresses.is_empty() => Ok(addresses),
-            Ok(Ok(_) | Err(_)) | Err(Elapsed { .. }) => Err(Refusal::Unknown),
+            Ok(Ok(_) | Err(_)) | Err(Elapsed { .. }) => Err(ConnectError::UnknownHost),
         }
     }
 
-    fn refuse(&self, wish: &Wish, ruling: Ruling) -> Refusal {
-        let reason = ruling.reason.clone();
-        self.record(wish, ruling);
-        Refusal::Blocked(reason)
+    fn deny(&self, request: &ConnectRequest, decision: GateDecision) -> ConnectError {
+        let reason = decision.reason.clone();
+        self.record(request, decision);
+        ConnectError::Blocked(reason)
     }
 
-    fn record(&self, wish: &Wish, ruling: Ruling) {
+    fn record(&self, request: &ConnectRequest, decision: GateDecision) {
         let Some(watcher) = &self.watcher else {
             return;
         };
@@ -176,24 +201,24 @@ impl Gate {
             process_id: self.process_id.clone(),
             timestamp: rfc3339(SystemTime::now()),
             scope: "domain".to_owned(),
-            decision: ruling.outcome.as_str().to_owned(),
-            source: ruling.source.as_str().to_owned(),
-            reason: ruling.reason,
-            protocol: protocol_name(wish.protocol).to_owned(),
-            host: wish.host.as_str().to_owned(),
-            port: wish.port,
-            method: wish.method.clone(),
-            client: Some(wish.client.to_string()),
-            policy_override: ruling.overrides,
+            decision: decision.kind.as_str().to_owned(),
+            source: decision.source.as_str().to_owned(),
+            reason: decision.reason,
+            protocol: protocol_name(request.protocol).to_owned(),
+            host: request.host.as_str().to_owned(),
+            port: request.port,
+            method: request.method.clone(),
+            client: Some(request.client.to_string()),
+            policy_override: decision.overrides,
         });
     }
 }
 
 /// What a process wants to reach, and how.
 #[derive(Clone, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct ConnectRequest {
     pub(crate) protocol: NetworkProtocol,
-    pub(crate) host: Host,
+    pub(crate) host: TargetHost,
     pub(crate) port: u16,
     pub(crate) method: Option<String>,
     pub(crate) client: SocketAddr,
@@ -201,49 +226,49 @@ pub(crate) struct Wish {
 
 /// Why a wish was not granted.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Refusal {
+pub(crate) enum ConnectError {
     /// It was decided so, for this reason.
     Blocked(String),
     /// The name has no address.
-    Unknown,
+    UnknownHost,
     /// None of the addresses could be connected to. The last one failed so.
     Unreachable(io::ErrorKind),
 }
 
 #[derive(Debug)]
-struct Ruling {
-    outcome: Outcome,
-    source: Source,
+struct GateDecision {
+    kind: DecisionKind,
+    source: DecisionSource,
     reason: String,
     overrides: bool,
 }
 
-impl Ruling {
-    fn baseline(outcome: Outcome, reason: &str) -> Self {
+impl GateDecision {
+    fn by_policy(kind: DecisionKind, reason: &str) -> Self {
         Self {
-            outcome,
-            source: Source::Baseline,
+            kind,
+            source: DecisionSource::Baseline,
             reason: reason.to_owned(),
             overrides: false,
         }
     }
 
-    fn decided(outcome: Outcome, reason: &str) -> Self {
+    fn by_watcher(kind: DecisionKind, reason: &str) -> Self {
         Self {
-            source: Source::Decider,
-            ..Self::baseline(outcome, reason)
+            source: DecisionSource::Decider,
+            ..Self::by_policy(kind, reason)
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Outcome {
+enum DecisionKind {
     Allow,
     Deny,
     Ask,
 }
 
-impl Outcome {
+impl DecisionKind {
     fn as_str(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -254,13 +279,13 @@ impl Outcome {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Source {
+enum DecisionSource {
     Baseline,
     Decider,
     ModeGuard,
 }
 
-impl Source {
+impl DecisionSource {
     fn as_str(self) -> &'static str {
         match self {
             Self::Baseline => "baseline_policy",
@@ -280,20 +305,20 @@ fn protocol_name(protocol: NetworkProtocol) -> &'static str {
     }
 }
 
-fn is_reason(text: &str) -> bool {
-    text.len() <= limits::MAX_REASON && !text.chars().any(char::is_control)
+fn is_valid_reason(text: &str) -> bool {
+    text.len() <= limits::MAX_REASON_BYTES && !text.chars().any(char::is_control)
 }
 
-const ALLOWED: &str = "allowed";
+const ALLOWED_REASON: &str = "allowed";
 
 /// Writes `time` as `2026-01-31T23:59:59.999Z`.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
-    let written = OffsetDateTime::from(time).format(RECORD);
+    let written = OffsetDateTime::from(time).format(RECORD_TIME_FORMAT);
     // Every part that the format names is there.
     written.unwrap_or_default()
 }
 
-const RECORD: &[BorrowedFormatItem<'_>] =
+const RECORD_TIME_FORMAT: &[BorrowedFormatItem<'_>] =
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
 
 #[cfg(test)]
@@ -303,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_moments_are_written_right() {
+    fn known_times_are_formatted() {
         for (millis, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_868_799_999, "2000-02-29T23:59:59.999Z"),

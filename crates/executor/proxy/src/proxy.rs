@@ -27,9 +27,9 @@ use crate::{
     http,
     limits::{self, Limits},
     outside::Outside,
-    policy_gate::Gate,
+    policy_gate::PolicyGate,
     settings::Checked,
-    socks::{self, Datagrams},
+    socks::{self, DatagramRelay},
     tunnel,
 };
 
@@ -66,27 +66,28 @@ impl Proxy {
             outside,
             limits,
         } = setup;
-        let gate = Arc::new(Gate {
+        let gate = Arc::new(PolicyGate {
             policy: settings.policy,
             mode: settings.mode,
             process_id,
             watcher,
             decision_timeout: settings.decision_timeout,
-            outside,
+            connector: outside,
             limits,
-            questions: Semaphore::new(limits.decisions),
+            pending_decisions: Semaphore::new(limits.max_pending_decisions),
         });
-        let slots = Slots::new(limits.connections);
+        let slots = ConnectionSlots::new(limits.max_connections);
         let mut tasks = JoinSet::new();
-        let http = adopt(listeners.http)?;
-        let http_gate = gate.clone();
-        let serve =
-            move |stream, peer, admission| serve_http(http_gate.clone(), stream, peer, admission);
+        let http = into_tokio(listeners.http)?;
+        let gate_for_http = gate.clone();
+        let serve = move |stream, peer, admission| {
+            serve_http(gate_for_http.clone(), stream, peer, admission)
+        };
         tasks.spawn(accept(http, slots.clone(), serve));
         if let Some(socks) = listeners.socks.filter(|_| settings.socks) {
-            let socks = adopt(socks)?;
+            let socks = into_tokio(socks)?;
             let datagrams = listeners.datagrams.filter(|_| settings.datagrams);
-            let datagrams = datagrams.map(Datagrams::adopt).transpose()?.map(Arc::new);
+            let datagrams = datagrams.map(DatagramRelay::new).transpose()?.map(Arc::new);
             if let Some(datagrams) = datagrams.clone() {
                 let gate = gate.clone();
                 tasks.spawn(async move { datagrams.run(gate).await });
@@ -100,25 +101,30 @@ impl Proxy {
     }
 }
 
-async fn serve_http(gate: Arc<Gate>, stream: TcpStream, peer: SocketAddr, admission: Admission) {
+async fn serve_http(
+    gate: Arc<PolicyGate>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    admission: ConnectionAdmission,
+) {
     match admission {
-        Admission::Served(_slot) => http::serve(&gate, stream, peer).await,
-        Admission::TurnedAway(_slot) => http::turn_away(stream, &gate.limits).await,
+        ConnectionAdmission::Accepted(_permit) => http::serve(&gate, stream, peer).await,
+        ConnectionAdmission::Rejected(_permit) => http::reject(stream, &gate.limits).await,
     }
 }
 
 async fn serve_socks(
-    gate: Arc<Gate>,
-    datagrams: Option<Arc<Datagrams>>,
+    gate: Arc<PolicyGate>,
+    datagrams: Option<Arc<DatagramRelay>>,
     stream: TcpStream,
     peer: SocketAddr,
-    admission: Admission,
+    admission: ConnectionAdmission,
 ) {
     match admission {
-        Admission::Served(_slot) => {
+        ConnectionAdmission::Accepted(_permit) => {
             socks::serve(&gate, datagrams.as_deref(), stream, peer).await;
         }
-        Admission::TurnedAway(_slot) => socks::turn_away(stream, &gate.limits).await,
+        ConnectionAdmission::Rejected(_permit) => socks::reject(stream, &gate.limits).await,
     }
 }
 
@@ -160,55 +166,55 @@ impl Listeners {
 
 /// How many connections there may be, over all sockets that share it.
 #[derive(Clone, Debug)]
-struct Slots {
+struct ConnectionSlots {
     open: Arc<Semaphore>,
-    turned_away: Arc<Semaphore>,
+    rejecting: Arc<Semaphore>,
 }
 
-impl Slots {
-    fn new(connections: usize) -> Self {
+impl ConnectionSlots {
+    fn new(max_connections: usize) -> Self {
         Self {
-            open: Arc::new(Semaphore::new(connections)),
-            turned_away: Arc::new(Semaphore::new(limits::TURNED_AWAY)),
+            open: Arc::new(Semaphore::new(max_connections)),
+            rejecting: Arc::new(Semaphore::new(limits::MAX_REJECTING)),
         }
     }
 
-    fn take(&self) -> Option<Admission> {
+    fn acquire(&self) -> Option<ConnectionAdmission> {
         if let Ok(permit) = self.open.clone().try_acquire_owned() {
-            return Some(Admission::Served(permit));
+            return Some(ConnectionAdmission::Accepted(permit));
         }
-        let permit = self.turned_away.clone().try_acquire_owned().ok()?;
-        Some(Admission::TurnedAway(permit))
+        let permit = self.rejecting.clone().try_acquire_owned().ok()?;
+        Some(ConnectionAdmission::Rejected(permit))
     }
 }
 
 /// What becomes of a connection. The permit lives as long as it.
 #[derive(Debug)]
-enum Admission {
+enum ConnectionAdmission {
     /// It is served.
-    Served(OwnedSemaphorePermit),
+    Accepted(OwnedSemaphorePermit),
     /// It is told that there are too many.
-    TurnedAway(OwnedSemaphorePermit),
+    Rejected(OwnedSemaphorePermit),
 }
 
 /// Serves connections until dropped, which cuts them all.
-async fn accept<F, S>(listener: tokio::net::TcpListener, slots: Slots, serve: S)
+async fn accept<F, S>(listener: tokio::net::TcpListener, slots: ConnectionSlots, serve: S)
 where
-    S: Fn(TcpStream, SocketAddr, Admission) -> F,
+    S: Fn(TcpStream, SocketAddr, ConnectionAdmission) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => if let Some(admission) = slots.take() {
+                Ok((stream, peer)) => if let Some(admission) = slots.acquire() {
                     // Only a matter of speed: the connection works without.
                     drop(stream.set_nodelay(true));
                     connections.spawn(serve(stream, peer, admission));
                 },
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a connection");
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 }
             },
             Some(_) = connections.join_next() => {}
@@ -217,13 +223,13 @@ where
 }
 
 /// Makes a listening socket of the standard library one of the runtime's.
-fn adopt(listener: TcpListener) -> io::Result<tokio::net::TcpListener> {
+fn into_tokio(listener: TcpListener) -> io::Result<tokio::net::TcpListener> {
     listener.set_nonblocking(true)?;
     tokio::net::TcpListener::from_std(listener)
 }
 
 /// After a failure to accept. Mostly there are no descriptors left, and some may soon be.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Serves until dropped, which cuts every connection.
 #[derive(Debug)]
@@ -236,27 +242,33 @@ impl Bridge {
     /// Carries what each socket accepts to the port beside it, on 127.0.0.1 of this namespace. Runs
     /// on the current runtime.
     pub fn start(ports: Vec<(TcpListener, u16)>, limits: Limits) -> io::Result<Self> {
-        let slots = Slots::new(limits.connections);
+        let slots = ConnectionSlots::new(limits.max_connections);
         let mut tasks = JoinSet::new();
         for (listener, port) in ports {
-            let listener = adopt(listener)?;
-            let serve = move |stream, _, admission| carry(stream, port, admission, limits);
+            let listener = into_tokio(listener)?;
+            let serve =
+                move |stream, _, admission| bridge_connection(stream, port, admission, limits);
             tasks.spawn(accept(listener, slots.clone(), serve));
         }
         Ok(Self { _tasks: tasks })
     }
 }
 
-async fn carry(near: TcpStream, port: u16, admission: Admission, limits: Limits) {
-    let Admission::Served(_slot) = admission else {
+async fn bridge_connection(
+    client: TcpStream,
+    port: u16,
+    admission: ConnectionAdmission,
+    limits: Limits,
+) {
+    let ConnectionAdmission::Accepted(_permit) = admission else {
         return;
     };
     let connecting = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
-    match timeout(limits.connect, connecting).await {
-        Ok(Ok(far)) => {
+    match timeout(limits.connect_timeout, connecting).await {
+        Ok(Ok(upstream)) => {
             // Only a matter of speed: the tunnel works without.
-            drop(far.set_nodelay(true));
-            tunnel::join(near.into(), far.into(), limits.idle).await;
+            drop(upstream.set_nodelay(true));
+            tunnel::copy_both(client.into(), upstream.into(), limits.idle_timeout).await;
         }
         Ok(Err(error)) => tracing::debug!(%error, port, "cannot reach the proxy of the client"),
         Err(_) => tracing::debug!(port, "the proxy of the client does not accept"),

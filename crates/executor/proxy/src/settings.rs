@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use exec_wire::network::{NetworkProxy, ProxyMode};
 
-use crate::host_policy::{HostPolicy, PolicyError};
+use crate::host_policy::{HostPolicy, HostPolicyError};
 
 /// Checks `networkProxy` of a request. `allowUpstreamProxy` is taken and has no effect: the proxy
 /// always goes out by itself, since an address cannot be pinned through somebody else's proxy.
@@ -15,7 +15,7 @@ pub fn check(network: &NetworkProxy) -> Result<Checked, SettingsError> {
         return Err(SettingsError::Disabled);
     }
     if network.policy_decision_timeout_ms == Some(0) {
-        return Err(SettingsError::NoTime);
+        return Err(SettingsError::ZeroTimeout);
     }
     if let Some(member) = proxy.masking_member() {
         return Err(SettingsError::Credentials(member));
@@ -75,7 +75,7 @@ pub enum SettingsError {
     Disabled,
     /// Nobody decides in no time.
     #[error("`networkProxy.policyDecisionTimeoutMs` is zero")]
-    NoTime,
+    ZeroTimeout,
     /// The server does not mask credentials.
     #[error(
         "`networkProxy.proxy.{0}` asks for masked credentials, which this server does not support"
@@ -83,7 +83,7 @@ pub enum SettingsError {
     Credentials(&'static str),
     /// A pattern is none.
     #[error(transparent)]
-    Policy(#[from] PolicyError),
+    Policy(#[from] HostPolicyError),
 }
 
 #[cfg(test)]
@@ -120,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn good_settings_are_taken() {
+    fn valid_settings_are_accepted() {
         let checked = check(&settings()).unwrap();
         assert!(checked.speaks_socks() && checked.relays_datagrams() && checked.asks());
         assert!(!checked.allows_local_binding());
     }
 
     #[test]
-    fn bad_settings_are_refused_and_the_member_named() {
+    fn invalid_settings_are_refused_and_the_member_named() {
         let cases: [(Spoil, &str); 5] = [
             (|s| s.proxy.enabled = false, "proxy.enabled"),
             (

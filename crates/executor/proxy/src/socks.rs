@@ -5,7 +5,7 @@
 mod datagram_relay;
 pub(crate) mod message;
 
-pub(crate) use self::datagram_relay::Datagrams;
+pub(crate) use self::datagram_relay::DatagramRelay;
 
 use std::{
     io,
@@ -20,29 +20,30 @@ use tokio::{
 };
 
 use self::message::{
-    Code, Command, MessageError, NO_AUTHENTICATION, NO_METHOD, Parsed, Request, VERSION,
+    NO_ACCEPTABLE_METHOD, NO_AUTHENTICATION, ParseResult, ReplyCode, SocksCommand,
+    SocksMessageError, SocksRequest, VERSION,
 };
 use crate::{
     limits::Limits,
-    policy_gate::{Gate, Wish},
-    tunnel::{self, End},
+    policy_gate::{ConnectRequest, PolicyGate},
+    tunnel::{self, TunnelEnd},
 };
 
 /// Serves the one request of a connection.
 pub(crate) async fn serve(
-    gate: &Gate,
-    datagrams: Option<&Datagrams>,
+    gate: &PolicyGate,
+    datagrams: Option<&DatagramRelay>,
     mut stream: TcpStream,
     peer: SocketAddr,
 ) {
     let limits = &gate.limits;
-    let handshake = timeout(limits.handshake, handshake(&mut stream)).await;
-    let (request, early) = match handshake {
+    let handshake = timeout(limits.handshake_timeout, handshake(&mut stream)).await;
+    let (request, buffered) = match handshake {
         Ok(Ok(read)) => read,
-        Ok(Err(error)) => return end(stream, error.code(), limits).await,
+        Ok(Err(error)) => return reply_and_close(stream, error.code(), limits).await,
         Err(_) => return,
     };
-    let wish = Wish {
+    let connect_request = ConnectRequest {
         protocol: NetworkProtocol::Socks5Tcp,
         host: request.host,
         port: request.port,
@@ -50,106 +51,114 @@ pub(crate) async fn serve(
         client: peer,
     };
     match request.command {
-        Command::Connect if wish.port == 0 => end(stream, Some(Code::Failed), limits).await,
-        Command::Connect => {
-            let client = End { stream, early };
-            connect(gate, &wish, client).await;
+        SocksCommand::Connect if connect_request.port == 0 => {
+            reply_and_close(stream, Some(ReplyCode::Failed), limits).await
         }
-        Command::Associate => match datagrams {
+        SocksCommand::Connect => {
+            let client = TunnelEnd { stream, buffered };
+            connect(gate, &connect_request, client).await;
+        }
+        SocksCommand::Associate => match datagrams {
             Some(datagrams) if gate.mode == ProxyMode::Full => {
                 associate(datagrams, stream, limits).await;
             }
-            Some(_) | None => end(stream, Some(Code::UnknownCommand), limits).await,
+            Some(_) | None => {
+                reply_and_close(stream, Some(ReplyCode::UnknownCommand), limits).await
+            }
         },
-        Command::Unknown => end(stream, Some(Code::UnknownCommand), limits).await,
+        SocksCommand::Unknown => {
+            reply_and_close(stream, Some(ReplyCode::UnknownCommand), limits).await
+        }
     }
 }
 
 /// Tells a client that there are too many.
-pub(crate) async fn turn_away(mut stream: TcpStream, limits: &Limits) {
-    if let Ok(Ok(_)) = timeout(limits.farewell, handshake(&mut stream)).await {
-        end(stream, Some(Code::Failed), limits).await;
+pub(crate) async fn reject(mut stream: TcpStream, limits: &Limits) {
+    if let Ok(Ok(_)) = timeout(limits.close_timeout, handshake(&mut stream)).await {
+        reply_and_close(stream, Some(ReplyCode::Failed), limits).await;
     }
 }
 
-async fn connect(gate: &Gate, wish: &Wish, mut client: End) {
+async fn connect(gate: &PolicyGate, request: &ConnectRequest, mut client: TunnelEnd) {
     let server = match gate.mode {
-        ProxyMode::Limited => Err(gate.refuse_by_mode(wish)),
-        ProxyMode::Full => gate.connect(wish).await,
+        ProxyMode::Limited => Err(gate.deny_by_mode(request)),
+        ProxyMode::Full => gate.connect(request).await,
     };
     match server {
         Ok(server) => {
-            let reply = message::reply(Code::Succeeded, NOWHERE);
+            let reply = message::encode_reply(ReplyCode::Succeeded, UNSPECIFIED_ADDRESS);
             if client.stream.write_all(&reply).await.is_ok() {
-                tunnel::join(client, server.into(), gate.limits.idle).await;
+                tunnel::copy_both(client, server.into(), gate.limits.idle_timeout).await;
             }
         }
-        Err(refusal) => end(client.stream, Some((&refusal).into()), &gate.limits).await,
+        Err(error) => reply_and_close(client.stream, Some((&error).into()), &gate.limits).await,
     }
 }
 
 /// Lets the client send datagrams until it closes the connection.
-async fn associate(datagrams: &Datagrams, mut stream: TcpStream, limits: &Limits) {
+async fn associate(datagrams: &DatagramRelay, mut stream: TcpStream, limits: &Limits) {
     let Ok(local) = stream.local_addr() else {
         return;
     };
     let _association = datagrams.associate();
-    let reply = message::reply(Code::Succeeded, datagrams.address(local.ip()));
+    let reply = message::encode_reply(ReplyCode::Succeeded, datagrams.address(local.ip()));
     if stream.write_all(&reply).await.is_err() {
         return;
     }
-    let mut waste = [0; 64];
+    let mut discarded = [0; 64];
     // Nothing is to be said here. Each word counts as a sign of life.
-    while let Ok(Ok(1..)) = timeout(limits.idle, stream.read(&mut waste)).await {}
+    while let Ok(Ok(1..)) = timeout(limits.idle_timeout, stream.read(&mut discarded)).await {}
 }
 
-async fn handshake(stream: &mut TcpStream) -> Result<(Request, Vec<u8>), HandshakeError> {
+async fn handshake(stream: &mut TcpStream) -> Result<(SocksRequest, Vec<u8>), SocksHandshakeError> {
     let mut buffer = Vec::new();
-    let greeting = read(stream, &mut buffer, message::greeting).await?;
+    let greeting = read_message(stream, &mut buffer, message::parse_greeting).await?;
     if !greeting {
-        stream.write_all(&[VERSION, NO_METHOD]).await?;
-        return Err(HandshakeError::Method);
+        stream.write_all(&[VERSION, NO_ACCEPTABLE_METHOD]).await?;
+        return Err(SocksHandshakeError::Method);
     }
     stream.write_all(&[VERSION, NO_AUTHENTICATION]).await?;
-    let request = read(stream, &mut buffer, message::request).await?;
+    let request = read_message(stream, &mut buffer, message::parse_request).await?;
     Ok((request, buffer))
 }
 
 /// Reads one message; leaves in `buffer` what came after it.
-async fn read<T>(
+async fn read_message<T>(
     stream: &mut TcpStream,
     buffer: &mut Vec<u8>,
-    parse: impl Fn(&[u8]) -> Parsed<T>,
-) -> Result<T, HandshakeError> {
+    parse: impl Fn(&[u8]) -> ParseResult<T>,
+) -> Result<T, SocksHandshakeError> {
     loop {
         if let Some((message, length)) = parse(buffer)? {
             buffer.drain(..length);
             return Ok(message);
         }
         // A message is shorter than this piece, so that the buffer stays small.
-        let mut piece = [0; 512];
-        match stream.read(&mut piece).await? {
-            0 => return Err(HandshakeError::Closed),
-            count => buffer.extend_from_slice(&piece[..count]),
+        let mut chunk = [0; 512];
+        match stream.read(&mut chunk).await? {
+            0 => return Err(SocksHandshakeError::Closed),
+            count => buffer.extend_from_slice(&chunk[..count]),
         }
     }
 }
 
 /// Says why not, if there is something to say, and closes the connection.
-async fn end(mut stream: TcpStream, code: Option<Code>, limits: &Limits) {
-    let last_words = async {
+async fn reply_and_close(mut stream: TcpStream, code: Option<ReplyCode>, limits: &Limits) {
+    let close = async {
         if let Some(code) = code {
-            stream.write_all(&message::reply(code, NOWHERE)).await?;
+            stream
+                .write_all(&message::encode_reply(code, UNSPECIFIED_ADDRESS))
+                .await?;
         }
-        tunnel::part(&mut stream).await
+        tunnel::close_gracefully(&mut stream).await
     };
     // The client is gone, or does not read. Either way there is nobody to tell.
-    drop(timeout(limits.farewell, last_words).await);
+    drop(timeout(limits.close_timeout, close).await);
 }
 
 /// Why a client did not get to say what it wants.
 #[derive(Debug, thiserror::Error)]
-enum HandshakeError {
+enum SocksHandshakeError {
     /// Peer: it closed the connection.
     #[error("the connection was closed")]
     Closed,
@@ -158,19 +167,21 @@ enum HandshakeError {
     Method,
     /// Peer: it does not speak SOCKS5.
     #[error(transparent)]
-    Message(#[from] MessageError),
+    Message(#[from] SocksMessageError),
     /// Peer: the connection failed.
     #[error("the connection failed")]
     Stream(#[from] io::Error),
 }
 
-impl HandshakeError {
+impl SocksHandshakeError {
     /// Returns what there is to say to the client.
-    fn code(&self) -> Option<Code> {
+    fn code(&self) -> Option<ReplyCode> {
         match self {
-            Self::Message(MessageError::AddressKind) => Some(Code::UnknownAddress),
-            Self::Message(MessageError::Host | MessageError::Malformed) => Some(Code::Failed),
-            Self::Message(MessageError::Version)
+            Self::Message(SocksMessageError::AddressKind) => Some(ReplyCode::UnknownAddress),
+            Self::Message(SocksMessageError::Host | SocksMessageError::Malformed) => {
+                Some(ReplyCode::Failed)
+            }
+            Self::Message(SocksMessageError::Version)
             | Self::Closed
             | Self::Method
             | Self::Stream(_) => None,
@@ -179,4 +190,5 @@ impl HandshakeError {
 }
 
 /// Our end of a connection is nobody's business.
-const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+const UNSPECIFIED_ADDRESS: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

@@ -17,12 +17,12 @@ use std::{
 
 /// A host in its one form: lower case, no trailing dot, addresses as numbers.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub struct Host {
+pub struct TargetHost {
     text: String,
     address: Option<IpAddr>,
 }
 
-impl Host {
+impl TargetHost {
     /// Reads a name or an address. IPv6 may stand in brackets; a name is ASCII of at most 253
     /// bytes.
     pub fn parse(text: &str) -> Result<Self, HostError> {
@@ -35,14 +35,14 @@ impl Host {
             return Ok(Self::from(IpAddr::V6(address)));
         }
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-        if name.len() > MAX_NAME {
+        if name.len() > MAX_NAME_BYTES {
             return Err(HostError::TooLong);
         }
         if !name.split('.').all(is_label) {
             return Err(HostError::Malformed);
         }
         if looks_numeric(&name) {
-            let address = parse_numeric(&name).ok_or(HostError::NoAddress)?;
+            let address = parse_numeric(&name).ok_or(HostError::InvalidIpv4)?;
             return Ok(Self::from(IpAddr::V4(address)));
         }
         Ok(Self {
@@ -67,7 +67,7 @@ impl Host {
     }
 }
 
-impl From<IpAddr> for Host {
+impl From<IpAddr> for TargetHost {
     fn from(address: IpAddr) -> Self {
         let address = address.to_canonical();
         Self {
@@ -78,7 +78,7 @@ impl From<IpAddr> for Host {
 }
 
 /// Writes the host as it stands in a URL: IPv6 in brackets.
-impl fmt::Display for Host {
+impl fmt::Display for TargetHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.address {
             Some(IpAddr::V6(address)) => write!(f, "[{address}]"),
@@ -96,27 +96,27 @@ pub enum HostError {
     #[error("not a host name or address")]
     Malformed,
     /// Caller: DNS has no such names.
-    #[error("longer than {MAX_NAME} bytes")]
+    #[error("longer than {MAX_NAME_BYTES} bytes")]
     TooLong,
     /// Caller: it ends in a number, so it can only be an IPv4 address.
     #[error("not an IPv4 address, although it ends in a number")]
-    NoAddress,
+    InvalidIpv4,
 }
 
 fn is_label(label: &str) -> bool {
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-    (1..=63).contains(&label.len()) && label.bytes().all(known)
+    let is_label_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=63).contains(&label.len()) && label.bytes().all(is_label_byte)
 }
 
 /// The longest name DNS has, in text.
-const MAX_NAME: usize = 253;
+const MAX_NAME_BYTES: usize = 253;
 
 /// Says whether `address` is on this machine, in a private network, or in no network at all.
 /// IPv6 addresses that carry an IPv4 one are as local as what they carry.
 pub fn is_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_local_v4(address),
-        IpAddr::V6(address) => match carried(address) {
+        IpAddr::V6(address) => match embedded_ipv4(address) {
             Some(inner) => is_local_v4(inner),
             None => !is_public_v6(address),
         },
@@ -128,20 +128,20 @@ pub fn is_local(address: IpAddr) -> bool {
 /// include them.
 pub(crate) fn is_link_local(address: IpAddr) -> bool {
     match address {
-        IpAddr::V4(address) => address.is_link_local() || V4_METADATA.contains(&address),
-        IpAddr::V6(address) => match carried(address) {
+        IpAddr::V4(address) => address.is_link_local() || METADATA_IPV4.contains(&address),
+        IpAddr::V6(address) => match embedded_ipv4(address) {
             Some(inner) => is_link_local(IpAddr::V4(inner)),
             None => {
                 address.is_unicast_link_local()
-                    || V6_METADATA.contains(&address)
-                    || (!is_public_v6(address) && is_link_local(IpAddr::V4(low_bits(address))))
+                    || METADATA_IPV6.contains(&address)
+                    || (!is_public_v6(address) && is_link_local(IpAddr::V4(low_ipv4(address))))
             }
         },
     }
 }
 
 /// The last 32 bits, where IPv4-compatible, ISATAP and private NAT64 addresses carry an IPv4 one.
-fn low_bits(address: Ipv6Addr) -> Ipv4Addr {
+fn low_ipv4(address: Ipv6Addr) -> Ipv4Addr {
     let [.., a, b, c, d] = address.octets();
     Ipv4Addr::new(a, b, c, d)
 }
@@ -195,14 +195,14 @@ fn number(text: &str) -> Option<u32> {
 }
 
 fn is_local_v4(address: Ipv4Addr) -> bool {
-    V4_LOCAL.iter().any(|&(network, bits)| {
+    LOCAL_IPV4_NETWORKS.iter().any(|&(network, bits)| {
         let mask = u32::MAX << (32 - bits);
         u32::from(address) & mask == u32::from(network)
     })
 }
 
 /// Returns the IPv4 address to which packets for `address` are translated or tunnelled.
-pub(crate) fn carried(address: Ipv6Addr) -> Option<Ipv4Addr> {
+pub(crate) fn embedded_ipv4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let [a, b, c, d, e, f, g, h] = address.segments();
     let of = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
     match (a, b, c, d, e, f) {
@@ -224,7 +224,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 }
 
 /// Networks of IPv4 that are not the public internet.
-const V4_LOCAL: [(Ipv4Addr, u32); 15] = [
+const LOCAL_IPV4_NETWORKS: [(Ipv4Addr, u32); 15] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8), // this host: Linux connects it to loopback
     (Ipv4Addr::new(10, 0, 0, 0), 8), // private
     (Ipv4Addr::new(100, 64, 0, 0), 10), // shared by carriers
@@ -243,13 +243,13 @@ const V4_LOCAL: [(Ipv4Addr, u32); 15] = [
 ];
 
 /// Metadata services outside of the link-local network: Alibaba, Oracle and Azure.
-const V4_METADATA: [Ipv4Addr; 3] = [
+const METADATA_IPV4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200),
     Ipv4Addr::new(192, 0, 0, 192),
     Ipv4Addr::new(168, 63, 129, 16),
 ];
 /// Metadata services over IPv6: AWS (instances, pods) and Google.
-const V6_METADATA: [Ipv6Addr; 3] = [
+const METADATA_IPV6: [Ipv6Addr; 3] = [
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23),
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),

@@ -41,35 +41,35 @@ const PUBLIC: IpAddr = IpAddr::V4(Ipv4Addr::new(93, 184, 216, 34));
 
 /// A proxy with all around it.
 #[derive(Debug)]
-struct Stage {
+struct TestProxy {
     _proxy: Proxy,
     http: SocketAddr,
     socks: SocketAddr,
-    outside: Arc<MadeUp>,
+    connector: Arc<FakeConnector>,
     records: mpsc::UnboundedReceiver<PolicyDecision>,
 }
 
-impl Stage {
+impl TestProxy {
     /// Waits for the next record.
     async fn record(&mut self) -> PolicyDecision {
-        within(self.records.recv()).await.unwrap()
+        with_timeout(self.records.recv()).await.unwrap()
     }
 
     /// Says whether all records were seen.
-    fn is_quiet(&mut self) -> bool {
+    fn has_no_records(&mut self) -> bool {
         self.records.try_recv().is_err()
     }
 
     /// Connects to the HTTP side, and says `text`.
-    async fn say(&self, text: &str) -> TcpStream {
+    async fn send_http(&self, text: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.http).await.unwrap();
         stream.write_all(text.as_bytes()).await.unwrap();
         stream
     }
 
     /// Says `text` to the HTTP side, and returns all that it answers.
-    async fn ask(&self, text: &str) -> String {
-        let mut stream = self.say(text).await;
+    async fn request_http(&self, text: &str) -> String {
+        let mut stream = self.send_http(text).await;
         read_all(&mut stream).await
     }
 }
@@ -79,14 +79,14 @@ type Decider = fn(Destination) -> BoxFuture<'static, Decision>;
 
 /// A proxy to be.
 #[derive(Clone, Debug)]
-struct Script {
+struct TestProxyBuilder {
     settings: Value,
     limits: Limits,
     decider: Decider,
     names: HashMap<String, Vec<IpAddr>>,
 }
 
-impl Script {
+impl TestProxyBuilder {
     /// Allows `allowed.test` and everything below it, which have a public address.
     fn new() -> Self {
         let settings = json!({"proxy": {
@@ -107,27 +107,27 @@ impl Script {
             decider,
             names: HashMap::new(),
         }
-        .name("allowed.test", &[PUBLIC])
+        .with_host("allowed.test", &[PUBLIC])
     }
 
-    fn set(mut self, member: &str, value: Value) -> Self {
+    fn with_setting(mut self, member: &str, value: Value) -> Self {
         self.settings["proxy"][member] = value;
         self
     }
 
-    fn name(mut self, name: &str, addresses: &[IpAddr]) -> Self {
+    fn with_host(mut self, name: &str, addresses: &[IpAddr]) -> Self {
         self.names.insert(name.to_owned(), addresses.to_vec());
         self
     }
 
     /// Asks `decider` about hosts that nothing decides.
-    fn asking(mut self, decider: Decider) -> Self {
+    fn with_decider(mut self, decider: Decider) -> Self {
         self.settings["policyDecisionTimeoutMs"] = json!(5000);
         self.decider = decider;
         self
     }
 
-    fn start(self) -> Stage {
+    fn start(self) -> TestProxy {
         let settings: NetworkProxy = serde_json::from_value(self.settings).unwrap();
         let settings = settings::check(&settings).unwrap();
         let listeners = Listeners::on_loopback(&settings).unwrap();
@@ -135,7 +135,7 @@ impl Script {
         let http = at(listeners.http_port().unwrap());
         let socks = at(listeners.socks_port().unwrap().unwrap_or(0));
         let (sender, records) = mpsc::unbounded_channel();
-        let outside = Arc::new(MadeUp {
+        let outside = Arc::new(FakeConnector {
             names: self.names,
             lookups: Mutex::default(),
             connects: Mutex::default(),
@@ -143,18 +143,18 @@ impl Script {
         let setup = Setup {
             settings,
             process_id: ProcessId::new("p1").unwrap(),
-            watcher: Some(Arc::new(Watcher {
+            watcher: Some(Arc::new(RecordingWatcher {
                 decider: self.decider,
                 records: sender,
             })),
             outside: outside.clone(),
             limits: self.limits,
         };
-        Stage {
+        TestProxy {
             _proxy: Proxy::start(setup, listeners).unwrap(),
             http,
             socks,
-            outside,
+            connector: outside,
             records,
         }
     }
@@ -162,13 +162,13 @@ impl Script {
 
 /// An outside in which every address is that of this machine.
 #[derive(Debug)]
-struct MadeUp {
+struct FakeConnector {
     names: HashMap<String, Vec<IpAddr>>,
     lookups: Mutex<Vec<String>>,
     connects: Mutex<Vec<SocketAddr>>,
 }
 
-impl MadeUp {
+impl FakeConnector {
     fn lookups(&self) -> Vec<String> {
         self.lookups.lock().unwrap().clone()
     }
@@ -178,7 +178,7 @@ impl MadeUp {
     }
 }
 
-impl Outside for MadeUp {
+impl Outside for FakeConnector {
     fn resolve(&self, name: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
         self.lookups.lock().unwrap().push(name.to_owned());
         let found = self.names.get(name).cloned();
@@ -192,12 +192,12 @@ impl Outside for MadeUp {
 }
 
 #[derive(Debug)]
-struct Watcher {
+struct RecordingWatcher {
     decider: Decider,
     records: mpsc::UnboundedSender<PolicyDecision>,
 }
 
-impl NetworkWatcher for Watcher {
+impl NetworkWatcher for RecordingWatcher {
     fn decide(&self, destination: Destination) -> BoxFuture<'static, Decision> {
         (self.decider)(destination)
     }
@@ -210,12 +210,12 @@ impl NetworkWatcher for Watcher {
 
 /// A server on the loopback.
 #[derive(Debug)]
-struct Server {
+struct TestServer {
     listener: TcpListener,
     port: u16,
 }
 
-impl Server {
+impl TestServer {
     async fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -223,7 +223,7 @@ impl Server {
     }
 
     async fn accept(&self) -> TcpStream {
-        within(self.listener.accept()).await.unwrap().0
+        with_timeout(self.listener.accept()).await.unwrap().0
     }
 
     /// Accepts a connection and reads a head.
@@ -234,20 +234,22 @@ impl Server {
 }
 
 /// Bounds every wait of a test.
-async fn within<F: Future>(future: F) -> F::Output {
+async fn with_timeout<F: Future>(future: F) -> F::Output {
     let limit = Duration::from_secs(20);
     tokio::time::timeout(limit, future).await.expect("in time")
 }
 
 async fn read_all(stream: &mut TcpStream) -> String {
     let mut text = String::new();
-    within(stream.read_to_string(&mut text)).await.unwrap();
+    with_timeout(stream.read_to_string(&mut text))
+        .await
+        .unwrap();
     text
 }
 
 async fn read_exact(stream: &mut TcpStream, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    within(stream.read_exact(&mut bytes)).await.unwrap();
+    with_timeout(stream.read_exact(&mut bytes)).await.unwrap();
     bytes
 }
 

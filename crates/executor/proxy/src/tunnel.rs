@@ -16,47 +16,57 @@ use crate::limits;
 
 /// One end of a tunnel, with what was already read from it.
 #[derive(Debug)]
-pub(crate) struct End {
+pub(crate) struct TunnelEnd {
     pub(crate) stream: TcpStream,
-    pub(crate) early: Vec<u8>,
+    pub(crate) buffered: Vec<u8>,
 }
 
-impl From<TcpStream> for End {
+impl From<TcpStream> for TunnelEnd {
     fn from(stream: TcpStream) -> Self {
         Self {
             stream,
-            early: Vec::new(),
+            buffered: Vec::new(),
         }
     }
 }
 
 /// Carries bytes until both ends have said their last, one fails, or none moved for `idle`. An end
 /// that closes its half is told to the other one; the other half goes on.
-pub(crate) async fn join(mut near: End, mut far: End, idle: Duration) {
-    let activity = Activity::start();
-    let (mut near_reader, mut near_writer) = near.stream.split();
-    let (mut far_reader, mut far_writer) = far.stream.split();
+pub(crate) async fn copy_both(mut client: TunnelEnd, mut server: TunnelEnd, idle: Duration) {
+    let idle_timer = IdleTimer::start();
+    let (mut client_reader, mut client_writer) = client.stream.split();
+    let (mut server_reader, mut server_writer) = server.stream.split();
     let both = async {
         tokio::try_join!(
-            copy(&near.early, &mut near_reader, &mut far_writer, &activity),
-            copy(&far.early, &mut far_reader, &mut near_writer, &activity),
+            copy(
+                &client.buffered,
+                &mut client_reader,
+                &mut server_writer,
+                &idle_timer
+            ),
+            copy(
+                &server.buffered,
+                &mut server_reader,
+                &mut client_writer,
+                &idle_timer
+            ),
         )
     };
     tokio::select! {
         // Both ends are closed in every case, so that it does not matter how it came.
         _ = both => {}
-        () = activity.silence(idle) => {}
+        () = idle_timer.expired(idle) => {}
     }
 }
 
 /// Closes our half, and reads until the client has closed its own. Closing all at once would reset
 /// the connection if there are unread bytes, and with it what the client has not read yet.
-pub(crate) async fn part(stream: &mut TcpStream) -> io::Result<()> {
+pub(crate) async fn close_gracefully(stream: &mut TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
-    let mut waste = vec![0; 4096];
-    let mut budget = limits::MAX_HEAD * 16;
+    let mut discarded = vec![0; 4096];
+    let mut budget = limits::MAX_HEAD_BYTES * 16;
     loop {
-        let count = stream.read(&mut waste).await?;
+        let count = stream.read(&mut discarded).await?;
         if count == 0 || count > budget {
             return Ok(());
         }
@@ -65,51 +75,52 @@ pub(crate) async fn part(stream: &mut TcpStream) -> io::Result<()> {
 }
 
 async fn copy(
-    early: &[u8],
+    buffered: &[u8],
     reader: &mut (impl AsyncRead + Unpin),
     writer: &mut (impl AsyncWrite + Unpin),
-    activity: &Activity,
+    idle_timer: &IdleTimer,
 ) -> io::Result<()> {
-    writer.write_all(early).await?;
-    let mut buffer = vec![0; limits::BUFFER];
+    writer.write_all(buffered).await?;
+    let mut buffer = vec![0; limits::BUFFER_BYTES];
     loop {
         let count = reader.read(&mut buffer).await?;
         if count == 0 {
             return writer.shutdown().await;
         }
-        activity.mark();
+        idle_timer.reset();
         writer.write_all(&buffer[..count]).await?;
-        activity.mark();
+        idle_timer.reset();
     }
 }
 
 /// When something last moved.
 #[derive(Debug)]
-pub(crate) struct Activity {
+pub(crate) struct IdleTimer {
     start: Instant,
-    last_ms: AtomicU64,
+    last_activity_ms: AtomicU64,
 }
 
-impl Activity {
+impl IdleTimer {
     /// Counts as activity, too.
     pub(crate) fn start() -> Self {
         Self {
             start: Instant::now(),
-            last_ms: AtomicU64::new(0),
+            last_activity_ms: AtomicU64::new(0),
         }
     }
 
     /// Notes that something moved.
-    pub(crate) fn mark(&self) {
-        self.last_ms.store(self.now_ms(), Ordering::Relaxed);
+    pub(crate) fn reset(&self) {
+        self.last_activity_ms
+            .store(self.now_ms(), Ordering::Relaxed);
     }
 
     /// Waits until nothing has moved for `idle`.
-    pub(crate) async fn silence(&self, idle: Duration) {
+    pub(crate) async fn expired(&self, idle: Duration) {
         loop {
-            let last = self.last_ms.load(Ordering::Relaxed);
-            let quiet = Duration::from_millis(self.now_ms().saturating_sub(last));
-            match idle.checked_sub(quiet) {
+            let last = self.last_activity_ms.load(Ordering::Relaxed);
+            let idle_time = Duration::from_millis(self.now_ms().saturating_sub(last));
+            match idle.checked_sub(idle_time) {
                 None | Some(Duration::ZERO) => return,
                 Some(rest) => tokio::time::sleep(rest).await,
             }

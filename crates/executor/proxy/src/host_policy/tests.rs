@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::target_host::HostError;
 
-const LOCAL: Verdict = Verdict::Deny(Reason::NotAllowedLocal);
-const DENIED: Verdict = Verdict::Deny(Reason::Denied);
+const LOCAL: HostVerdict = HostVerdict::Deny(DenyReason::NotAllowedLocal);
+const DENIED: HostVerdict = HostVerdict::Deny(DenyReason::Denied);
 
 fn settings(domains: &[(&str, DomainRule)]) -> ProxySettings {
     let domains: BTreeMap<String, DomainRule> = domains
@@ -34,15 +34,15 @@ fn policy(domains: &[(&str, DomainRule)]) -> HostPolicy {
     HostPolicy::new(&settings(domains)).unwrap()
 }
 
-fn host(text: &str) -> Host {
-    Host::parse(text).unwrap()
+fn host(text: &str) -> TargetHost {
+    TargetHost::parse(text).unwrap()
 }
 
 #[test]
-fn patterns_match_as_the_table_says() {
-    use Verdict::{Allow, Undecided};
+fn patterns_match_as_documented() {
+    use HostVerdict::{Allow, Undecided};
     let exact = policy(&[("Example.com.", DomainRule::Allow)]);
-    let below = policy(&[("*.example.com", DomainRule::Allow)]);
+    let subdomains = policy(&[("*.example.com", DomainRule::Allow)]);
     let tree = policy(&[("**.example.com", DomainRule::Allow)]);
     let any = policy(&[("*", DomainRule::Allow)]);
     let none = policy(&[("*", DomainRule::None), ("example.com", DomainRule::None)]);
@@ -69,13 +69,14 @@ fn patterns_match_as_the_table_says() {
         ),
         ("127.0.0.1", [LOCAL; 5]),
     ] {
-        let verdicts = [&exact, &below, &tree, &any, &none].map(|policy| policy.judge(&host(text)));
+        let verdicts =
+            [&exact, &subdomains, &tree, &any, &none].map(|policy| policy.evaluate(&host(text)));
         assert_eq!(verdicts, expected, "{text}");
     }
 }
 
 #[test]
-fn deny_wins_over_every_allow() {
+fn deny_overrides_every_allow() {
     let policy = policy(&[
         ("*", DomainRule::Allow),
         ("good.evil.com", DomainRule::Allow),
@@ -94,18 +95,18 @@ fn deny_wins_over_every_allow() {
         "64:ff9b::8.8.8.8",
         "2002:808:808::1",
     ] {
-        assert_eq!(policy.judge(&host(text)), DENIED, "{text}");
+        assert_eq!(policy.evaluate(&host(text)), DENIED, "{text}");
     }
-    assert_eq!(policy.judge(&host("other.com")), Verdict::Allow);
+    assert_eq!(policy.evaluate(&host("other.com")), HostVerdict::Allow);
     let address = "8.8.8.8".parse().unwrap();
     assert_eq!(
-        policy.permits(&host("other.com"), address),
-        Err(Reason::Denied)
+        policy.check_address(&host("other.com"), address),
+        Err(DenyReason::Denied)
     );
 }
 
 #[test]
-fn local_hosts_need_to_be_named() {
+fn local_hosts_require_an_exact_pattern() {
     let any = policy(&[
         ("*", DomainRule::Allow),
         ("**.localhost", DomainRule::Allow),
@@ -130,7 +131,7 @@ fn local_hosts_need_to_be_named() {
         "224.0.0.1",
         "255.255.255.255",
     ] {
-        assert_eq!(any.judge(&host(text)), LOCAL, "{text}");
+        assert_eq!(any.evaluate(&host(text)), LOCAL, "{text}");
     }
     let named = policy(&[
         ("127.0.0.1", DomainRule::Allow),
@@ -138,65 +139,67 @@ fn local_hosts_need_to_be_named() {
         ("localhost", DomainRule::Allow),
     ]);
     for (text, expected) in [
-        ("127.0.0.1", Verdict::Allow),
-        ("127.1", Verdict::Allow),
-        ("0:0::1", Verdict::Allow),
-        ("LocalHost", Verdict::Allow),
+        ("127.0.0.1", HostVerdict::Allow),
+        ("127.1", HostVerdict::Allow),
+        ("0:0::1", HostVerdict::Allow),
+        ("LocalHost", HostVerdict::Allow),
         ("127.0.0.2", LOCAL),
         ("a.localhost", LOCAL),
     ] {
-        assert_eq!(named.judge(&host(text)), expected, "{text}");
+        assert_eq!(named.evaluate(&host(text)), expected, "{text}");
     }
 }
 
 #[test]
-fn private_answers_are_refused_even_for_named_hosts() {
+fn private_addresses_are_refused_even_for_allowed_names() {
     let policy = policy(&[
         ("inside.example", DomainRule::Allow),
         ("localhost", DomainRule::Allow),
         ("10.0.0.1", DomainRule::Allow),
     ]);
-    let permits = |name: &str, address: &str| policy.permits(&host(name), address.parse().unwrap());
-    assert_eq!(permits("inside.example", "1.1.1.1"), Ok(()));
+    let check_address =
+        |name: &str, address: &str| policy.check_address(&host(name), address.parse().unwrap());
+    assert_eq!(check_address("inside.example", "1.1.1.1"), Ok(()));
     assert_eq!(
-        permits("inside.example", "10.0.0.1"),
-        Err(Reason::NotAllowedLocal)
+        check_address("inside.example", "10.0.0.1"),
+        Err(DenyReason::NotAllowedLocal)
     );
     assert_eq!(
-        permits("inside.example", "::ffff:10.0.0.1"),
-        Err(Reason::NotAllowedLocal)
+        check_address("inside.example", "::ffff:10.0.0.1"),
+        Err(DenyReason::NotAllowedLocal)
     );
-    assert_eq!(permits("localhost", "127.0.0.1"), Ok(()));
-    assert_eq!(permits("localhost", "::1"), Ok(()));
+    assert_eq!(check_address("localhost", "127.0.0.1"), Ok(()));
+    assert_eq!(check_address("localhost", "::1"), Ok(()));
     assert_eq!(
-        permits("localhost", "10.0.0.1"),
-        Err(Reason::NotAllowedLocal)
+        check_address("localhost", "10.0.0.1"),
+        Err(DenyReason::NotAllowedLocal)
     );
-    assert_eq!(permits("10.0.0.1", "10.0.0.1"), Ok(()));
+    assert_eq!(check_address("10.0.0.1", "10.0.0.1"), Ok(()));
     assert_eq!(
-        permits("10.0.0.1", "10.0.0.2"),
-        Err(Reason::NotAllowedLocal)
+        check_address("10.0.0.1", "10.0.0.2"),
+        Err(DenyReason::NotAllowedLocal)
     );
 }
 
 #[test]
-fn local_binding_makes_local_hosts_ordinary_ones() {
+fn local_binding_treats_local_hosts_like_others() {
     let mut settings = settings(&[
         ("10.0.0.1", DomainRule::Deny),
         ("*.in.example", DomainRule::Allow),
     ]);
     settings.allow_local_binding = true;
     let policy = HostPolicy::new(&settings).unwrap();
-    assert_eq!(policy.judge(&host("127.0.0.1")), Verdict::Undecided);
-    assert_eq!(policy.judge(&host("10.0.0.1")), DENIED);
-    assert_eq!(policy.judge(&host("a.in.example")), Verdict::Allow);
-    let permits = |address: &str| policy.permits(&host("a.in.example"), address.parse().unwrap());
-    assert_eq!(permits("10.0.0.2"), Ok(()));
-    assert_eq!(permits("10.0.0.1"), Err(Reason::Denied));
+    assert_eq!(policy.evaluate(&host("127.0.0.1")), HostVerdict::Undecided);
+    assert_eq!(policy.evaluate(&host("10.0.0.1")), DENIED);
+    assert_eq!(policy.evaluate(&host("a.in.example")), HostVerdict::Allow);
+    let check_address =
+        |address: &str| policy.check_address(&host("a.in.example"), address.parse().unwrap());
+    assert_eq!(check_address("10.0.0.2"), Ok(()));
+    assert_eq!(check_address("10.0.0.1"), Err(DenyReason::Denied));
 }
 
 #[test]
-fn reviewed_hosts_are_allowed_ones_that_are_asked_about() {
+fn review_applies_to_allowed_hosts_only() {
     let mut settings = settings(&[
         ("**.example.com", DomainRule::Allow),
         ("no.example.com", DomainRule::Deny),
@@ -204,17 +207,17 @@ fn reviewed_hosts_are_allowed_ones_that_are_asked_about() {
     settings.review_domains = Some(vec!["*.example.com".into(), "other.com".into()]);
     let policy = HostPolicy::new(&settings).unwrap();
     for (text, expected) in [
-        ("example.com", Verdict::Allow),
-        ("a.example.com", Verdict::Review),
+        ("example.com", HostVerdict::Allow),
+        ("a.example.com", HostVerdict::Review),
         ("no.example.com", DENIED),
-        ("other.com", Verdict::Undecided),
+        ("other.com", HostVerdict::Undecided),
     ] {
-        assert_eq!(policy.judge(&host(text)), expected, "{text}");
+        assert_eq!(policy.evaluate(&host(text)), expected, "{text}");
     }
 }
 
 #[test]
-fn bad_patterns_are_refused_with_their_reason() {
+fn invalid_patterns_are_refused_with_a_reason() {
     for (pattern, fault) in [
         ("example.com:443", PatternError::Port),
         ("[::1]:80", PatternError::Port),
@@ -232,13 +235,13 @@ fn bad_patterns_are_refused_with_their_reason() {
             PatternError::Host(HostError::Malformed),
         ),
         ("bücher.example", PatternError::Host(HostError::Malformed)),
-        ("1.2.3.999", PatternError::Host(HostError::NoAddress)),
+        ("1.2.3.999", PatternError::Host(HostError::InvalidIpv4)),
     ] {
         for rule in [DomainRule::Allow, DomainRule::Deny, DomainRule::None] {
             let error = HostPolicy::new(&settings(&[(pattern, rule)])).unwrap_err();
             assert_eq!(
                 error,
-                PolicyError::new("domains", pattern, fault),
+                HostPolicyError::new("domains", pattern, fault),
                 "{pattern}"
             );
         }
@@ -246,7 +249,7 @@ fn bad_patterns_are_refused_with_their_reason() {
     let error = HostPolicy::new(&settings(&[("*", DomainRule::Deny)])).unwrap_err();
     assert_eq!(
         error,
-        PolicyError::new("domains", "*", PatternError::DenyAll)
+        HostPolicyError::new("domains", "*", PatternError::DenyAll)
     );
     let mut settings = settings(&[]);
     settings.review_domains = Some(vec!["a:1".into()]);
@@ -258,15 +261,15 @@ fn bad_patterns_are_refused_with_their_reason() {
     );
 }
 
-fn a_name() -> impl Strategy<Value = String> {
+fn host_name() -> impl Strategy<Value = String> {
     "[a-c]{1,2}(\\.[a-c]{1,2}){0,3}"
 }
 
 proptest! {
     #[test]
-    fn a_denied_host_is_denied_whatever_else_is_said(
-        name in a_name(),
-        others in proptest::collection::vec((a_name(), "(\\*\\.|\\*\\*\\.|)"), 0..6),
+    fn denied_host_stays_denied_despite_other_patterns(
+        name in host_name(),
+        others in proptest::collection::vec((host_name(), "(\\*\\.|\\*\\*\\.|)"), 0..6),
     ) {
         let mut domains: BTreeMap<String, DomainRule> = others
             .into_iter()
@@ -277,28 +280,28 @@ proptest! {
         let mut settings = settings(&[]);
         settings.domains = Some(domains);
         let policy = HostPolicy::new(&settings).unwrap();
-        prop_assert_eq!(policy.judge(&host(&name)), DENIED);
+        prop_assert_eq!(policy.evaluate(&host(&name)), DENIED);
     }
 
     #[test]
-    fn wildcards_match_by_whole_labels(name in a_name(), domain in a_name()) {
+    fn wildcards_match_by_whole_labels(name in host_name(), domain in host_name()) {
         let tree = policy(&[(&format!("**.{domain}"), DomainRule::Allow)]);
-        let below = policy(&[(&format!("*.{domain}"), DomainRule::Allow)]);
+        let subdomains = policy(&[(&format!("*.{domain}"), DomainRule::Allow)]);
         let is_below = name.ends_with(&format!(".{domain}"));
-        let expect = |matches| if matches { Verdict::Allow } else { Verdict::Undecided };
-        prop_assert_eq!(below.judge(&host(&name)), expect(is_below));
-        prop_assert_eq!(tree.judge(&host(&name)), expect(is_below || name == domain));
+        let expect = |matches| if matches { HostVerdict::Allow } else { HostVerdict::Undecided };
+        prop_assert_eq!(subdomains.evaluate(&host(&name)), expect(is_below));
+        prop_assert_eq!(tree.evaluate(&host(&name)), expect(is_below || name == domain));
     }
 
     #[test]
-    fn no_local_address_passes_by_wildcard(bits: u128, name in a_name()) {
+    fn wildcards_never_allow_local_addresses(bits: u128, name in host_name()) {
         let policy = policy(&[("*", DomainRule::Allow), ("**.a", DomainRule::Allow)]);
         let address = IpAddr::from(std::net::Ipv6Addr::from(bits));
         if target_host::is_local(address) {
-            prop_assert_eq!(policy.judge(&Host::from(address)), LOCAL);
-            prop_assert!(policy.permits(&host(&name), address).is_err());
+            prop_assert_eq!(policy.evaluate(&TargetHost::from(address)), LOCAL);
+            prop_assert!(policy.check_address(&host(&name), address).is_err());
         } else {
-            prop_assert_eq!(policy.permits(&host(&name), address), Ok(()));
+            prop_assert_eq!(policy.check_address(&host(&name), address), Ok(()));
         }
     }
 }

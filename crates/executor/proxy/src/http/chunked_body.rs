@@ -7,14 +7,14 @@ use crate::limits;
 
 /// Where in a chunked body the next byte is.
 #[derive(Clone, Debug)]
-pub(crate) struct Chunks {
-    state: State,
+pub(crate) struct ChunkedBody {
+    state: ChunkState,
     /// Bytes of the current size line, or of the trailer.
     line: usize,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum State {
+enum ChunkState {
     /// In the digits of a size, of which there are some.
     Size(u64, u32),
     /// In what comes after the size.
@@ -39,11 +39,11 @@ enum State {
     Done,
 }
 
-impl Chunks {
+impl ChunkedBody {
     /// Starts before the first chunk.
     pub(crate) fn new() -> Self {
         Self {
-            state: State::Size(0, 0),
+            state: ChunkState::Size(0, 0),
             line: 0,
         }
     }
@@ -52,14 +52,14 @@ impl Chunks {
     pub(crate) fn advance(&mut self, bytes: &[u8]) -> Result<usize, ChunkError> {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
-            if let State::Data(left) = self.state {
+            if let ChunkState::Data(left) = self.state {
                 let here = u64::try_from(bytes.len() - at)
                     .unwrap_or(u64::MAX)
                     .min(left);
                 at += usize::try_from(here).unwrap_or(usize::MAX);
                 self.state = match left - here {
-                    0 => State::DataReturn,
-                    left => State::Data(left),
+                    0 => ChunkState::DataReturn,
+                    left => ChunkState::Data(left),
                 };
             } else if self.is_done() {
                 break;
@@ -73,44 +73,48 @@ impl Chunks {
 
     /// Says whether the body has ended.
     pub(crate) fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == ChunkState::Done
     }
 
-    fn step(&mut self, state: State, byte: u8) -> Result<State, ChunkError> {
+    fn step(&mut self, state: ChunkState, byte: u8) -> Result<ChunkState, ChunkError> {
         self.line += 1;
-        if self.line > limits::MAX_HEAD {
+        if self.line > limits::MAX_HEAD_BYTES {
             return Err(ChunkError::TooLong);
         }
         let next = match (state, byte) {
-            (State::Size(size, digits), _) if byte.is_ascii_hexdigit() => {
+            (ChunkState::Size(size, digits), _) if byte.is_ascii_hexdigit() => {
                 let digit = char::from(byte).to_digit(16).map_or(0, u64::from);
                 // Fifteen digits are more than anybody sends, and no sum overflows.
                 if digits >= 15 {
                     return Err(ChunkError::TooLong);
                 }
-                State::Size(size << 4 | digit, digits + 1)
+                ChunkState::Size(size << 4 | digit, digits + 1)
             }
-            (State::Size(_, 0), _) => return Err(ChunkError::Malformed),
-            (State::Size(size, _) | State::Extension(size), b'\r') => State::SizeEnd(size),
-            (State::Size(size, _), b';') => State::Extension(size),
-            (State::Extension(size), b'\t' | b' '..=b'~' | 0x80..) => State::Extension(size),
-            (State::SizeEnd(0), b'\n') => self.fresh_line(State::TrailerStart),
-            (State::SizeEnd(size), b'\n') => self.fresh_line(State::Data(size)),
-            (State::DataReturn, b'\r') => State::DataFeed,
-            (State::DataFeed, b'\n') => self.fresh_line(State::Size(0, 0)),
-            (State::TrailerStart, b'\r') => State::LastFeed,
+            (ChunkState::Size(_, 0), _) => return Err(ChunkError::Malformed),
+            (ChunkState::Size(size, _) | ChunkState::Extension(size), b'\r') => {
+                ChunkState::SizeEnd(size)
+            }
+            (ChunkState::Size(size, _), b';') => ChunkState::Extension(size),
+            (ChunkState::Extension(size), b'\t' | b' '..=b'~' | 0x80..) => {
+                ChunkState::Extension(size)
+            }
+            (ChunkState::SizeEnd(0), b'\n') => self.start_line(ChunkState::TrailerStart),
+            (ChunkState::SizeEnd(size), b'\n') => self.start_line(ChunkState::Data(size)),
+            (ChunkState::DataReturn, b'\r') => ChunkState::DataFeed,
+            (ChunkState::DataFeed, b'\n') => self.start_line(ChunkState::Size(0, 0)),
+            (ChunkState::TrailerStart, b'\r') => ChunkState::LastFeed,
             // A line that begins with a blank would continue the one before.
-            (State::TrailerStart, b'!'..=b'~') => State::Trailer,
-            (State::Trailer, b'\r') => State::TrailerFeed,
-            (State::Trailer, b'\t' | b' '..=b'~' | 0x80..) => State::Trailer,
-            (State::TrailerFeed, b'\n') => State::TrailerStart,
-            (State::LastFeed, b'\n') => State::Done,
+            (ChunkState::TrailerStart, b'!'..=b'~') => ChunkState::Trailer,
+            (ChunkState::Trailer, b'\r') => ChunkState::TrailerFeed,
+            (ChunkState::Trailer, b'\t' | b' '..=b'~' | 0x80..) => ChunkState::Trailer,
+            (ChunkState::TrailerFeed, b'\n') => ChunkState::TrailerStart,
+            (ChunkState::LastFeed, b'\n') => ChunkState::Done,
             _ => return Err(ChunkError::Malformed),
         };
         Ok(next)
     }
 
-    fn fresh_line(&mut self, state: State) -> State {
+    fn start_line(&mut self, state: ChunkState) -> ChunkState {
         self.line = 0;
         state
     }
@@ -132,13 +136,13 @@ mod tests {
     use super::*;
 
     fn end(bytes: &[u8]) -> Result<Option<usize>, ChunkError> {
-        let mut chunks = Chunks::new();
+        let mut chunks = ChunkedBody::new();
         let used = chunks.advance(bytes)?;
         Ok(chunks.is_done().then_some(used))
     }
 
     #[test]
-    fn the_end_is_found() {
+    fn end_of_a_chunked_body_is_found() {
         for (body, rest) in [
             ("0\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"),
             ("5\r\nhello\r\n0\r\n\r\n", "x"),
@@ -154,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn sloppy_chunks_are_refused() {
+    fn malformed_chunks_are_refused() {
         for body in [
             "\r\n",
             "x\r\n",
@@ -178,15 +182,15 @@ mod tests {
         ] {
             assert!(end(body.as_bytes()).is_err(), "{body:?}");
         }
-        let endless = format!("5;{}", "a".repeat(limits::MAX_HEAD));
+        let endless = format!("5;{}", "a".repeat(limits::MAX_HEAD_BYTES));
         assert_eq!(end(endless.as_bytes()), Err(ChunkError::TooLong));
-        let endless = format!("0\r\n{}", "a: b\r\n".repeat(limits::MAX_HEAD / 6 + 1));
+        let endless = format!("0\r\n{}", "a: b\r\n".repeat(limits::MAX_HEAD_BYTES / 6 + 1));
         assert_eq!(end(endless.as_bytes()), Err(ChunkError::TooLong));
     }
 
     proptest! {
         #[test]
-        fn the_end_is_the_same_however_the_bytes_come(
+        fn end_does_not_depend_on_chunking(
             sizes in proptest::collection::vec(1usize..40, 0..5),
             cut in 1usize..10,
             noise in proptest::collection::vec(any::<u8>(), 0..20),
@@ -200,7 +204,7 @@ mod tests {
             body.extend(b"0\r\n\r\n");
             let length = body.len();
             body.extend(noise);
-            let mut chunks = Chunks::new();
+            let mut chunks = ChunkedBody::new();
             let mut used = 0;
             for piece in body.chunks(cut) {
                 used += chunks.advance(piece).unwrap();
@@ -210,7 +214,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in "[0-9a-f;\r\n :\\x00-\\xff]{0,60}") {
+        fn chunked_body_never_panics(bytes in "[0-9a-f;\r\n :\\x00-\\xff]{0,60}") {
             let _ = end(bytes.as_bytes());
         }
     }

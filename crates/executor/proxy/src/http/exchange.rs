@@ -11,36 +11,36 @@ use tokio::{
 };
 
 use super::{
-    chunked_body::{ChunkError, Chunks},
-    message_head::{Framing, HeadBuffer},
-    request::{Kind, Request, Version},
-    response::{Response, Sequel},
+    chunked_body::{ChunkError, ChunkedBody},
+    message_head::{BodyFraming, HeadBuffer},
+    request::{HttpRequest, HttpVersion, RequestKind},
+    response::{BodyKind, HttpResponse},
 };
-use crate::{limits, tunnel::Activity};
+use crate::{limits, tunnel::IdleTimer};
 
 /// How an exchange ended.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum ExchangeOutcome {
     /// The response went through.
-    Done,
+    Complete,
     /// Both go on in another protocol, of which the server said this already.
-    Switched(Vec<u8>),
+    Upgraded(Vec<u8>),
     /// The server gave no response; nothing was said to the client yet.
     NoResponse,
     /// Something broke in the middle. Nobody may take what there is for the whole.
-    Cut,
+    Aborted,
 }
 
-/// Sends `request` with its body, which begins with `early`, and the response back, both at once:
+/// Sends `request` with its body, which begins with `buffered`, and the response back, both at once:
 /// a server may answer before it has read everything.
 pub(super) async fn exchange(
-    request: &Request,
-    early: &[u8],
+    request: &HttpRequest,
+    buffered: &[u8],
     client: &mut TcpStream,
     server: &mut TcpStream,
-    idle: Duration,
-) -> Outcome {
-    let activity = Activity::start();
+    idle_timeout: Duration,
+) -> ExchangeOutcome {
+    let idle_timer = IdleTimer::start();
     let (mut client_reader, mut client_writer) = client.split();
     let (mut server_reader, mut server_writer) = server.split();
     let send = async {
@@ -48,170 +48,177 @@ pub(super) async fn exchange(
         server_writer
             .write_all(&head)
             .await
-            .map_err(RelayError::Sink)?;
+            .map_err(BodyRelayError::Write)?;
         match &request.kind {
-            Kind::Plain {
+            RequestKind::Plain {
                 framing,
                 websocket: false,
                 ..
             } => {
-                relay(
+                relay_body(
                     *framing,
-                    early,
+                    buffered,
                     &mut client_reader,
                     &mut server_writer,
-                    &activity,
+                    &idle_timer,
                 )
                 .await
             }
             // What a client says early belongs to the other protocol.
-            Kind::Plain { .. } | Kind::Connect => Ok(()),
+            RequestKind::Plain { .. } | RequestKind::Connect => Ok(()),
         }
     };
-    let spoiled = async {
+    let request_failed = async {
         match send.await {
             // A server that takes no more may still answer.
-            Ok(()) | Err(RelayError::Sink(_)) => std::future::pending().await,
-            Err(RelayError::Source(_) | RelayError::Cut | RelayError::Malformed(_)) => {}
+            Ok(()) | Err(BodyRelayError::Write(_)) => std::future::pending().await,
+            Err(
+                BodyRelayError::Read(_) | BodyRelayError::Truncated | BodyRelayError::Malformed(_),
+            ) => {}
         }
     };
-    let receive = receive(request, &mut server_reader, &mut client_writer, &activity);
+    let receive = receive(request, &mut server_reader, &mut client_writer, &idle_timer);
     tokio::select! {
         outcome = receive => outcome,
-        () = spoiled => Outcome::Cut,
-        () = activity.silence(idle) => Outcome::Cut,
+        () = request_failed => ExchangeOutcome::Aborted,
+        () = idle_timer.expired(idle_timeout) => ExchangeOutcome::Aborted,
     }
 }
 
 async fn receive(
-    request: &Request,
+    request: &HttpRequest,
     server: &mut (impl AsyncRead + Unpin),
     client: &mut (impl AsyncWrite + Unpin),
-    activity: &Activity,
-) -> Outcome {
+    idle_timer: &IdleTimer,
+) -> ExchangeOutcome {
     let mut buffer = HeadBuffer::default();
-    for turn in 0..MAX_INTERIM {
-        let unanswered = || {
-            if turn == 0 {
-                Outcome::NoResponse
+    for attempt in 0..MAX_INTERIM_RESPONSES {
+        let no_response = || {
+            if attempt == 0 {
+                ExchangeOutcome::NoResponse
             } else {
-                Outcome::Cut
+                ExchangeOutcome::Aborted
             }
         };
         let Ok((head, rest)) = buffer.read(server).await else {
-            return unanswered();
+            return no_response();
         };
-        activity.mark();
-        let Ok(response) = Response::parse(&head) else {
-            return unanswered();
+        idle_timer.reset();
+        let Ok(response) = HttpResponse::parse(&head) else {
+            return no_response();
         };
-        let Ok(sequel) = response.sequel(request) else {
-            return unanswered();
+        let Ok(body_kind) = response.body_kind(request) else {
+            return no_response();
         };
-        let wanted = match sequel {
-            Sequel::Switch if !request.is_websocket() => return unanswered(),
-            Sequel::Interim => request.version == Version::Http11,
-            Sequel::Switch | Sequel::Nothing | Sequel::Body(_) => true,
+        let is_forwarded = match body_kind {
+            BodyKind::Switch if !request.is_websocket() => return no_response(),
+            BodyKind::Interim => request.version == HttpVersion::Http11,
+            BodyKind::Switch | BodyKind::Empty | BodyKind::Body(_) => true,
         };
-        if wanted
+        if is_forwarded
             && client
-                .write_all(&response.write_head(sequel))
+                .write_all(&response.write_head(body_kind))
                 .await
                 .is_err()
         {
-            return Outcome::Cut;
+            return ExchangeOutcome::Aborted;
         }
-        match sequel {
-            Sequel::Interim => buffer = HeadBuffer::starting_with(rest),
-            Sequel::Switch => return Outcome::Switched(rest),
-            Sequel::Nothing => return Outcome::Done,
-            Sequel::Body(framing) => {
-                return match relay(framing, &rest, server, client, activity).await {
-                    Ok(()) => Outcome::Done,
-                    Err(_) => Outcome::Cut,
+        match body_kind {
+            BodyKind::Interim => buffer = HeadBuffer::with_bytes(rest),
+            BodyKind::Switch => return ExchangeOutcome::Upgraded(rest),
+            BodyKind::Empty => return ExchangeOutcome::Complete,
+            BodyKind::Body(framing) => {
+                return match relay_body(framing, &rest, server, client, idle_timer).await {
+                    Ok(()) => ExchangeOutcome::Complete,
+                    Err(_) => ExchangeOutcome::Aborted,
                 };
             }
         }
     }
-    Outcome::Cut
+    ExchangeOutcome::Aborted
 }
 
 /// Responses on the way to the last one. A server that sends more does not mean well.
-const MAX_INTERIM: usize = 16;
+const MAX_INTERIM_RESPONSES: usize = 16;
 
-/// Carries a body whose first bytes, and perhaps more than that, are `early`.
-pub(super) async fn relay(
-    framing: Framing,
-    early: &[u8],
+/// Carries a body whose first bytes, and perhaps more than that, are `buffered`.
+pub(super) async fn relay_body(
+    framing: BodyFraming,
+    buffered: &[u8],
     reader: &mut (impl AsyncRead + Unpin),
     writer: &mut (impl AsyncWrite + Unpin),
-    activity: &Activity,
-) -> Result<(), RelayError> {
-    let mut body = Body::new(framing);
-    let count = body.advance(early)?;
+    idle_timer: &IdleTimer,
+) -> Result<(), BodyRelayError> {
+    let mut body = BodyTracker::new(framing);
+    let count = body.advance(buffered)?;
     writer
-        .write_all(&early[..count])
+        .write_all(&buffered[..count])
         .await
-        .map_err(RelayError::Sink)?;
+        .map_err(BodyRelayError::Write)?;
     if body.is_done() {
         return Ok(());
     }
-    let mut buffer = vec![0; limits::BUFFER];
+    let mut buffer = vec![0; limits::BUFFER_BYTES];
     while !body.is_done() {
-        let read = reader.read(&mut buffer).await.map_err(RelayError::Source)?;
+        let read = reader
+            .read(&mut buffer)
+            .await
+            .map_err(BodyRelayError::Read)?;
         if read == 0 {
             return body.handle_close();
         }
-        activity.mark();
+        idle_timer.reset();
         let count = body.advance(&buffer[..read])?;
         writer
             .write_all(&buffer[..count])
             .await
-            .map_err(RelayError::Sink)?;
-        activity.mark();
+            .map_err(BodyRelayError::Write)?;
+        idle_timer.reset();
     }
     Ok(())
 }
 
 /// Why a body did not get through whole.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RelayError {
+pub(super) enum BodyRelayError {
     /// Peer: its connection failed.
     #[error("cannot read the body")]
-    Source(#[source] io::Error),
+    Read(#[source] io::Error),
     /// Peer: it closed the connection too early.
     #[error("the body is incomplete")]
-    Cut,
+    Truncated,
     /// Peer: it sent something else than it said.
     #[error("the body is malformed")]
     Malformed(#[from] ChunkError),
     /// Peer, the other one: it takes no more.
     #[error("cannot write the body")]
-    Sink(#[source] io::Error),
+    Write(#[source] io::Error),
 }
 
 #[derive(Debug)]
-enum Body {
+enum BodyTracker {
     Length(u64),
-    Chunked(Chunks),
+    Chunked(ChunkedBody),
     UntilClose,
 }
 
-impl Body {
-    fn new(framing: Framing) -> Self {
+impl BodyTracker {
+    fn new(framing: BodyFraming) -> Self {
         match framing {
-            Framing::Length(length) => Self::Length(length),
-            Framing::Chunked => Self::Chunked(Chunks::new()),
-            Framing::UntilClose => Self::UntilClose,
+            BodyFraming::Length(length) => Self::Length(length),
+            BodyFraming::Chunked => Self::Chunked(ChunkedBody::new()),
+            BodyFraming::UntilClose => Self::UntilClose,
         }
     }
 
     fn advance(&mut self, bytes: &[u8]) -> Result<usize, ChunkError> {
         match self {
-            Self::Length(left) => {
-                let here = u64::try_from(bytes.len()).unwrap_or(u64::MAX).min(*left);
-                *left -= here;
-                Ok(usize::try_from(here).unwrap_or(bytes.len()))
+            Self::Length(remaining) => {
+                let count = u64::try_from(bytes.len())
+                    .unwrap_or(u64::MAX)
+                    .min(*remaining);
+                *remaining -= count;
+                Ok(usize::try_from(count).unwrap_or(bytes.len()))
             }
             Self::Chunked(chunks) => chunks.advance(bytes),
             Self::UntilClose => Ok(bytes.len()),
@@ -220,16 +227,16 @@ impl Body {
 
     fn is_done(&self) -> bool {
         match self {
-            Self::Length(left) => *left == 0,
+            Self::Length(remaining) => *remaining == 0,
             Self::Chunked(chunks) => chunks.is_done(),
             Self::UntilClose => false,
         }
     }
 
-    fn handle_close(&self) -> Result<(), RelayError> {
+    fn handle_close(&self) -> Result<(), BodyRelayError> {
         match self {
             Self::UntilClose => Ok(()),
-            Self::Length(_) | Self::Chunked(_) => Err(RelayError::Cut),
+            Self::Length(_) | Self::Chunked(_) => Err(BodyRelayError::Truncated),
         }
     }
 }

@@ -15,13 +15,13 @@ use crate::limits;
 #[derive(Debug, Default)]
 pub(crate) struct HeadBuffer {
     bytes: Vec<u8>,
-    searched: usize,
+    scanned: usize,
 }
 
 impl HeadBuffer {
     /// Starts with bytes that were read after something else.
-    pub(crate) fn starting_with(bytes: Vec<u8>) -> Self {
-        Self { bytes, searched: 0 }
+    pub(crate) fn with_bytes(bytes: Vec<u8>) -> Self {
+        Self { bytes, scanned: 0 }
     }
 
     /// Reads until there is a head; returns it, and what came after it. Cancelling keeps what was
@@ -33,13 +33,13 @@ impl HeadBuffer {
         loop {
             if let Some(end) = self.find_end() {
                 let rest = self.bytes.split_off(end);
-                self.searched = 0;
+                self.scanned = 0;
                 return Ok((std::mem::take(&mut self.bytes), rest));
             }
-            if self.bytes.len() >= limits::MAX_HEAD {
+            if self.bytes.len() >= limits::MAX_HEAD_BYTES {
                 return Err(HeadError::TooLarge);
             }
-            let room = limits::MAX_HEAD - self.bytes.len();
+            let room = limits::MAX_HEAD_BYTES - self.bytes.len();
             self.bytes.reserve(room.min(4096));
             let mut piece = reader.take(u64::try_from(room).unwrap_or(u64::MAX));
             if piece
@@ -49,9 +49,9 @@ impl HeadBuffer {
                 == 0
             {
                 return Err(if self.bytes.is_empty() {
-                    HeadError::Nothing
+                    HeadError::Closed
                 } else {
-                    HeadError::Cut
+                    HeadError::Truncated
                 });
             }
         }
@@ -60,11 +60,11 @@ impl HeadBuffer {
     /// Finds the end of the head, looking at each byte once. A line may end without a carriage
     /// return; who does not like that can tell from the head.
     fn find_end(&mut self) -> Option<usize> {
-        let end = (self.searched..self.bytes.len()).find(|&at| {
+        let end = (self.scanned..self.bytes.len()).find(|&at| {
             let before = &self.bytes[..at];
             self.bytes[at] == b'\n' && (before.ends_with(b"\n") || before.ends_with(b"\n\r"))
         });
-        self.searched = self.bytes.len();
+        self.scanned = self.bytes.len();
         end.map(|at| at + 1)
     }
 }
@@ -74,10 +74,10 @@ impl HeadBuffer {
 pub(crate) enum HeadError {
     /// Peer: it closed the connection without a word.
     #[error("nothing was sent")]
-    Nothing,
+    Closed,
     /// Peer: it closed the connection in the middle.
     #[error("the head is incomplete")]
-    Cut,
+    Truncated,
     /// Peer: it does not come to an end.
     #[error("the head is too large")]
     TooLarge,
@@ -88,11 +88,11 @@ pub(crate) enum HeadError {
 
 /// The fields of a head, in order. Names are as they came.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Fields(Vec<(String, Vec<u8>)>);
+pub(crate) struct HeaderFields(Vec<(String, Vec<u8>)>);
 
 /// How a body ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Framing {
+pub(crate) enum BodyFraming {
     /// After so many bytes.
     Length(u64),
     /// After the last chunk.
@@ -101,7 +101,7 @@ pub(crate) enum Framing {
     UntilClose,
 }
 
-impl Fields {
+impl HeaderFields {
     /// Takes the fields that were parsed.
     pub(crate) fn from_parsed(parsed: &[httparse::Header<'_>]) -> Self {
         let owned = |field: &httparse::Header<'_>| (field.name.to_owned(), field.value.to_vec());
@@ -109,7 +109,7 @@ impl Fields {
     }
 
     /// Returns the values of all fields with this name.
-    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    pub(crate) fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         let same = move |(field, _): &&(String, Vec<u8>)| field.eq_ignore_ascii_case(name);
         self.0
             .iter()
@@ -118,17 +118,17 @@ impl Fields {
     }
 
     /// Says whether a field of this name lists `token`.
-    pub(crate) fn lists(&self, name: &str, token: &str) -> bool {
-        self.all(name)
-            .flat_map(items)
+    pub(crate) fn contains_token(&self, name: &str, token: &str) -> bool {
+        self.values(name)
+            .flat_map(list_items)
             .any(|item| item.eq_ignore_ascii_case(token.as_bytes()))
     }
 
     /// Returns what `Content-Length` says. Repeating the same length is allowed.
-    pub(crate) fn length(&self) -> Result<Option<u64>, FramingError> {
+    pub(crate) fn content_length(&self) -> Result<Option<u64>, FramingError> {
         let mut length = None;
-        for item in self.all("content-length").flat_map(items) {
-            let value = digits(item).ok_or(FramingError::Length)?;
+        for item in self.values("content-length").flat_map(list_items) {
+            let value = parse_digits(item).ok_or(FramingError::Length)?;
             if length.is_some_and(|other| other != value) {
                 return Err(FramingError::Length);
             }
@@ -138,41 +138,43 @@ impl Fields {
     }
 
     /// Returns how the body of a request ends.
-    pub(crate) fn request_framing(&self) -> Result<Framing, FramingError> {
-        let length = self.length()?;
-        let mut codings = self.all("transfer-encoding");
-        match (codings.next(), codings.next(), length) {
-            (None, _, length) => Ok(Framing::Length(length.unwrap_or(0))),
+    pub(crate) fn request_framing(&self) -> Result<BodyFraming, FramingError> {
+        let length = self.content_length()?;
+        let mut encodings = self.values("transfer-encoding");
+        match (encodings.next(), encodings.next(), length) {
+            (None, _, length) => Ok(BodyFraming::Length(length.unwrap_or(0))),
             (Some(_), _, Some(_)) => Err(FramingError::Both),
-            (Some(coding), None, None) if coding.eq_ignore_ascii_case(b"chunked") => {
-                Ok(Framing::Chunked)
+            (Some(encoding), None, None) if encoding.eq_ignore_ascii_case(b"chunked") => {
+                Ok(BodyFraming::Chunked)
             }
             (Some(_), _, None) => Err(FramingError::Coding),
         }
     }
 
     /// Returns how the body of a response ends, if it has one. A response with both is chunked.
-    pub(crate) fn response_framing(&self) -> Result<Framing, FramingError> {
-        let last = self.all("transfer-encoding").flat_map(items).last();
+    pub(crate) fn response_framing(&self) -> Result<BodyFraming, FramingError> {
+        let last = self.values("transfer-encoding").flat_map(list_items).last();
         match last {
-            Some(coding) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Framing::Chunked),
-            Some(_) => Ok(Framing::UntilClose),
-            None => Ok(self.length()?.map_or(Framing::UntilClose, Framing::Length)),
+            Some(encoding) if encoding.eq_ignore_ascii_case(b"chunked") => Ok(BodyFraming::Chunked),
+            Some(_) => Ok(BodyFraming::UntilClose),
+            None => Ok(self
+                .content_length()?
+                .map_or(BodyFraming::UntilClose, BodyFraming::Length)),
         }
     }
 
     /// Writes those fields that are not about one connection only, nor about framing or hosts.
     pub(crate) fn write_end_to_end(&self, out: &mut Vec<u8>) {
         for (name, value) in &self.0 {
-            if !is_hop_by_hop(name) && !self.lists("connection", name) {
+            if !is_hop_by_hop(name) && !self.contains_token("connection", name) {
                 write_field(out, name, value);
             }
         }
     }
 
     /// Writes the fields with this name.
-    pub(crate) fn write_all(&self, name: &str, out: &mut Vec<u8>) {
-        for value in self.all(name) {
+    pub(crate) fn write_named(&self, name: &str, out: &mut Vec<u8>) {
+        for value in self.values(name) {
             write_field(out, name, value);
         }
     }
@@ -201,21 +203,21 @@ pub(crate) enum FramingError {
 
 /// Fields that are about one connection, and those that are written anew for the next one.
 fn is_hop_by_hop(name: &str) -> bool {
-    let begins = |prefix: &str| {
+    let has_prefix = |prefix: &str| {
         let start = name.as_bytes().get(..prefix.len());
         start.is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
     };
     HOP_BY_HOP
         .iter()
         .any(|known| known.eq_ignore_ascii_case(name))
-        || begins("proxy-")
+        || has_prefix("proxy-")
 }
 
-fn items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn list_items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
 }
 
-fn digits(text: &[u8]) -> Option<u64> {
+fn parse_digits(text: &[u8]) -> Option<u64> {
     // `parse` takes a sign, which a length does not have.
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_head_ends_at_its_empty_line() {
+    async fn head_ends_at_the_empty_line() {
         for (bytes, head) in [
             ("a\r\nb\r\n\r\nrest", "a\r\nb\r\n\r\n"),
             ("a\n\nrest", "a\n\n"),
@@ -261,21 +263,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn heads_without_end_are_refused() {
-        assert!(matches!(read(b"").await, Err(HeadError::Nothing)));
+    async fn unterminated_heads_are_refused() {
+        assert!(matches!(read(b"").await, Err(HeadError::Closed)));
         assert!(matches!(
             read(b"GET / HTTP/1.1\r\n").await,
-            Err(HeadError::Cut)
+            Err(HeadError::Truncated)
         ));
-        let endless = vec![b'a'; limits::MAX_HEAD + 10];
+        let endless = vec![b'a'; limits::MAX_HEAD_BYTES + 10];
         assert!(matches!(read(&endless).await, Err(HeadError::TooLarge)));
     }
 
     proptest! {
         #[test]
-        fn bytes_that_come_one_by_one_make_the_same_head(text in "[a\r\n]{0,30}") {
+        fn head_does_not_depend_on_chunking(text in "[a\r\n]{0,30}") {
             let bytes = text.into_bytes();
-            let mut whole = HeadBuffer::starting_with(bytes.clone());
+            let mut whole = HeadBuffer::with_bytes(bytes.clone());
             let expected = whole.find_end();
             let mut single = HeadBuffer::default();
             let found = bytes.iter().find_map(|&byte| {
@@ -286,19 +288,19 @@ mod tests {
         }
     }
 
-    fn fields(pairs: &[(&str, &str)]) -> Fields {
+    fn fields(pairs: &[(&str, &str)]) -> HeaderFields {
         let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.as_bytes().to_vec());
-        Fields(pairs.iter().map(owned).collect())
+        HeaderFields(pairs.iter().map(owned).collect())
     }
 
     #[test]
-    fn a_body_has_one_length_or_none() {
+    fn ambiguous_body_framing_is_refused() {
         let (cl, te) = ("Content-Length", "transfer-ENCODING");
         for (pairs, expected) in [
-            (vec![], Ok(Framing::Length(0))),
-            (vec![(cl, "5")], Ok(Framing::Length(5))),
-            (vec![(cl, "5"), (cl, "5")], Ok(Framing::Length(5))),
-            (vec![(cl, "5, 5")], Ok(Framing::Length(5))),
+            (vec![], Ok(BodyFraming::Length(0))),
+            (vec![(cl, "5")], Ok(BodyFraming::Length(5))),
+            (vec![(cl, "5"), (cl, "5")], Ok(BodyFraming::Length(5))),
+            (vec![(cl, "5, 5")], Ok(BodyFraming::Length(5))),
             (vec![(cl, "5"), (cl, "6")], Err(FramingError::Length)),
             (vec![(cl, "5,6")], Err(FramingError::Length)),
             (vec![(cl, "+5")], Err(FramingError::Length)),
@@ -310,7 +312,7 @@ mod tests {
                 vec![(cl, "99999999999999999999")],
                 Err(FramingError::Length),
             ),
-            (vec![(te, "Chunked")], Ok(Framing::Chunked)),
+            (vec![(te, "Chunked")], Ok(BodyFraming::Chunked)),
             (vec![(te, "chunked"), (cl, "5")], Err(FramingError::Both)),
             (
                 vec![(te, "chunked"), (te, "chunked")],
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_one_connection_stay_there() {
+    fn hop_by_hop_fields_are_not_forwarded() {
         let fields = fields(&[
             ("Accept", "*/*"),
             ("Connection", "close, X-Secret"),

@@ -2,25 +2,25 @@
 
 use std::fmt::Write as _;
 
-use super::message_head::{Fields, Framing, FramingError, write_field};
+use super::message_head::{BodyFraming, FramingError, HeaderFields, write_field};
 use crate::{
     limits,
-    target_host::{Host, HostError},
+    target_host::{HostError, TargetHost},
 };
 
 /// A request that the proxy can serve.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Request {
+pub(crate) struct HttpRequest {
     pub(crate) method: String,
-    pub(crate) host: Host,
+    pub(crate) host: TargetHost,
     pub(crate) port: u16,
-    pub(crate) kind: Kind,
-    pub(crate) version: Version,
+    pub(crate) kind: RequestKind,
+    pub(crate) version: HttpVersion,
 }
 
 /// What a request asks for.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum RequestKind {
     /// A tunnel.
     Connect,
     /// A resource in plain HTTP.
@@ -28,9 +28,9 @@ pub(crate) enum Kind {
         /// The path and query, as the server gets it.
         path: String,
         /// The fields of the head.
-        fields: Fields,
+        fields: HeaderFields,
         /// How the body ends.
-        framing: Framing,
+        framing: BodyFraming,
         /// The client wants to go on with a websocket.
         websocket: bool,
     },
@@ -38,67 +38,68 @@ pub(crate) enum Kind {
 
 /// The version of HTTP, of which only these are spoken.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Version {
+pub(crate) enum HttpVersion {
     /// 1.0, which knows no chunks.
     Http10,
     /// 1.1.
     Http11,
 }
 
-impl Request {
+impl HttpRequest {
     /// Reads a head, which ends with an empty line.
-    pub(crate) fn parse(head: &[u8]) -> Result<Self, RequestError> {
-        let bare = |(at, &byte): (usize, &u8)| byte == b'\n' && (at == 0 || head[at - 1] != b'\r');
-        if head.iter().enumerate().any(bare) {
-            return Err(RequestError::LineEnd);
+    pub(crate) fn parse(head: &[u8]) -> Result<Self, HttpRequestError> {
+        let is_bare_line_feed =
+            |(at, &byte): (usize, &u8)| byte == b'\n' && (at == 0 || head[at - 1] != b'\r');
+        if head.iter().enumerate().any(is_bare_line_feed) {
+            return Err(HttpRequestError::LineEnd);
         }
         let mut space = [httparse::EMPTY_HEADER; limits::MAX_FIELDS];
         let mut parsed = httparse::Request::new(&mut space);
         match parsed.parse(head) {
             Ok(httparse::Status::Complete(length)) if length == head.len() => {}
-            Ok(_) => return Err(RequestError::Syntax),
-            Err(httparse::Error::TooManyHeaders) => return Err(RequestError::TooMany),
-            Err(_) => return Err(RequestError::Syntax),
+            Ok(_) => return Err(HttpRequestError::Syntax),
+            Err(httparse::Error::TooManyHeaders) => return Err(HttpRequestError::TooManyFields),
+            Err(_) => return Err(HttpRequestError::Syntax),
         }
         let (Some(method), Some(target), Some(version)) =
             (parsed.method, parsed.path, parsed.version)
         else {
-            return Err(RequestError::Syntax);
+            return Err(HttpRequestError::Syntax);
         };
         if method.len() > MAX_METHOD {
-            return Err(RequestError::Syntax);
+            return Err(HttpRequestError::Syntax);
         }
         let version = if version == 0 {
-            Version::Http10
+            HttpVersion::Http10
         } else {
-            Version::Http11
+            HttpVersion::Http11
         };
-        let fields = Fields::from_parsed(parsed.headers);
+        let fields = HeaderFields::from_parsed(parsed.headers);
         let framing = fields.request_framing()?;
-        if framing == Framing::Chunked && version == Version::Http10 {
+        if framing == BodyFraming::Chunked && version == HttpVersion::Http10 {
             return Err(FramingError::Coding.into());
         }
-        if fields.all("host").count() > 1 {
-            return Err(RequestError::Hosts);
+        if fields.values("host").count() > 1 {
+            return Err(HttpRequestError::MultipleHosts);
         }
         let (authority, kind) = if method == "CONNECT" {
-            if framing != Framing::Length(0) {
-                return Err(RequestError::ConnectBody);
+            if framing != BodyFraming::Length(0) {
+                return Err(HttpRequestError::ConnectBody);
             }
-            (target, Kind::Connect)
+            (target, RequestKind::Connect)
         } else {
             let (authority, path) = split_url(target)?;
             let websocket = method == "GET"
-                && version == Version::Http11
-                && framing == Framing::Length(0)
-                && fields.lists("connection", "upgrade")
-                && fields.lists("upgrade", "websocket");
+                && version == HttpVersion::Http11
+                && framing == BodyFraming::Length(0)
+                && fields.contains_token("connection", "upgrade")
+                && fields.contains_token("upgrade", "websocket");
             let path = match path.as_bytes() {
                 [b'/', ..] => path.to_owned(),
                 [] if method == "OPTIONS" => "*".to_owned(),
                 _ => format!("/{path}"),
             };
-            let kind = Kind::Plain {
+            let kind = RequestKind::Plain {
                 path,
                 fields,
                 framing,
@@ -106,7 +107,7 @@ impl Request {
             };
             (authority, kind)
         };
-        let default_port = (kind != Kind::Connect).then_some(HTTP_PORT);
+        let default_port = (kind != RequestKind::Connect).then_some(HTTP_PORT);
         let (host, port) = split_authority(authority, default_port)?;
         Ok(Self {
             method: method.to_owned(),
@@ -120,14 +121,14 @@ impl Request {
     /// Says whether the client wants to go on with a websocket.
     pub(crate) fn is_websocket(&self) -> bool {
         match self.kind {
-            Kind::Plain { websocket, .. } => websocket,
-            Kind::Connect => false,
+            RequestKind::Plain { websocket, .. } => websocket,
+            RequestKind::Connect => false,
         }
     }
 
     /// Makes an ordinary request of one that wants to go on with a websocket.
-    pub(crate) fn forgo_websocket(&mut self) {
-        if let Kind::Plain { websocket, .. } = &mut self.kind {
+    pub(crate) fn drop_upgrade(&mut self) {
+        if let RequestKind::Plain { websocket, .. } = &mut self.kind {
             *websocket = false;
         }
     }
@@ -135,7 +136,7 @@ impl Request {
     /// Writes the head for the server. The host is that of the URL, whatever the fields said. Not
     /// for CONNECT, of which nothing goes on.
     pub(crate) fn write_head(&self) -> Vec<u8> {
-        let Kind::Plain {
+        let RequestKind::Plain {
             path,
             fields,
             framing,
@@ -145,8 +146,8 @@ impl Request {
             return Vec::new();
         };
         let version = match self.version {
-            Version::Http10 => "1.0",
-            Version::Http11 => "1.1",
+            HttpVersion::Http10 => "1.0",
+            HttpVersion::Http11 => "1.1",
         };
         let mut line = format!(
             "{} {path} HTTP/{version}\r\nHost: {}",
@@ -160,11 +161,11 @@ impl Request {
         out.extend_from_slice(b"\r\n");
         fields.write_end_to_end(&mut out);
         match framing {
-            Framing::Chunked => write_field(&mut out, "Transfer-Encoding", b"chunked"),
-            Framing::Length(length) if fields.all("content-length").next().is_some() => {
+            BodyFraming::Chunked => write_field(&mut out, "Transfer-Encoding", b"chunked"),
+            BodyFraming::Length(length) if fields.values("content-length").next().is_some() => {
                 write_field(&mut out, "Content-Length", length.to_string().as_bytes());
             }
-            Framing::Length(_) | Framing::UntilClose => {}
+            BodyFraming::Length(_) | BodyFraming::UntilClose => {}
         }
         if *websocket {
             write_field(&mut out, "Connection", b"Upgrade");
@@ -179,15 +180,15 @@ impl Request {
 
 /// Why a head asks for nothing that the proxy serves. Peer: all of them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub(crate) enum RequestError {
+pub(crate) enum HttpRequestError {
     #[error("a line does not end with a carriage return and a line feed")]
     LineEnd,
     #[error("this is not a request in HTTP/1")]
     Syntax,
     #[error("there are more than {} fields", limits::MAX_FIELDS)]
-    TooMany,
+    TooManyFields,
     #[error("there are several hosts")]
-    Hosts,
+    MultipleHosts,
     #[error("CONNECT has no body")]
     ConnectBody,
     #[error("the target is not an absolute http URL; for others, CONNECT is there")]
@@ -203,22 +204,25 @@ pub(crate) enum RequestError {
 }
 
 /// Splits `http://authority/path?query`; a fragment has no business here.
-fn split_url(target: &str) -> Result<(&str, &str), RequestError> {
+fn split_url(target: &str) -> Result<(&str, &str), HttpRequestError> {
     let scheme = target.get(..HTTP_SCHEME.len());
     let rest = match scheme {
         Some(scheme) if scheme.eq_ignore_ascii_case(HTTP_SCHEME) => &target[HTTP_SCHEME.len()..],
-        Some(_) | None => return Err(RequestError::Target),
+        Some(_) | None => return Err(HttpRequestError::Target),
     };
     if rest.contains('#') || !rest.is_ascii() {
-        return Err(RequestError::Target);
+        return Err(HttpRequestError::Target);
     }
     Ok(rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len())))
 }
 
 /// Splits `host:port`. Without a default, the port is needed.
-fn split_authority(text: &str, default: Option<u16>) -> Result<(Host, u16), RequestError> {
+fn split_authority(
+    text: &str,
+    default: Option<u16>,
+) -> Result<(TargetHost, u16), HttpRequestError> {
     if text.contains('@') {
-        return Err(RequestError::User);
+        return Err(HttpRequestError::User);
     }
     let colon = match text.rfind(']') {
         Some(bracket) => text[bracket..].find(':').map(|at| bracket + at),
@@ -230,14 +234,14 @@ fn split_authority(text: &str, default: Option<u16>) -> Result<(Host, u16), Requ
     };
     let port = match (port.as_bytes(), default) {
         ([], Some(default)) => default,
-        ([b'0'..=b'9', ..], _) => port.parse().map_err(|_| RequestError::Port)?,
-        _ => return Err(RequestError::Port),
+        ([b'0'..=b'9', ..], _) => port.parse().map_err(|_| HttpRequestError::Port)?,
+        _ => return Err(HttpRequestError::Port),
     };
     if port == 0 {
-        return Err(RequestError::Port);
+        return Err(HttpRequestError::Port);
     }
     // A bare IPv6 address cannot get here: its first colon begins what is no port.
-    Ok((Host::parse(host)?, port))
+    Ok((TargetHost::parse(host)?, port))
 }
 
 const HTTP_SCHEME: &str = "http://";

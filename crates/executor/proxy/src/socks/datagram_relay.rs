@@ -23,64 +23,65 @@ use tokio::{
 
 use super::message;
 use crate::{
-    policy_gate::{Gate, Wish},
-    target_host::Host,
+    policy_gate::{ConnectRequest, PolicyGate},
+    target_host::TargetHost,
 };
 
 /// The socket that clients send their datagrams to.
 #[derive(Debug)]
-pub(crate) struct Datagrams {
-    near: Arc<UdpSocket>,
-    bound: SocketAddr,
+pub(crate) struct DatagramRelay {
+    client_socket: Arc<UdpSocket>,
+    local_address: SocketAddr,
     associations: watch::Sender<usize>,
 }
 
-impl Datagrams {
+impl DatagramRelay {
     /// Takes the socket. Nothing is carried before [`run`](Self::run).
-    pub(crate) fn adopt(socket: StdSocket) -> io::Result<Self> {
+    pub(crate) fn new(socket: StdSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        let near = Arc::new(UdpSocket::from_std(socket)?);
+        let client_socket = Arc::new(UdpSocket::from_std(socket)?);
         Ok(Self {
-            bound: near.local_addr()?,
-            near,
+            local_address: client_socket.local_addr()?,
+            client_socket,
             associations: watch::Sender::new(0),
         })
     }
 
     /// Returns where a client sends its datagrams that reaches us at `local`.
     pub(super) fn address(&self, local: IpAddr) -> SocketAddr {
-        let ip = if self.bound.ip().is_unspecified() {
+        let ip = if self.local_address.ip().is_unspecified() {
             local
         } else {
-            self.bound.ip()
+            self.local_address.ip()
         };
-        SocketAddr::new(ip, self.bound.port())
+        SocketAddr::new(ip, self.local_address.port())
     }
 
     /// Carries datagrams as long as what it returns lives. All clients belong to one process, so
     /// that it does not matter which of them a datagram is from.
-    pub(super) fn associate(&self) -> Association {
+    pub(super) fn associate(&self) -> UdpAssociation {
         self.associations.send_modify(|count| *count += 1);
-        Association(self.associations.clone())
+        UdpAssociation(self.associations.clone())
     }
 
     /// Carries datagrams until dropped.
-    pub(crate) async fn run(&self, gate: Arc<Gate>) {
+    pub(crate) async fn run(&self, gate: Arc<PolicyGate>) {
         let mut associations = self.associations.subscribe();
-        let mut flows = Flows::default();
+        let mut flows = FlowTable::default();
         let mut buffer = vec![0; MAX_DATAGRAM];
         loop {
             tokio::select! {
-                received = self.near.recv_from(&mut buffer) => {
+                received = self.client_socket.recv_from(&mut buffer) => {
                     // An error tells of a datagram that did not arrive, and of no more than that.
                     let Ok((length, client)) = received else { continue };
-                    if *associations.borrow() > 0 && message::datagram(&buffer[..length]).is_ok() {
-                        flows.pass(client, buffer[..length].to_vec(), &self.near, &gate);
+                    let datagram = &buffer[..length];
+                    if *associations.borrow() > 0 && message::parse_datagram(datagram).is_ok() {
+                        flows.forward(client, datagram.to_vec(), &self.client_socket, &gate);
                     }
                 }
                 Ok(()) = associations.changed() => {
                     if *associations.borrow_and_update() == 0 {
-                        flows = Flows::default();
+                        flows = FlowTable::default();
                     }
                 }
                 Some(ended) = flows.tasks.join_next_with_id() => {
@@ -94,32 +95,32 @@ impl Datagrams {
 
 /// Lets datagrams through while it lives.
 #[derive(Debug)]
-pub(super) struct Association(watch::Sender<usize>);
+pub(super) struct UdpAssociation(watch::Sender<usize>);
 
-impl Drop for Association {
+impl Drop for UdpAssociation {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count = count.saturating_sub(1));
     }
 }
 
 #[derive(Debug, Default)]
-struct Flows {
+struct FlowTable {
     // Dropping the set ends its tasks.
     tasks: JoinSet<()>,
     inputs: HashMap<SocketAddr, (Id, mpsc::Sender<Vec<u8>>)>,
 }
 
-impl Flows {
-    fn pass(
+impl FlowTable {
+    fn forward(
         &mut self,
         client: SocketAddr,
         datagram: Vec<u8>,
-        near: &Arc<UdpSocket>,
-        gate: &Arc<Gate>,
+        client_socket: &Arc<UdpSocket>,
+        gate: &Arc<PolicyGate>,
     ) {
         if !self.inputs.contains_key(&client) && self.inputs.len() < MAX_FLOWS {
-            let (sender, receiver) = mpsc::channel(MAX_WAITING);
-            let flow = Flow::new(client, near.clone(), gate.clone());
+            let (sender, receiver) = mpsc::channel(FLOW_QUEUE);
+            let flow = DatagramFlow::new(client, client_socket.clone(), gate.clone());
             let task = self.tasks.spawn(flow.run(receiver)).id();
             self.inputs.insert(client, (task, sender));
         }
@@ -135,25 +136,29 @@ pub(super) const MAX_DATAGRAM: usize = 64 * 1024;
 /// Places that clients send from at a time.
 const MAX_FLOWS: usize = 64;
 /// Datagrams that wait while a destination is decided about.
-const MAX_WAITING: usize = 16;
+const FLOW_QUEUE: usize = 16;
 
 /// The datagrams of one client address.
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(super) struct DatagramFlow {
     client: SocketAddr,
-    near: Arc<UdpSocket>,
-    gate: Arc<Gate>,
-    far: Far,
-    destinations: HashMap<(Host, u16), Ruling>,
+    client_socket: Arc<UdpSocket>,
+    gate: Arc<PolicyGate>,
+    outbound: OutboundSockets,
+    destinations: HashMap<(TargetHost, u16), DestinationState>,
 }
 
-impl Flow {
-    pub(super) fn new(client: SocketAddr, near: Arc<UdpSocket>, gate: Arc<Gate>) -> Self {
+impl DatagramFlow {
+    pub(super) fn new(
+        client: SocketAddr,
+        client_socket: Arc<UdpSocket>,
+        gate: Arc<PolicyGate>,
+    ) -> Self {
         Self {
             client,
-            near,
+            client_socket,
             gate,
-            far: Far::default(),
+            outbound: OutboundSockets::default(),
             destinations: HashMap::new(),
         }
     }
@@ -164,32 +169,36 @@ impl Flow {
         loop {
             let next = async {
                 tokio::select! {
-                    datagram = input.recv() => datagram.map(Event::Out),
-                    received = receive(self.far.v4.as_ref(), &mut v4) => Some(Event::V4(received)),
-                    received = receive(self.far.v6.as_ref(), &mut v6) => Some(Event::V6(received)),
+                    datagram = input.recv() => datagram.map(FlowEvent::Out),
+                    received = receive(self.outbound.v4.as_ref(), &mut v4) => {
+                        Some(FlowEvent::V4(received))
+                    }
+                    received = receive(self.outbound.v6.as_ref(), &mut v6) => {
+                        Some(FlowEvent::V6(received))
+                    }
                 }
             };
-            match timeout(IDLE, next).await {
-                Ok(Some(Event::Out(datagram))) => self.send(&datagram).await,
-                Ok(Some(Event::V4(Some((length, source))))) => {
-                    self.give_back(source, &v4[..length]).await;
+            match timeout(FLOW_IDLE_TIMEOUT, next).await {
+                Ok(Some(FlowEvent::Out(datagram))) => self.send(&datagram).await,
+                Ok(Some(FlowEvent::V4(Some((length, source))))) => {
+                    self.send_to_client(source, &v4[..length]).await;
                 }
-                Ok(Some(Event::V6(Some((length, source))))) => {
-                    self.give_back(source, &v6[..length]).await;
+                Ok(Some(FlowEvent::V6(Some((length, source))))) => {
+                    self.send_to_client(source, &v6[..length]).await;
                 }
                 // An error tells of a datagram that did not arrive, and of no more than that.
-                Ok(Some(Event::V4(None) | Event::V6(None))) => {}
+                Ok(Some(FlowEvent::V4(None) | FlowEvent::V6(None))) => {}
                 Ok(None) | Err(_) => return,
             }
         }
     }
 
     async fn send(&mut self, datagram: &[u8]) {
-        let Ok((host, port, data)) = message::datagram(datagram) else {
+        let Ok((host, port, data)) = message::parse_datagram(datagram) else {
             return;
         };
         if let Some(address) = self.destination(host, port).await
-            && let Ok(socket) = self.far.towards(address).await
+            && let Ok(socket) = self.outbound.socket_for(address).await
         {
             // Datagrams may be lost.
             drop(socket.send_to(data, address).await);
@@ -198,74 +207,80 @@ impl Flow {
 
     /// Returns where datagrams for a host go. The gate decides once, and again some time after it
     /// refused.
-    async fn destination(&mut self, host: Host, port: u16) -> Option<SocketAddr> {
+    async fn destination(&mut self, host: TargetHost, port: u16) -> Option<SocketAddr> {
         let key = (host, port);
         match self.destinations.get(&key) {
-            Some(Ruling::Granted(address)) => return Some(*address),
-            Some(Ruling::Refused(since)) if since.elapsed() < REFUSED => return None,
-            Some(Ruling::Refused(_)) => {}
+            Some(DestinationState::Allowed(address)) => return Some(*address),
+            Some(DestinationState::Denied(since)) if since.elapsed() < DENIAL_TTL => return None,
+            Some(DestinationState::Denied(_)) => {}
             None if port == 0 || self.destinations.len() >= MAX_DESTINATIONS => return None,
             None => {}
         }
-        let wish = Wish {
+        let request = ConnectRequest {
             protocol: NetworkProtocol::Socks5Udp,
             host: key.0.clone(),
             port,
             method: None,
             client: self.client,
         };
-        let admitted = self.gate.admit(&wish).await.ok();
-        let address = admitted.and_then(|all| all.first().copied());
+        let authorized = self.gate.authorize(&request).await.ok();
+        let address = authorized.and_then(|all| all.first().copied());
         let address = address.map(|address| SocketAddr::new(address, port));
-        let ruling = address.map_or_else(|| Ruling::Refused(Instant::now()), Ruling::Granted);
-        self.destinations.insert(key, ruling);
+        let state = address.map_or_else(
+            || DestinationState::Denied(Instant::now()),
+            DestinationState::Allowed,
+        );
+        self.destinations.insert(key, state);
         address
     }
 
-    async fn give_back(&self, source: SocketAddr, data: &[u8]) {
+    async fn send_to_client(&self, source: SocketAddr, data: &[u8]) {
         let source = SocketAddr::new(source.ip().to_canonical(), source.port());
-        let asked = |ruling: &Ruling| matches!(ruling, Ruling::Granted(to) if *to == source);
-        if !self.destinations.values().any(asked) {
+        let is_source = |state: &DestinationState| match state {
+            DestinationState::Allowed(address) => *address == source,
+            DestinationState::Denied(_) => false,
+        };
+        if !self.destinations.values().any(is_source) {
             return;
         }
         let mut out = Vec::new();
         message::write_datagram(source, data, &mut out);
         // Datagrams may be lost.
-        drop(self.near.send_to(&out, self.client).await);
+        drop(self.client_socket.send_to(&out, self.client).await);
     }
 }
 
 /// Our sockets on the outside, made when there is something to send.
 #[derive(Debug, Default)]
-struct Far {
+struct OutboundSockets {
     v4: Option<UdpSocket>,
     v6: Option<UdpSocket>,
 }
 
-impl Far {
-    async fn towards(&mut self, address: SocketAddr) -> io::Result<&UdpSocket> {
-        let (place, any): (_, SocketAddr) = match address {
+impl OutboundSockets {
+    async fn socket_for(&mut self, address: SocketAddr) -> io::Result<&UdpSocket> {
+        let (slot, any): (_, SocketAddr) = match address {
             SocketAddr::V4(_) => (&mut self.v4, (Ipv4Addr::UNSPECIFIED, 0).into()),
             SocketAddr::V6(_) => (&mut self.v6, (Ipv6Addr::UNSPECIFIED, 0).into()),
         };
-        match place {
+        match slot {
             Some(socket) => Ok(socket),
-            None => Ok(place.insert(UdpSocket::bind(any).await?)),
+            None => Ok(slot.insert(UdpSocket::bind(any).await?)),
         }
     }
 }
 
 #[derive(Debug)]
-enum Event {
+enum FlowEvent {
     Out(Vec<u8>),
     V4(Option<(usize, SocketAddr)>),
     V6(Option<(usize, SocketAddr)>),
 }
 
 #[derive(Debug)]
-enum Ruling {
-    Granted(SocketAddr),
-    Refused(Instant),
+enum DestinationState {
+    Allowed(SocketAddr),
+    Denied(Instant),
 }
 
 async fn receive(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
@@ -276,8 +291,8 @@ async fn receive(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> Option<(usize
 }
 
 /// How long a place is remembered that sends nothing.
-const IDLE: Duration = Duration::from_secs(120);
+const FLOW_IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a refusal holds before the gate is asked again.
-const REFUSED: Duration = Duration::from_secs(10);
+const DENIAL_TTL: Duration = Duration::from_secs(10);
 /// Destinations of one place.
 const MAX_DESTINATIONS: usize = 64;

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn hosts_have_one_form() {
+fn hosts_are_normalised() {
     for (text, form) in [
         ("Example.COM", "example.com"),
         ("example.com.", "example.com"),
@@ -20,12 +20,12 @@ fn hosts_have_one_form() {
         ("1.example", "1.example"),
         ("0x7f.example", "0x7f.example"),
     ] {
-        assert_eq!(Host::parse(text).unwrap().as_str(), form, "{text}");
+        assert_eq!(TargetHost::parse(text).unwrap().as_str(), form, "{text}");
     }
 }
 
 #[test]
-fn what_is_no_host_is_refused() {
+fn invalid_hosts_are_refused() {
     let long = format!("{}.com", "a.".repeat(130));
     let label = "a".repeat(64);
     for text in [
@@ -57,12 +57,12 @@ fn what_is_no_host_is_refused() {
         &long,
         &label,
     ] {
-        assert!(Host::parse(text).is_err(), "{text:?}");
+        assert!(TargetHost::parse(text).is_err(), "{text:?}");
     }
 }
 
 #[test]
-fn localhost_is_known_with_all_below_it() {
+fn localhost_and_its_subdomains_are_recognised() {
     for (text, expected) in [
         ("localhost", true),
         ("LOCALHOST.", true),
@@ -71,7 +71,7 @@ fn localhost_is_known_with_all_below_it() {
         ("localhost.example", false),
     ] {
         assert_eq!(
-            Host::parse(text).unwrap().is_localhost(),
+            TargetHost::parse(text).unwrap().is_localhost(),
             expected,
             "{text}"
         );
@@ -80,16 +80,16 @@ fn localhost_is_known_with_all_below_it() {
 
 proptest! {
     #[test]
-    fn the_one_form_is_a_fixed_point(text in "[a-zA-Z0-9.:x\\[\\]_-]{0,40}") {
-        if let Ok(host) = Host::parse(&text) {
-            prop_assert_eq!(&Host::parse(host.as_str()).unwrap(), &host);
-            prop_assert_eq!(&Host::parse(&host.to_string()).unwrap(), &host);
+    fn normalisation_is_idempotent(text in "[a-zA-Z0-9.:x\\[\\]_-]{0,40}") {
+        if let Ok(host) = TargetHost::parse(&text) {
+            prop_assert_eq!(&TargetHost::parse(host.as_str()).unwrap(), &host);
+            prop_assert_eq!(&TargetHost::parse(&host.to_string()).unwrap(), &host);
         }
     }
 
     #[test]
-    fn nothing_that_the_system_takes_for_an_address_is_a_name(text in "[0-9a-fx.]{1,16}") {
-        if let Ok(host) = Host::parse(&text)
+    fn numeric_addresses_are_never_names(text in "[0-9a-fx.]{1,16}") {
+        if let Ok(host) = TargetHost::parse(&text)
             && host.address().is_none()
         {
             prop_assert_eq!(parse_numeric(&text), None);
@@ -99,7 +99,7 @@ proptest! {
 }
 
 #[test]
-fn local_addresses_are_known_in_every_form() {
+fn local_addresses_are_recognised_in_every_form() {
     for text in [
         "0.0.0.0",
         "0.1.2.3",
@@ -171,7 +171,7 @@ fn public_addresses_are_not_local() {
 }
 
 #[test]
-fn odd_notations_mean_what_inet_aton_says() {
+fn numeric_notations_follow_inet_aton() {
     for (text, meaning) in [
         ("2130706433", "127.0.0.1"),
         ("0x7f000001", "127.0.0.1"),
@@ -210,14 +210,14 @@ fn odd_notations_mean_what_inet_aton_says() {
 
 proptest! {
     #[test]
-    fn whatever_parses_as_an_address_looks_like_one(text in "[0-9a-fxX.+]{0,20}") {
+    fn every_parsed_address_looks_numeric(text in "[0-9a-fxX.+]{0,20}") {
         if parse_numeric(&text).is_some() {
             prop_assert!(looks_numeric(&text));
         }
     }
 
     #[test]
-    fn forms_that_carry_an_address_are_as_local_as_it(bits: u32) {
+    fn embedding_addresses_are_as_local_as_the_embedded_one(bits: u32) {
         let inner = Ipv4Addr::from(bits);
         let local = is_local(IpAddr::V4(inner));
         let [a, b, c, d] = inner.octets();

@@ -6,7 +6,7 @@ use exec_wire::network::{Decision, NetworkProtocol};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
-use super::{Decider, PUBLIC, Script, Server, Stage, read_until};
+use super::{Decider, PUBLIC, TestProxy, TestProxyBuilder, TestServer, read_until};
 
 fn deny(reason: &str) -> Decision {
     Decision::Deny {
@@ -14,17 +14,17 @@ fn deny(reason: &str) -> Decision {
     }
 }
 
-async fn answer(stage: &Stage, host: &str) -> String {
-    stage
-        .ask(&format!("CONNECT {host}:9 HTTP/1.1\r\n\r\n"))
+async fn answer(proxy: &TestProxy, host: &str) -> String {
+    proxy
+        .request_http(&format!("CONNECT {host}:9 HTTP/1.1\r\n\r\n"))
         .await
 }
 
 /// Connects to a server as `host`; returns the stage after that.
-async fn tunnel(stage: &Stage, host: &str) {
-    let server = Server::start().await;
-    let mut client = stage
-        .say(&format!("CONNECT {host}:{} HTTP/1.1\r\n\r\n", server.port))
+async fn tunnel(proxy: &TestProxy, host: &str) {
+    let server = TestServer::start().await;
+    let mut client = proxy
+        .send_http(&format!("CONNECT {host}:{} HTTP/1.1\r\n\r\n", server.port))
         .await;
     let head = read_until(&mut client, "\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
@@ -32,19 +32,19 @@ async fn tunnel(stage: &Stage, host: &str) {
 }
 
 #[tokio::test]
-async fn an_undecided_host_is_asked_about() {
-    let script = Script::new()
-        .name("other.test", &[PUBLIC])
-        .asking(|destination| {
+async fn undecided_host_is_passed_to_the_decider() {
+    let builder = TestProxyBuilder::new()
+        .with_host("other.test", &[PUBLIC])
+        .with_decider(|destination| {
             Box::pin(async move {
                 assert_eq!(destination.protocol, NetworkProtocol::HttpsConnect);
                 assert_eq!(destination.host, "other.test");
                 Decision::Allow
             })
         });
-    let mut stage = script.start();
-    tunnel(&stage, "Other.Test.").await;
-    let record = stage.record().await;
+    let mut proxy = builder.start();
+    tunnel(&proxy, "Other.Test.").await;
+    let record = proxy.record().await;
     assert_eq!(
         (record.decision.as_str(), record.source.as_str()),
         ("allow", "decider")
@@ -57,7 +57,7 @@ async fn an_undecided_host_is_asked_about() {
 }
 
 #[tokio::test]
-async fn what_is_not_allowed_by_who_is_asked_stays_out() {
+async fn denials_of_the_decider_are_enforced() {
     let cases: [(Decider, &str, &str); 5] = [
         (
             |_| Box::pin(async { deny("not on the list") }),
@@ -98,10 +98,10 @@ async fn what_is_not_allowed_by_who_is_asked_stays_out() {
         ),
     ];
     for (decider, decision, reason) in cases {
-        let mut stage = Script::new().asking(decider).start();
-        let answer = answer(&stage, "other.test").await;
+        let mut proxy = TestProxyBuilder::new().with_decider(decider).start();
+        let answer = answer(&proxy, "other.test").await;
         assert!(answer.ends_with(&format!("policy: {reason}\n")), "{answer}");
-        let record = stage.record().await;
+        let record = proxy.record().await;
         assert_eq!(
             (record.decision.as_str(), record.source.as_str()),
             (decision, "decider")
@@ -110,22 +110,22 @@ async fn what_is_not_allowed_by_who_is_asked_stays_out() {
             (record.reason.as_str(), record.policy_override),
             (reason, false)
         );
-        assert!(stage.outside.lookups().is_empty());
+        assert!(proxy.connector.lookups().is_empty());
     }
 }
 
 #[tokio::test]
-async fn silence_is_a_denial() {
-    let mut script = Script::new().asking(|_| Box::pin(std::future::pending()));
-    script.settings["policyDecisionTimeoutMs"] = json!(10);
-    script.limits.decision_grace = Duration::from_millis(10);
-    let mut stage = script.start();
+async fn decision_timeout_denies_the_host() {
+    let mut builder = TestProxyBuilder::new().with_decider(|_| Box::pin(std::future::pending()));
+    builder.settings["policyDecisionTimeoutMs"] = json!(10);
+    builder.limits.decision_grace = Duration::from_millis(10);
+    let mut proxy = builder.start();
     assert!(
-        answer(&stage, "other.test")
+        answer(&proxy, "other.test")
             .await
             .ends_with("policy: not_allowed\n")
     );
-    let record = stage.record().await;
+    let record = proxy.record().await;
     assert_eq!(
         (record.decision.as_str(), record.source.as_str()),
         ("deny", "decider")
@@ -133,30 +133,32 @@ async fn silence_is_a_denial() {
 }
 
 #[tokio::test]
-async fn too_many_questions_are_denials() {
-    let mut script = Script::new().asking(|_| Box::pin(std::future::pending()));
-    script.limits.decisions = 0;
-    let stage = script.start();
+async fn excess_pending_decisions_are_denied() {
+    let mut builder = TestProxyBuilder::new().with_decider(|_| Box::pin(std::future::pending()));
+    builder.limits.max_pending_decisions = 0;
+    let proxy = builder.start();
     assert!(
-        answer(&stage, "other.test")
+        answer(&proxy, "other.test")
             .await
             .ends_with("policy: not_allowed\n")
     );
 }
 
 #[tokio::test]
-async fn without_time_to_decide_nobody_is_asked() {
-    let stage = Script::new().set("reviewDomains", json!(["*"])).start();
+async fn decider_is_not_called_without_a_timeout() {
+    let proxy = TestProxyBuilder::new()
+        .with_setting("reviewDomains", json!(["*"]))
+        .start();
     assert!(
-        answer(&stage, "other.test")
+        answer(&proxy, "other.test")
             .await
             .ends_with("policy: not_allowed\n")
     );
-    tunnel(&stage, "allowed.test").await;
+    tunnel(&proxy, "allowed.test").await;
 }
 
 #[tokio::test]
-async fn reviewed_hosts_are_asked_about_although_they_are_allowed() {
+async fn reviewed_hosts_are_passed_to_the_decider() {
     let decide: Decider = |destination| {
         Box::pin(async move {
             match destination.host.as_str() {
@@ -165,33 +167,33 @@ async fn reviewed_hosts_are_asked_about_although_they_are_allowed() {
             }
         })
     };
-    let script = Script::new().set("reviewDomains", json!(["**.allowed.test"]));
-    let mut stage = script.asking(decide).start();
-    tunnel(&stage, "allowed.test").await;
-    let record = stage.record().await;
+    let builder = TestProxyBuilder::new().with_setting("reviewDomains", json!(["**.allowed.test"]));
+    let mut proxy = builder.with_decider(decide).start();
+    tunnel(&proxy, "allowed.test").await;
+    let record = proxy.record().await;
     assert_eq!(
         (record.source.as_str(), record.policy_override),
         ("decider", false)
     );
     assert!(
-        answer(&stage, "a.allowed.test")
+        answer(&proxy, "a.allowed.test")
             .await
             .ends_with("policy: reviewed\n")
     );
 }
 
 #[tokio::test]
-async fn nobody_can_allow_a_private_address() {
+async fn decider_cannot_allow_a_private_address() {
     let private: IpAddr = "10.0.0.1".parse().unwrap();
     let mapped: IpAddr = "::ffff:127.0.0.1".parse().unwrap();
-    let script = Script::new()
-        .name("rebound.test", &[private, mapped])
-        .name(
+    let builder = TestProxyBuilder::new()
+        .with_host("rebound.test", &[private, mapped])
+        .with_host(
             "rebound.allowed.test",
             &["169.254.169.254".parse().unwrap()],
         )
-        .asking(|_| Box::pin(async { Decision::Allow }));
-    let mut stage = script.start();
+        .with_decider(|_| Box::pin(async { Decision::Allow }));
+    let mut proxy = builder.start();
     for host in [
         "rebound.test",
         "rebound.allowed.test",
@@ -199,9 +201,9 @@ async fn nobody_can_allow_a_private_address() {
         "localhost",
         "0x7f.1",
     ] {
-        let answer = answer(&stage, host).await;
+        let answer = answer(&proxy, host).await;
         assert!(answer.ends_with("policy: not_allowed_local\n"), "{answer}");
-        let record = stage.record().await;
+        let record = proxy.record().await;
         assert_eq!(
             (record.decision.as_str(), record.source.as_str()),
             ("deny", "baseline_policy")
@@ -211,11 +213,11 @@ async fn nobody_can_allow_a_private_address() {
             ("not_allowed_local", false)
         );
     }
-    assert!(stage.is_quiet() && stage.outside.connects().is_empty());
+    assert!(proxy.has_no_records() && proxy.connector.connects().is_empty());
 }
 
 #[tokio::test]
-async fn link_local_and_metadata_addresses_stay_blocked_although_local_ones_are_allowed() {
+async fn link_local_and_metadata_addresses_stay_blocked_with_local_binding() {
     let metadata = [
         "169.254.169.254",
         "169.254.170.2",
@@ -232,49 +234,54 @@ async fn link_local_and_metadata_addresses_stay_blocked_although_local_ones_are_
     ];
     for text in metadata {
         let address: IpAddr = text.parse().unwrap();
-        let mut stage = Script::new()
-            .set("domains", json!({"*": "allow"}))
-            .set("allowLocalBinding", json!(true))
-            .name("allowed.test", &[address])
+        let mut proxy = TestProxyBuilder::new()
+            .with_setting("domains", json!({"*": "allow"}))
+            .with_setting("allowLocalBinding", json!(true))
+            .with_host("allowed.test", &[address])
             .start();
         let literal = match address {
             IpAddr::V4(_) => text.to_owned(),
             IpAddr::V6(_) => format!("[{text}]"),
         };
         for host in ["allowed.test", &literal] {
-            let answer = answer(&stage, host).await;
+            let answer = answer(&proxy, host).await;
             assert!(
                 answer.ends_with("policy: not_allowed_local\n"),
                 "{host}: {answer}"
             );
-            let record = stage.record().await;
+            let record = proxy.record().await;
             assert_eq!(record.decision, "deny", "{host}");
         }
-        assert!(stage.outside.connects().is_empty(), "{text}");
+        assert!(proxy.connector.connects().is_empty(), "{text}");
     }
 }
 
 #[tokio::test]
-async fn a_link_local_address_is_reached_if_it_is_allowed_literally() {
+async fn literally_allowed_link_local_address_is_reachable() {
     let address: IpAddr = "169.254.169.254".parse().unwrap();
     let domains = json!({"169.254.169.254": "allow", "allowed.test": "allow"});
     for local in [false, true] {
-        let stage = Script::new()
-            .set("domains", domains.clone())
-            .set("allowLocalBinding", json!(local))
-            .name("allowed.test", &[address])
+        let proxy = TestProxyBuilder::new()
+            .with_setting("domains", domains.clone())
+            .with_setting("allowLocalBinding", json!(local))
+            .with_host("allowed.test", &[address])
             .start();
-        tunnel(&stage, "169.254.169.254").await;
+        tunnel(&proxy, "169.254.169.254").await;
         if local {
-            tunnel(&stage, "allowed.test").await;
+            tunnel(&proxy, "allowed.test").await;
         }
-        let reached: Vec<IpAddr> = stage.outside.connects().iter().map(|to| to.ip()).collect();
+        let reached: Vec<IpAddr> = proxy
+            .connector
+            .connects()
+            .iter()
+            .map(|to| to.ip())
+            .collect();
         assert!(
             reached.iter().all(|reached| *reached == address),
             "{reached:?}"
         );
         assert!(
-            answer(&stage, "169.254.169.253")
+            answer(&proxy, "169.254.169.253")
                 .await
                 .contains("not_allowed_local")
         );
@@ -282,38 +289,48 @@ async fn a_link_local_address_is_reached_if_it_is_allowed_literally() {
 }
 
 #[tokio::test]
-async fn a_name_is_looked_up_once_and_private_answers_are_skipped() {
+async fn name_is_resolved_once_and_private_addresses_are_skipped() {
     let second: IpAddr = "93.184.216.35".parse().unwrap();
     let private: IpAddr = "192.168.0.1".parse().unwrap();
-    let stage = Script::new()
-        .name("allowed.test", &[private, PUBLIC, second])
+    let proxy = TestProxyBuilder::new()
+        .with_host("allowed.test", &[private, PUBLIC, second])
         .start();
-    tunnel(&stage, "allowed.test").await;
-    assert_eq!(stage.outside.lookups(), ["allowed.test"]);
-    let reached: Vec<IpAddr> = stage.outside.connects().iter().map(|to| to.ip()).collect();
+    tunnel(&proxy, "allowed.test").await;
+    assert_eq!(proxy.connector.lookups(), ["allowed.test"]);
+    let reached: Vec<IpAddr> = proxy
+        .connector
+        .connects()
+        .iter()
+        .map(|to| to.ip())
+        .collect();
     assert_eq!(reached, [PUBLIC]);
 }
 
 #[tokio::test]
 async fn addresses_are_tried_in_order() {
     let second: IpAddr = "93.184.216.35".parse().unwrap();
-    let stage = Script::new()
-        .name("allowed.test", &[PUBLIC, second])
+    let proxy = TestProxyBuilder::new()
+        .with_host("allowed.test", &[PUBLIC, second])
         .start();
-    let closed = Server::start().await.port;
-    let answer = stage
-        .ask(&format!("CONNECT allowed.test:{closed} HTTP/1.1\r\n\r\n"))
+    let closed = TestServer::start().await.port;
+    let answer = proxy
+        .request_http(&format!("CONNECT allowed.test:{closed} HTTP/1.1\r\n\r\n"))
         .await;
     assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
-    let reached: Vec<IpAddr> = stage.outside.connects().iter().map(|to| to.ip()).collect();
+    let reached: Vec<IpAddr> = proxy
+        .connector
+        .connects()
+        .iter()
+        .map(|to| to.ip())
+        .collect();
     assert_eq!(reached, [PUBLIC, second]);
-    assert_eq!(stage.outside.lookups().len(), 1);
+    assert_eq!(proxy.connector.lookups().len(), 1);
 }
 
 #[tokio::test]
-async fn local_hosts_are_reached_when_they_are_named_or_all_allowed() {
-    let named = Script::new()
-        .set("domains", json!({"127.0.0.1": "allow"}))
+async fn local_hosts_are_reachable_if_named_or_all_allowed() {
+    let named = TestProxyBuilder::new()
+        .with_setting("domains", json!({"127.0.0.1": "allow"}))
         .start();
     tunnel(&named, "127.0.0.1").await;
     assert!(
@@ -321,10 +338,10 @@ async fn local_hosts_are_reached_when_they_are_named_or_all_allowed() {
             .await
             .contains("not_allowed_local")
     );
-    let open = Script::new()
-        .set("domains", json!({"*": "allow"}))
-        .set("allowLocalBinding", json!(true))
-        .name("inside.test", &["10.0.0.1".parse().unwrap()])
+    let open = TestProxyBuilder::new()
+        .with_setting("domains", json!({"*": "allow"}))
+        .with_setting("allowLocalBinding", json!(true))
+        .with_host("inside.test", &["10.0.0.1".parse().unwrap()])
         .start();
     tunnel(&open, "inside.test").await;
     tunnel(&open, "127.0.0.1").await;

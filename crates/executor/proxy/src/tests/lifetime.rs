@@ -12,27 +12,31 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{Script, Server, Stage, read_all, read_exact, read_until, within};
+use super::{
+    TestProxy, TestProxyBuilder, TestServer, read_all, read_exact, read_until, with_timeout,
+};
 use crate::{limits::Limits, proxy::Bridge};
 
-async fn tunnel(stage: &Stage, server: &Server) -> (TcpStream, TcpStream) {
+async fn tunnel(proxy: &TestProxy, server: &TestServer) -> (TcpStream, TcpStream) {
     let text = format!("CONNECT allowed.test:{} HTTP/1.1\r\n\r\n", server.port);
-    let mut client = stage.say(&text).await;
+    let mut client = proxy.send_http(&text).await;
     read_until(&mut client, "\r\n\r\n").await;
     (client, server.accept().await)
 }
 
 #[tokio::test]
-async fn one_connection_too_many_is_told_so() {
-    assert_eq!(Limits::default().connections, 256);
-    let mut script = Script::new();
-    script.limits.connections = 2;
-    let (stage, server) = (script.start(), Server::start().await);
-    let mut first = tunnel(&stage, &server).await;
-    let second = tunnel(&stage, &server).await;
-    let answer = stage.ask("GET http://allowed.test/ HTTP/1.1\r\n\r\n").await;
+async fn excess_connection_is_rejected_with_an_error() {
+    assert_eq!(Limits::default().max_connections, 256);
+    let mut builder = TestProxyBuilder::new();
+    builder.limits.max_connections = 2;
+    let (proxy, server) = (builder.start(), TestServer::start().await);
+    let mut first = tunnel(&proxy, &server).await;
+    let second = tunnel(&proxy, &server).await;
+    let answer = proxy
+        .request_http("GET http://allowed.test/ HTTP/1.1\r\n\r\n")
+        .await;
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-    let mut socks = TcpStream::connect(stage.socks).await.unwrap();
+    let mut socks = TcpStream::connect(proxy.socks).await.unwrap();
     socks
         .write_all(b"\x05\x01\0\x05\x01\0\x03\x0callowed.test\0\x50")
         .await
@@ -42,10 +46,10 @@ async fn one_connection_too_many_is_told_so() {
     first.0.shutdown().await.unwrap();
     first.1.shutdown().await.unwrap();
     assert_eq!(read_all(&mut first.0).await, "");
-    let third = within(async {
+    let third = with_timeout(async {
         loop {
             let text = format!("CONNECT allowed.test:{} HTTP/1.1\r\n\r\n", server.port);
-            let mut client = stage.say(&text).await;
+            let mut client = proxy.send_http(&text).await;
             if read_until(&mut client, "\r\n").await.contains("200") {
                 break client;
             }
@@ -55,16 +59,16 @@ async fn one_connection_too_many_is_told_so() {
 }
 
 #[tokio::test]
-async fn dropping_the_proxy_ends_everything() {
-    let (stage, server) = (Script::new().start(), Server::start().await);
-    let (mut client, mut far) = tunnel(&stage, &server).await;
-    let mut silent = stage.say("GET ").await;
-    let (http, socks) = (stage.http, stage.socks);
-    drop(stage);
-    for stream in [&mut client, &mut far, &mut silent] {
+async fn dropping_the_proxy_closes_everything() {
+    let (proxy, server) = (TestProxyBuilder::new().start(), TestServer::start().await);
+    let (mut client, mut server_stream) = tunnel(&proxy, &server).await;
+    let mut silent = proxy.send_http("GET ").await;
+    let (http, socks) = (proxy.http, proxy.socks);
+    drop(proxy);
+    for stream in [&mut client, &mut server_stream, &mut silent] {
         let mut bytes = Vec::new();
         // A reset is as good an end as any.
-        drop(within(stream.read_to_end(&mut bytes)).await);
+        drop(with_timeout(stream.read_to_end(&mut bytes)).await);
         assert!(bytes.is_empty());
     }
     for address in [http, socks] {
@@ -73,26 +77,26 @@ async fn dropping_the_proxy_ends_everything() {
 }
 
 #[tokio::test]
-async fn a_tunnel_without_a_byte_ends() {
-    let mut script = Script::new();
-    script.limits.idle = Duration::from_millis(50);
-    let (stage, server) = (script.start(), Server::start().await);
-    let (mut client, mut far) = tunnel(&stage, &server).await;
+async fn idle_tunnel_is_closed() {
+    let mut builder = TestProxyBuilder::new();
+    builder.limits.idle_timeout = Duration::from_millis(50);
+    let (proxy, server) = (builder.start(), TestServer::start().await);
+    let (mut client, mut server_stream) = tunnel(&proxy, &server).await;
     assert_eq!(read_all(&mut client).await, "");
-    assert_eq!(read_all(&mut far).await, "");
+    assert_eq!(read_all(&mut server_stream).await, "");
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_is_given_up() {
-    let mut script = Script::new();
-    script.limits.idle = Duration::from_millis(50);
-    let (stage, server) = (script.start(), Server::start().await);
+async fn silent_server_times_out() {
+    let mut builder = TestProxyBuilder::new();
+    builder.limits.idle_timeout = Duration::from_millis(50);
+    let (proxy, server) = (builder.start(), TestServer::start().await);
     let text = format!("GET http://allowed.test:{}/ HTTP/1.1\r\n\r\n", server.port);
-    let mut client = stage.say(&text).await;
+    let mut client = proxy.send_http(&text).await;
     let (_, _far) = server.request().await;
     let mut bytes = Vec::new();
     // The end is a reset, so that nobody takes it for a response.
-    assert!(within(client.read_to_end(&mut bytes)).await.is_err());
+    assert!(with_timeout(client.read_to_end(&mut bytes)).await.is_err());
 }
 
 fn listener() -> (TcpListener, SocketAddr) {
@@ -102,8 +106,8 @@ fn listener() -> (TcpListener, SocketAddr) {
 }
 
 #[tokio::test]
-async fn each_socket_leads_to_its_port() {
-    let (one, two) = (Server::start().await, Server::start().await);
+async fn each_bridge_listener_connects_to_its_port() {
+    let (one, two) = (TestServer::start().await, TestServer::start().await);
     let ((first, to_one), (second, to_two)) = (listener(), listener());
     let ports = vec![(first, one.port), (second, two.port)];
     let _bridge = Bridge::start(ports, Limits::default()).unwrap();
@@ -111,33 +115,33 @@ async fn each_socket_leads_to_its_port() {
         let mut near = TcpStream::connect(address).await.unwrap();
         near.write_all(b"ping").await.unwrap();
         near.shutdown().await.unwrap();
-        let mut far = server.accept().await;
-        assert_eq!(read_all(&mut far).await, "ping");
-        far.write_all(b"pong").await.unwrap();
-        drop(far);
+        let mut server_stream = server.accept().await;
+        assert_eq!(read_all(&mut server_stream).await, "ping");
+        server_stream.write_all(b"pong").await.unwrap();
+        drop(server_stream);
         assert_eq!(read_all(&mut near).await, "pong");
     }
 }
 
 #[tokio::test]
-async fn too_many_connections_and_dead_ports_are_closed() {
-    let server = Server::start().await;
+async fn bridge_closes_excess_connections_and_dead_ports() {
+    let server = TestServer::start().await;
     let (socket, address) = listener();
     let limits = Limits {
-        connections: 1,
+        max_connections: 1,
         ..Limits::default()
     };
     let _bridge = Bridge::start(vec![(socket, server.port)], limits).unwrap();
     let mut near = TcpStream::connect(address).await.unwrap();
     near.write_all(b"x").await.unwrap();
-    let mut far = server.accept().await;
-    assert_eq!(read_exact(&mut far, 1).await, b"x");
+    let mut server_stream = server.accept().await;
+    assert_eq!(read_exact(&mut server_stream, 1).await, b"x");
     assert_eq!(
         read_all(&mut TcpStream::connect(address).await.unwrap()).await,
         ""
     );
 
-    let dead = Server::start().await.port;
+    let dead = TestServer::start().await.port;
     let (socket, address) = listener();
     let _bridge = Bridge::start(vec![(socket, dead)], limits).unwrap();
     assert_eq!(
@@ -147,17 +151,17 @@ async fn too_many_connections_and_dead_ports_are_closed() {
 }
 
 #[tokio::test]
-async fn dropping_the_bridge_ends_everything() {
-    let server = Server::start().await;
+async fn dropping_the_bridge_closes_everything() {
+    let server = TestServer::start().await;
     let (socket, address) = listener();
     let bridge = Bridge::start(vec![(socket, server.port)], Limits::default()).unwrap();
     let mut near = TcpStream::connect(address).await.unwrap();
-    let mut far = server.accept().await;
+    let mut server_stream = server.accept().await;
     drop(bridge);
-    for stream in [&mut near, &mut far] {
+    for stream in [&mut near, &mut server_stream] {
         let mut bytes = Vec::new();
         // A reset is as good an end as any.
-        drop(within(stream.read_to_end(&mut bytes)).await);
+        drop(with_timeout(stream.read_to_end(&mut bytes)).await);
     }
     assert!(TcpStream::connect(address).await.is_err());
 }

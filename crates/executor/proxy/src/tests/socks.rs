@@ -8,7 +8,7 @@ use tokio::{
     net::{TcpStream, UdpSocket},
 };
 
-use super::{Script, Server, Stage, read_all, read_exact, within};
+use super::{TestProxy, TestProxyBuilder, TestServer, read_all, read_exact, with_timeout};
 
 const V4: &[u8] = &[1, 8, 8, 8, 8];
 const V6: &[u8] = &[
@@ -16,11 +16,16 @@ const V6: &[u8] = &[
 ];
 const NAME: &[u8] = b"\x03\x0callowed.test";
 
-/// Greets, and asks for `command` with `place`; returns the code of the reply.
-async fn ask(stage: &Stage, command: u8, place: &[u8], port: u16) -> (u8, TcpStream) {
-    let mut stream = TcpStream::connect(stage.socks).await.unwrap();
+/// Greets, and asks for `command` with `address_bytes`; returns the code of the reply.
+async fn socks_request(
+    proxy: &TestProxy,
+    command: u8,
+    address_bytes: &[u8],
+    port: u16,
+) -> (u8, TcpStream) {
+    let mut stream = TcpStream::connect(proxy.socks).await.unwrap();
     let mut message = vec![5, 1, 0, 5, command, 0];
-    message.extend_from_slice(place);
+    message.extend_from_slice(address_bytes);
     message.extend_from_slice(&port.to_be_bytes());
     stream.write_all(&message).await.unwrap();
     assert_eq!(read_exact(&mut stream, 2).await, [5, 0]);
@@ -30,39 +35,39 @@ async fn ask(stage: &Stage, command: u8, place: &[u8], port: u16) -> (u8, TcpStr
 }
 
 #[tokio::test]
-async fn hosts_are_reached_however_they_are_named() {
-    let mut stage = Script::new().start();
-    for (place, host, address) in [
+async fn socks_connects_by_ipv4_ipv6_and_name() {
+    let mut proxy = TestProxyBuilder::new().start();
+    for (address_bytes, host, address) in [
         (V4, "8.8.8.8", "8.8.8.8"),
         (V6, "2606:4700::1111", "2606:4700::1111"),
         (NAME, "allowed.test", "93.184.216.34"),
     ] {
-        let server = Server::start().await;
-        let (code, mut client) = ask(&stage, 1, place, server.port).await;
+        let server = TestServer::start().await;
+        let (code, mut client) = socks_request(&proxy, 1, address_bytes, server.port).await;
         assert_eq!((code, read_exact(&mut client, 6).await), (0, vec![0; 6]));
-        let mut far = server.accept().await;
+        let mut server_stream = server.accept().await;
         client.write_all(b"ping").await.unwrap();
         client.shutdown().await.unwrap();
-        assert_eq!(read_all(&mut far).await, "ping");
-        far.write_all(b"pong").await.unwrap();
-        drop(far);
+        assert_eq!(read_all(&mut server_stream).await, "ping");
+        server_stream.write_all(b"pong").await.unwrap();
+        drop(server_stream);
         assert_eq!(read_all(&mut client).await, "pong");
-        let record = stage.record().await;
+        let record = proxy.record().await;
         assert_eq!(
             (record.protocol.as_str(), record.host.as_str()),
             ("socks5_tcp", host)
         );
         assert_eq!((record.method, record.decision.as_str()), (None, "allow"));
-        let reached = stage.outside.connects().last().unwrap().ip();
+        let reached = proxy.connector.connects().last().unwrap().ip();
         assert_eq!(reached.to_string(), address);
     }
 }
 
 #[tokio::test]
-async fn refusals_have_codes() {
-    let stage = Script::new().start();
-    let closed = Server::start().await.port;
-    for (command, place, port, expected) in [
+async fn socks_errors_have_reply_codes() {
+    let proxy = TestProxyBuilder::new().start();
+    let closed = TestServer::start().await.port;
+    for (command, address_bytes, port, expected) in [
         (1, &b"\x03\x0bdenied.test"[..], 80, 2),
         (1, b"\x03\x0aother.test", 80, 2),
         (1, &[1, 127, 0, 0, 1], 80, 2),
@@ -81,23 +86,23 @@ async fn refusals_have_codes() {
         (9, NAME, 80, 7),
         (1, &[2, 0, 0, 0, 0], 80, 8),
     ] {
-        let (code, mut stream) = ask(&stage, command, place, port).await;
-        assert_eq!(code, expected, "{place:?}");
+        let (code, mut stream) = socks_request(&proxy, command, address_bytes, port).await;
+        assert_eq!(code, expected, "{address_bytes:?}");
         assert_eq!(read_exact(&mut stream, 6).await, [0; 6]);
         assert_eq!(read_all(&mut stream).await, "");
     }
 }
 
 #[tokio::test]
-async fn what_is_not_socks5_is_closed() {
-    let stage = Script::new().start();
+async fn other_protocols_on_the_socks_port_are_closed() {
+    let proxy = TestProxyBuilder::new().start();
     for (bytes, answer) in [
         (&b"GET / HTTP/1.1\r\n\r\n"[..], &[][..]),
         (&[4, 1, 0, 80, 8, 8, 8, 8, 0], &[]),
         (&[5, 1, 2], &[5, 0xff]),
         (&[5, 0], &[5, 0xff]),
     ] {
-        let mut stream = TcpStream::connect(stage.socks).await.unwrap();
+        let mut stream = TcpStream::connect(proxy.socks).await.unwrap();
         stream.write_all(bytes).await.unwrap();
         assert_eq!(read_exact(&mut stream, answer.len()).await, answer);
         stream.shutdown().await.unwrap();
@@ -106,27 +111,31 @@ async fn what_is_not_socks5_is_closed() {
 }
 
 #[tokio::test]
-async fn the_limited_mode_has_no_socks() {
-    let mut stage = Script::new().set("mode", json!("limited")).start();
-    assert_eq!(ask(&stage, 1, NAME, 80).await.0, 2);
-    let record = stage.record().await;
+async fn limited_mode_refuses_socks() {
+    let mut proxy = TestProxyBuilder::new()
+        .with_setting("mode", json!("limited"))
+        .start();
+    assert_eq!(socks_request(&proxy, 1, NAME, 80).await.0, 2);
+    let record = proxy.record().await;
     assert_eq!(
         (record.source.as_str(), record.protocol.as_str()),
         ("mode_guard", "socks5_tcp")
     );
-    assert_eq!(ask(&stage, 3, &[1, 0, 0, 0, 0], 0).await.0, 7);
-    assert!(stage.outside.lookups().is_empty());
+    assert_eq!(socks_request(&proxy, 3, &[1, 0, 0, 0, 0], 0).await.0, 7);
+    assert!(proxy.connector.lookups().is_empty());
 }
 
 #[tokio::test]
 async fn datagrams_need_to_be_enabled() {
-    let stage = Script::new().set("enableSocks5Udp", json!(false)).start();
-    assert_eq!(ask(&stage, 3, &[1, 0, 0, 0, 0], 0).await.0, 7);
+    let proxy = TestProxyBuilder::new()
+        .with_setting("enableSocks5Udp", json!(false))
+        .start();
+    assert_eq!(socks_request(&proxy, 3, &[1, 0, 0, 0, 0], 0).await.0, 7);
 }
 
 /// Asks for datagrams; returns where they go, and the connection that they live with.
-async fn associate(stage: &Stage) -> (SocketAddr, TcpStream) {
-    let (code, mut stream) = ask(stage, 3, &[1, 0, 0, 0, 0], 0).await;
+async fn associate(proxy: &TestProxy) -> (SocketAddr, TcpStream) {
+    let (code, mut stream) = socks_request(proxy, 3, &[1, 0, 0, 0, 0], 0).await;
     assert_eq!(code, 0);
     let bound = read_exact(&mut stream, 6).await;
     assert_eq!(bound[..4], [127, 0, 0, 1]);
@@ -135,14 +144,16 @@ async fn associate(stage: &Stage) -> (SocketAddr, TcpStream) {
 }
 
 #[tokio::test]
-async fn datagrams_go_where_the_policy_allows() {
+async fn datagrams_reach_only_allowed_hosts() {
     let allowed = json!({"127.0.0.1": "allow"});
-    let mut stage = Script::new().set("domains", allowed).start();
+    let mut proxy = TestProxyBuilder::new()
+        .with_setting("domains", allowed)
+        .start();
     let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = server.local_addr().unwrap().port().to_be_bytes();
-    let (relay, _control) = associate(&stage).await;
+    let (relay, _control) = associate(&proxy).await;
     for (kind, message) in [
         (
             "a fragment",
@@ -161,14 +172,14 @@ async fn datagrams_go_where_the_policy_allows() {
         client.send_to(&message, relay).await.expect(kind);
     }
     let mut buffer = [0; 100];
-    let (length, from) = within(server.recv_from(&mut buffer)).await.unwrap();
+    let (length, from) = with_timeout(server.recv_from(&mut buffer)).await.unwrap();
     assert_eq!(&buffer[..length], b"ping");
-    let record = stage.record().await;
+    let record = proxy.record().await;
     assert_eq!(
         (record.host.as_str(), record.reason.as_str()),
         ("127.0.0.2", "not_allowed_local")
     );
-    let record = stage.record().await;
+    let record = proxy.record().await;
     assert_eq!(
         (record.protocol.as_str(), record.decision.as_str()),
         ("socks5_udp", "allow")
@@ -176,32 +187,32 @@ async fn datagrams_go_where_the_policy_allows() {
     let target = SocketAddr::from((Ipv4Addr::LOCALHOST, from.port()));
     stranger.send_to(b"intruder", target).await.unwrap();
     server.send_to(b"pong", target).await.unwrap();
-    let (length, _) = within(client.recv_from(&mut buffer)).await.unwrap();
+    let (length, _) = with_timeout(client.recv_from(&mut buffer)).await.unwrap();
     let expected = [&[0, 0, 0, 1, 127, 0, 0, 1][..], &port, b"pong"].concat();
     assert_eq!(&buffer[..length], expected);
 }
 
 #[tokio::test]
-async fn datagrams_end_with_their_connection() {
-    let stage = Script::new()
-        .set("domains", json!({"127.0.0.1": "allow"}))
+async fn datagrams_stop_when_the_connection_closes() {
+    let proxy = TestProxyBuilder::new()
+        .with_setting("domains", json!({"127.0.0.1": "allow"}))
         .start();
     let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = server.local_addr().unwrap().port().to_be_bytes();
     let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let message = |text: &[u8]| [&[0, 0, 0, 1, 127, 0, 0, 1][..], &port, text].concat();
-    let (relay, mut control) = associate(&stage).await;
+    let (relay, mut control) = associate(&proxy).await;
     client.send_to(&message(b"one"), relay).await.unwrap();
     let mut buffer = [0; 100];
-    let (length, first) = within(server.recv_from(&mut buffer)).await.unwrap();
+    let (length, first) = with_timeout(server.recv_from(&mut buffer)).await.unwrap();
     assert_eq!(&buffer[..length], b"one");
     control.shutdown().await.unwrap();
     assert_eq!(read_all(&mut control).await, "");
     // Without a connection this one is lost.
     client.send_to(&message(b"two"), relay).await.unwrap();
-    let (relay, _control) = associate(&stage).await;
+    let (relay, _control) = associate(&proxy).await;
     client.send_to(&message(b"three"), relay).await.unwrap();
-    let (length, second) = within(server.recv_from(&mut buffer)).await.unwrap();
+    let (length, second) = with_timeout(server.recv_from(&mut buffer)).await.unwrap();
     assert_eq!(&buffer[..length], b"three");
     assert_ne!(first, second);
 }

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn parse(head: &str) -> Result<Request, RequestError> {
-    Request::parse(head.as_bytes())
+fn parse(head: &str) -> Result<HttpRequest, HttpRequestError> {
+    HttpRequest::parse(head.as_bytes())
 }
 
 fn forwarded(head: &str) -> String {
@@ -11,7 +11,7 @@ fn forwarded(head: &str) -> String {
 }
 
 #[test]
-fn connect_names_a_host_and_a_port() {
+fn connect_target_has_a_host_and_a_port() {
     for (target, host, port) in [
         ("example.com:443", "example.com", 443),
         ("EXAMPLE.com.:8443", "example.com", 8443),
@@ -20,46 +20,52 @@ fn connect_names_a_host_and_a_port() {
     ] {
         let request = parse(&format!("CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n")).unwrap();
         assert_eq!((request.host.as_str(), request.port), (host, port));
-        assert_eq!(request.kind, Kind::Connect);
+        assert_eq!(request.kind, RequestKind::Connect);
     }
 }
 
 #[test]
-fn bad_targets_are_refused() {
+fn invalid_targets_are_refused() {
     for (line, error) in [
-        ("CONNECT example.com", RequestError::Port),
-        ("CONNECT example.com:", RequestError::Port),
-        ("CONNECT example.com:0", RequestError::Port),
-        ("CONNECT example.com:65536", RequestError::Port),
-        ("CONNECT example.com:+80", RequestError::Port),
-        ("CONNECT ::1:80", RequestError::Port),
-        ("CONNECT a@example.com:80", RequestError::User),
-        ("CONNECT http://example.com:80", RequestError::Port),
+        ("CONNECT example.com", HttpRequestError::Port),
+        ("CONNECT example.com:", HttpRequestError::Port),
+        ("CONNECT example.com:0", HttpRequestError::Port),
+        ("CONNECT example.com:65536", HttpRequestError::Port),
+        ("CONNECT example.com:+80", HttpRequestError::Port),
+        ("CONNECT ::1:80", HttpRequestError::Port),
+        ("CONNECT a@example.com:80", HttpRequestError::User),
+        ("CONNECT http://example.com:80", HttpRequestError::Port),
         (
             "CONNECT 1.2.3.999:80",
-            RequestError::Host(HostError::NoAddress),
+            HttpRequestError::Host(HostError::InvalidIpv4),
         ),
-        ("GET /", RequestError::Target),
-        ("GET *", RequestError::Target),
-        ("GET example.com", RequestError::Target),
-        ("GET https://example.com/", RequestError::Target),
-        ("GET ftp://example.com/", RequestError::Target),
-        ("GET http://a@example.com/", RequestError::User),
-        ("GET http://good.com@evil.com/", RequestError::User),
-        ("GET http:///path", RequestError::Host(HostError::Malformed)),
-        ("GET http://a\\b/", RequestError::Host(HostError::Malformed)),
+        ("GET /", HttpRequestError::Target),
+        ("GET *", HttpRequestError::Target),
+        ("GET example.com", HttpRequestError::Target),
+        ("GET https://example.com/", HttpRequestError::Target),
+        ("GET ftp://example.com/", HttpRequestError::Target),
+        ("GET http://a@example.com/", HttpRequestError::User),
+        ("GET http://good.com@evil.com/", HttpRequestError::User),
+        (
+            "GET http:///path",
+            HttpRequestError::Host(HostError::Malformed),
+        ),
+        (
+            "GET http://a\\b/",
+            HttpRequestError::Host(HostError::Malformed),
+        ),
         (
             "GET http://a%2eb/",
-            RequestError::Host(HostError::Malformed),
+            HttpRequestError::Host(HostError::Malformed),
         ),
-        ("GET http://good.com#evil.com/", RequestError::Target),
-        ("GET http://a:99999/", RequestError::Port),
-        ("GET http://[::1/", RequestError::Port),
+        ("GET http://good.com#evil.com/", HttpRequestError::Target),
+        ("GET http://a:99999/", HttpRequestError::Port),
+        ("GET http://[::1/", HttpRequestError::Port),
         (
             "GET http://[::1]x:80/",
-            RequestError::Host(HostError::Malformed),
+            HttpRequestError::Host(HostError::Malformed),
         ),
-        ("G(T http://a/", RequestError::Syntax),
+        ("G(T http://a/", HttpRequestError::Syntax),
     ] {
         assert_eq!(
             parse(&format!("{line} HTTP/1.1\r\n\r\n")),
@@ -70,7 +76,7 @@ fn bad_targets_are_refused() {
 }
 
 #[test]
-fn heads_that_two_readers_could_read_differently_are_refused() {
+fn ambiguous_heads_are_refused() {
     for head in [
         "GET http://a/ HTTP/1.1\nHost: a\r\n\r\n",
         "GET http://a/ HTTP/1.1\r\nHost: a\n\n",
@@ -99,11 +105,11 @@ fn heads_that_two_readers_could_read_differently_are_refused() {
         .map(|n| format!("X{n}: y\r\n"))
         .collect();
     let head = format!("GET http://a/ HTTP/1.1\r\n{fields}\r\n");
-    assert_eq!(parse(&head), Err(RequestError::TooMany));
+    assert_eq!(parse(&head), Err(HttpRequestError::TooManyFields));
 }
 
 #[test]
-fn the_head_goes_on_with_the_host_of_the_url() {
+fn forwarded_head_has_the_host_of_the_url() {
     assert_eq!(
         forwarded(
             "GET http://Example.com:80/a?b HTTP/1.1\r\nhost: evil.com\r\nAccept: x\r\n\
@@ -122,7 +128,7 @@ fn the_head_goes_on_with_the_host_of_the_url() {
 }
 
 #[test]
-fn only_websockets_are_upgrades() {
+fn only_websocket_upgrades_are_forwarded() {
     let head = |upgrade: &str| {
         forwarded(&format!(
             "GET http://a.b/ HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\n\
@@ -138,12 +144,12 @@ fn only_websockets_are_upgrades() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        drop(Request::parse(&bytes));
+    fn parser_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        drop(HttpRequest::parse(&bytes));
     }
 
     #[test]
-    fn what_goes_on_is_one_head_for_one_host(
+    fn forwarded_request_is_one_head_with_one_host(
         target in "(http://)?[a-c.:@\\[\\]#/?\\\\0-9]{0,20}",
         field in "[A-Za-z-]{1,8}:[ -~]{0,10}",
         version in "1\\.[01]",
