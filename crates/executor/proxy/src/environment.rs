@@ -1,11 +1,11 @@
-//! The variables that lead programs to a proxy.
+//! Environment variables that point programs to a proxy.
 //!
-//! Not here: whether programs heed them. In a sandbox, nothing else is reachable.
+//! Programs may ignore them, but nothing else is reachable in a sandbox.
 
 use std::collections::BTreeSet;
 
-/// Returns the variables that lead a program to a proxy on the loopback of its own namespace.
-/// Without a SOCKS port, everything goes to the HTTP one.
+/// Returns the variables that point a program to a proxy on the loopback of its own namespace.
+/// Without a SOCKS port, all variables name the HTTP port.
 pub fn variables(
     http_port: u16,
     socks_port: Option<u16>,
@@ -36,8 +36,8 @@ pub fn variables(
         .collect()
 }
 
-/// Returns the ports of 127.0.0.1 to which the proxy variables of an environment lead, in order.
-/// None means that no program would find a proxy there.
+/// Returns the 127.0.0.1 ports that the proxy variables of an environment name, in ascending order.
+/// Empty if no program would find a proxy there.
 pub fn proxy_ports<K: AsRef<str>, V: AsRef<str>>(
     environment: impl IntoIterator<Item = (K, V)>,
 ) -> Vec<u16> {
@@ -49,7 +49,7 @@ pub fn proxy_ports<K: AsRef<str>, V: AsRef<str>>(
     ports.into_iter().collect()
 }
 
-/// Reads `[scheme://][user@]host[:port][/path]`. The scheme may be absent, which means HTTP.
+/// Parses `[scheme://][user@]host[:port][/path]`. The default scheme is HTTP.
 fn loopback_port(value: &str) -> Option<u16> {
     let (scheme, rest) = value
         .trim()
@@ -61,7 +61,7 @@ fn loopback_port(value: &str) -> Option<u16> {
         Some((host, port)) => (host, port.parse().ok()?),
         None => (place, default_port(scheme)?),
     };
-    // `localhost` may mean ::1 to a program, but then it tries 127.0.0.1 next.
+    // A program may resolve `localhost` to ::1, but then it tries 127.0.0.1 next.
     let loopback = host == "127.0.0.1" || host.eq_ignore_ascii_case("localhost");
     (loopback && port != 0).then_some(port)
 }
@@ -100,10 +100,10 @@ const HTTP: [&str; 21] = [
     "DOCKER_HTTPS_PROXY",
 ];
 
-/// Variables that name a proxy for everything else.
+/// Variables that name a proxy for other protocols.
 const OTHER: [&str; 4] = ["ALL_PROXY", "all_proxy", "FTP_PROXY", "ftp_proxy"];
 
-/// Variables that name hosts to be reached without a proxy.
+/// Variables that name hosts to connect to without a proxy.
 const EXEMPT: [&str; 6] = [
     "NO_PROXY",
     "no_proxy",
@@ -113,7 +113,7 @@ const EXEMPT: [&str; 6] = [
     "BUNDLE_NO_PROXY",
 ];
 
-/// Variables that make programs look for a proxy at all.
+/// Variables that make programs use a proxy at all.
 const FIXED: [(&str, &str); 3] = [
     ("CODEX_NETWORK_PROXY_ACTIVE", "1"),
     ("ELECTRON_GET_USE_PROXY", "true"),
@@ -130,7 +130,7 @@ mod tests {
         let variables = variables(3128, socks, local);
         let count = variables.len();
         let map: BTreeMap<_, _> = variables.into_iter().collect();
-        assert_eq!(map.len(), count, "a variable is set twice");
+        assert_eq!(map.len(), count, "variable is set twice");
         map
     }
 

@@ -1,13 +1,8 @@
 //! Entry point of the fuzz target `proxy_request`: anything that a client or a server could send.
 //!
-//! The first byte selects the parser, the rest is its input. Not here: the invariants, which stand
-//! beside the parsers; the target itself and its corpus (`fuzz/`).
-//!
-//! What holds for every head and body of HTTP that the parsers accept.
-//!
-//! Heads that the proxy writes are read back with `httparse` alone, as another server would.
-//!
-//! What holds for every SOCKS5 message that the parsers accept.
+//! The first byte selects the parser, the rest is its input. Heads that the proxy writes are parsed
+//! again with `httparse` alone, as another server would. Not here: the target itself and its corpus
+//! (`fuzz/`).
 
 use std::fmt::Debug;
 
@@ -25,7 +20,7 @@ use crate::{
     target_host::TargetHost,
 };
 
-/// Parses one input in the way that its first byte selects.
+/// Parses one input with the parser that its first byte selects.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -41,8 +36,8 @@ pub fn proxy_request(input: &[u8]) {
     }
 }
 
-/// A request that goes on names its host once, frames its body in one way and ends where its head
-/// ends.
+/// Checks that a forwarded request names its host once, has one body framing, and ends with its
+/// head.
 pub(crate) fn check_request(head: &[u8]) {
     let Ok(request) = HttpRequest::parse(head) else {
         return;
@@ -50,7 +45,10 @@ pub(crate) fn check_request(head: &[u8]) {
     let host = request.host.to_string();
     assert_eq!(TargetHost::parse(&host).ok().as_ref(), Some(&request.host));
     let RequestKind::Plain { framing, .. } = &request.kind else {
-        return assert!(request.write_head().is_empty(), "CONNECT is not forwarded");
+        return assert!(
+            request.write_head().is_empty(),
+            "CONNECT must not be forwarded"
+        );
     };
     let written = request.write_head();
     let mut space = [EMPTY_HEADER; limits::MAX_FIELDS + 4];
@@ -73,18 +71,20 @@ pub(crate) fn check_request(head: &[u8]) {
         BodyFraming::Length(length) => {
             check_framing(parsed.headers, &[length.to_string().as_bytes()], &[]);
         }
-        BodyFraming::UntilClose => panic!("a request has no body until its end"),
+        BodyFraming::UntilClose => {
+            panic!("a request cannot be framed by the end of the connection")
+        }
     }
 }
 
-/// A response that goes on frames its body in at most one way and ends where its head ends.
+/// Checks that a forwarded response has at most one body framing and ends with its head.
 pub(crate) fn check_response(head: &[u8]) {
     let Ok(response) = HttpResponse::parse(head) else {
         return;
     };
     for request in REQUESTS {
         let Ok(request) = HttpRequest::parse(request) else {
-            panic!("{request:?} is a request");
+            panic!("{request:?} must be a valid request");
         };
         let Ok(body_kind) = response.body_kind(&request) else {
             continue;
@@ -96,17 +96,23 @@ pub(crate) fn check_response(head: &[u8]) {
         assert_eq!(end, Ok(httparse::Status::Complete(written.len())));
         let lengths = values(parsed.headers, "content-length");
         let codings = values(parsed.headers, "transfer-encoding");
-        assert!(lengths.len() <= 1, "one length at most");
-        assert!(lengths.is_empty() || codings.is_empty(), "one framing");
+        assert!(lengths.len() <= 1, "at most one length is allowed");
+        assert!(
+            lengths.is_empty() || codings.is_empty(),
+            "only one framing is allowed"
+        );
         match body_kind {
             BodyKind::Body(BodyFraming::Length(length)) => {
                 assert_eq!(lengths, [length.to_string().as_bytes()]);
             }
             BodyKind::Body(BodyFraming::Chunked) => {
-                assert!(!codings.is_empty(), "chunks are announced")
+                assert!(!codings.is_empty(), "chunks must be announced")
             }
             BodyKind::Interim | BodyKind::Switch => {
-                assert!(lengths.is_empty() && codings.is_empty(), "no body follows");
+                assert!(
+                    lengths.is_empty() && codings.is_empty(),
+                    "no body may follow"
+                );
             }
             BodyKind::Empty | BodyKind::Body(BodyFraming::UntilClose) => {}
         }
@@ -114,20 +120,20 @@ pub(crate) fn check_response(head: &[u8]) {
     }
 }
 
-/// A chunked body ends at the same byte, or is refused, however its bytes come.
+/// Checks that the end of a chunked body does not depend on how its bytes are split.
 pub(crate) fn check_chunks(body: &[u8]) {
     let whole = chunked_body_end(body, body.len().max(1));
     assert_eq!(chunked_body_end(body, 1), whole);
     assert_eq!(chunked_body_end(body, 7), whole);
 }
 
-/// Returns where a body that comes in pieces ends. `None`: it is refused, or its end is missing.
+/// Returns the end of a body that arrives in pieces. `None` if it is refused or incomplete.
 fn chunked_body_end(body: &[u8], piece: usize) -> Option<usize> {
     let mut chunks = ChunkedBody::new();
     let mut used = 0;
     for piece in body.chunks(piece) {
         let taken = chunks.advance(piece).ok()?;
-        assert!(taken <= piece.len(), "no more is taken than there is");
+        assert!(taken <= piece.len(), "consumed more than available");
         used += taken;
         if chunks.is_done() {
             break;
@@ -152,18 +158,19 @@ fn check_hop_by_hop(fields: &[Header<'_>]) {
     for field in fields {
         let name = field.name.to_ascii_lowercase();
         let stays = name.starts_with("proxy-") || ["te", "keep-alive"].contains(&name.as_str());
-        assert!(!stays, "{name} belongs to one connection");
+        assert!(!stays, "{name} is hop-by-hop");
     }
 }
 
-/// What a response may answer: it decides what comes after the head.
+/// Requests that affect the body of a response.
 const REQUESTS: [&[u8]; 3] = [
     b"GET http://a/ HTTP/1.1\r\n\r\n",
     b"GET http://a/ HTTP/1.0\r\n\r\n",
     b"HEAD http://a/ HTTP/1.1\r\n\r\n",
 ];
 
-/// A message is the same however its bytes come, and its host has one form.
+/// Checks that a message does not depend on how its bytes are split, and that its host is
+/// normalised.
 pub(crate) fn check_messages(bytes: &[u8]) {
     check_prefixes(bytes, message::parse_greeting);
     check_prefixes(bytes, message::parse_request);
@@ -172,7 +179,7 @@ pub(crate) fn check_messages(bytes: &[u8]) {
     }
     if let Ok((host, port, data)) = message::parse_datagram(bytes) {
         check_host(&host);
-        assert!(data.len() < bytes.len(), "a datagram has a head");
+        assert!(data.len() < bytes.len(), "a datagram has a header");
         let Some(address) = host.address() else {
             return;
         };
@@ -182,12 +189,13 @@ pub(crate) fn check_messages(bytes: &[u8]) {
     }
 }
 
-/// Every prefix of a complete message needs more bytes, and what follows it does not matter.
+/// Checks that every prefix of a complete message needs more bytes, and that trailing bytes do not
+/// matter.
 fn check_prefixes<T: Debug + PartialEq>(bytes: &[u8], parse: fn(&[u8]) -> ParseResult<T>) {
     let Ok(Some((value, length))) = parse(bytes) else {
         return;
     };
-    assert!(length <= bytes.len(), "no more is taken than there is");
+    assert!(length <= bytes.len(), "consumed more than available");
     assert_eq!(parse(&bytes[..length]), Ok(Some((value, length))));
     for end in 0..length {
         assert_eq!(parse(&bytes[..end]), Ok(None), "prefix of {end} bytes");
@@ -210,7 +218,7 @@ mod tests {
         let corpus =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/proxy_request");
         let files: Vec<_> = fs::read_dir(corpus).unwrap().map(Result::unwrap).collect();
-        assert!(files.len() > 12, "the corpus is missing");
+        assert!(files.len() > 12, "fuzz corpus is missing");
         for file in files {
             println!("{}", file.path().display());
             proxy_request(&fs::read(file.path()).unwrap());

@@ -1,11 +1,10 @@
-//! What the settings say about a host and about the addresses it has. Pure.
+//! Host policy: evaluates hosts and their addresses against the settings. Pure.
 //!
-//! Invariant: deny wins, and nothing local is reached unless the settings name it or allow all
-//! that is local; a link-local address only if the settings name that address. Not here: asking anybody (`gate`), looking names up (`outside`).
+//! Invariants: deny overrides allow. A local host is reachable only if the settings name it or
+//! allow local binding; a link-local address only if the settings name that address. Matching a
+//! host takes time proportional to its number of labels, not to the number of patterns.
 //!
-//! Patterns of hosts: one host, what is below a domain, a domain with all below it, any host.
-//!
-//! Invariant: a look-up costs as much as the host has labels, however many patterns there are.
+//! Not here: asking the client (`policy_gate`), name resolution (`outside`).
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -16,7 +15,7 @@ use crate::target_host::{self, HostError, TargetHost};
 #[cfg(test)]
 mod tests;
 
-/// Which hosts a process may reach.
+/// Hosts that a process may connect to.
 #[derive(Clone, Debug, Default)]
 pub struct HostPolicy {
     allowed: HostPatterns,
@@ -52,8 +51,8 @@ impl HostPolicy {
         Ok(policy)
     }
 
-    /// Judges a host by its name alone. What the name leads to is for
-    /// [`check_address`](Self::permits).
+    /// Evaluates a host by its name alone. [`check_address`](Self::check_address) evaluates the
+    /// resolved addresses.
     pub fn evaluate(&self, host: &TargetHost) -> HostVerdict {
         if self.denies(host) {
             return HostVerdict::Deny(DenyReason::Denied);
@@ -77,8 +76,8 @@ impl HostPolicy {
         }
     }
 
-    /// Says whether `host`, which may be reached, may be reached at `address`. A name that is
-    /// allowed says nothing about private addresses, since whoever owns it chooses them.
+    /// Returns whether an allowed `host` may be reached at `address`. Allowing a name does not
+    /// allow private addresses, because the owner of the name chooses them.
     pub fn check_address(&self, host: &TargetHost, address: IpAddr) -> Result<(), DenyReason> {
         let address = address.to_canonical();
         if self.denies(&TargetHost::from(address)) {
@@ -98,7 +97,7 @@ impl HostPolicy {
         Err(DenyReason::NotAllowedLocal)
     }
 
-    /// An address that carries another one is denied together with it.
+    /// Returns whether the host, or an IPv4 address that it embeds, is denied.
     fn denies(&self, host: &TargetHost) -> bool {
         let embedded_ipv4 = match host.address() {
             Some(IpAddr::V6(address)) => target_host::embedded_ipv4(address),
@@ -109,8 +108,8 @@ impl HostPolicy {
                 .is_some_and(|inner| self.denied.matches(&TargetHost::from(IpAddr::V4(inner))))
     }
 
-    /// Tells whether `address` is link-local or a metadata service, and not allowed literally.
-    /// Neither a name nor `allowLocalBinding` opens it.
+    /// Returns whether `address` is link-local or a metadata service, and not allowed literally.
+    /// Neither a name nor `allowLocalBinding` allows it.
     fn is_protected(&self, address: IpAddr) -> bool {
         target_host::is_link_local(address) && !self.allowed.has_exact(&TargetHost::from(address))
     }
@@ -120,34 +119,34 @@ impl HostPolicy {
     }
 }
 
-/// What the policy says about a host.
+/// Result of evaluating a host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum HostVerdict {
-    /// It may be reached.
+    /// The host is allowed.
     Allow,
-    /// It may be reached, unless somebody who can be asked objects.
+    /// The host is allowed, unless the client denies it.
     Review,
-    /// It may not be reached.
+    /// The host is denied.
     Deny(DenyReason),
-    /// Nothing is said about it.
+    /// No pattern applies.
     Undecided,
 }
 
-/// Why a host may not be reached.
+/// Why a host is denied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DenyReason {
     /// A pattern denies it.
     Denied,
     /// No pattern allows it.
     NotAllowed,
-    /// It is on this machine or in a private network.
+    /// It is local or in a private network.
     NotAllowedLocal,
-    /// The mode of the proxy does not take such requests.
+    /// The proxy mode does not allow the request.
     MethodNotAllowed,
 }
 
 impl DenyReason {
-    /// Returns the reason as records tell it.
+    /// Returns the reason as it appears in decision records.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Denied => "denied",
@@ -158,9 +157,9 @@ impl DenyReason {
     }
 }
 
-/// Why the patterns of some settings are no policy.
+/// An invalid pattern in the settings.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("`networkProxy.proxy.{member}` has the pattern `{pattern}`, which is {fault}")]
+#[error("`networkProxy.proxy.{member}` has the pattern `{pattern}`, which is invalid: {fault}")]
 pub struct HostPolicyError {
     member: &'static str,
     pattern: String,
@@ -169,7 +168,7 @@ pub struct HostPolicyError {
 
 impl HostPolicyError {
     fn new(member: &'static str, pattern: &str, fault: PatternError) -> Self {
-        // A message carries enough of a long pattern to find it.
+        // Limit the size of the message.
         let pattern = pattern.chars().take(MAX_QUOTED).collect();
         Self {
             member,
@@ -186,10 +185,11 @@ enum LocalAccess {
     Allowed,
 }
 
-/// How much of a pattern an error repeats.
+/// Maximum length of a pattern in an error message.
 const MAX_QUOTED: usize = 256;
 
-/// A set of patterns.
+/// A set of host patterns: one host, the subdomains of a domain, a domain with its subdomains, or
+/// any host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostPatterns {
     any: bool,
@@ -213,17 +213,17 @@ impl HostPatterns {
         Ok(())
     }
 
-    /// Says whether `*` is among them.
+    /// Returns whether the set contains `*`.
     pub(crate) fn matches_all(&self) -> bool {
         self.any
     }
 
-    /// Says whether one of them is this very host.
+    /// Returns whether the set contains exactly this host.
     pub(crate) fn has_exact(&self, host: &TargetHost) -> bool {
         self.exact.contains(host.as_str())
     }
 
-    /// Says whether one of them matches.
+    /// Returns whether a pattern matches.
     pub(crate) fn matches(&self, host: &TargetHost) -> bool {
         if self.any || self.has_exact(host) {
             return true;
@@ -240,23 +240,23 @@ impl HostPatterns {
     }
 }
 
-/// What is wrong with a pattern.
+/// Why a pattern is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PatternError {
-    /// Caller: it names a port.
-    #[error("a host with a port; patterns are about hosts only")]
+    /// Caller: it contains a port.
+    #[error("patterns must not contain a port")]
     Port,
-    /// Caller: a star stands elsewhere than before the first dot.
+    /// Caller: a wildcard is not the first label.
     #[error("not `*`, `*.domain`, `**.domain` or a host")]
     Wildcard,
-    /// Caller: an address has nothing below it.
-    #[error("a wildcard before an address")]
+    /// Caller: an address has no subdomains.
+    #[error("an address cannot have a wildcard")]
     BelowAddress,
     /// Caller: to deny everything, allow nothing.
-    #[error("for allowing only")]
+    #[error("`*` can only be allowed")]
     DenyAll,
-    /// Caller: no host is written so.
+    /// Caller: it is not a valid host.
     #[error("{0}")]
     Host(HostError),
 }

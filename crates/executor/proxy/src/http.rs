@@ -1,12 +1,8 @@
-//! The proxy's HTTP side: CONNECT, and requests in plain HTTP.
+//! HTTP side of the proxy: CONNECT, and requests in plain HTTP.
 //!
-//! Invariant: of what a client sends after the head of a request in plain HTTP, only the body
-//! reaches the server. A second request behind it could name another host. Not here: keeping
-//! connections open; each one carries one request.
-//!
-//! Serves one connection: reads what it wants, lets the gate decide, and carries it.
-//!
-//! What the proxy itself says to a client.
+//! Invariant: after the head of a plain request, only the body reaches the server. A second request
+//! behind it could name another host. Each connection carries one request; keep-alive is not
+//! supported.
 
 pub(crate) mod chunked_body;
 mod exchange;
@@ -34,7 +30,7 @@ use crate::{
     tunnel::{self, TunnelEnd},
 };
 
-/// Serves the one request of a connection.
+/// Serves the single request of a connection.
 pub(crate) async fn serve(gate: &PolicyGate, mut client: TcpStream, peer: SocketAddr) {
     let limits = &gate.limits;
     let mut buffer = HeadBuffer::default();
@@ -70,7 +66,7 @@ pub(crate) async fn serve(gate: &PolicyGate, mut client: TcpStream, peer: Socket
     }
 }
 
-/// Tells a client that there are too many.
+/// Rejects a connection above the limit.
 pub(crate) async fn reject(client: TcpStream, limits: &Limits) {
     ErrorResponse::unavailable()
         .send(client, limits.close_timeout)
@@ -114,7 +110,7 @@ async fn forward_plain(
     let server = match gate.mode {
         ProxyMode::Limited if !is_safe_method => Err(gate.deny_by_mode(&connect_request)),
         ProxyMode::Limited => {
-            // A websocket would be a tunnel, which this mode does not have.
+            // A websocket would be a tunnel, which this mode does not allow.
             request.drop_upgrade();
             gate.connect(&connect_request).await
         }
@@ -138,7 +134,7 @@ async fn forward_plain(
     match exchange.await {
         ExchangeOutcome::Complete => {
             drop(server);
-            // The client is gone, or does not close. Either way it has the response.
+            // Errors are ignored: the client has received the response.
             drop(
                 timeout(
                     limits.close_timeout,
@@ -160,8 +156,8 @@ async fn forward_plain(
                 .await
         }
         ExchangeOutcome::Aborted => {
-            // A reset tells both that this is not the end, also where the end is that of the
-            // connection. If it cannot be had, lengths still tell most of them.
+            // A reset shows both peers that the message is incomplete, even if its framing is until
+            // close. If it fails, the length still shows this in most cases.
             drop(client.stream.set_zero_linger());
             drop(server.set_zero_linger());
         }
@@ -184,7 +180,7 @@ fn connect_request(
 
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-/// An answer of the proxy's own, after which the connection is closed.
+/// An error response of the proxy itself. The connection is closed afterwards.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct ErrorResponse {
     status: &'static str,
@@ -193,39 +189,39 @@ struct ErrorResponse {
 }
 
 impl ErrorResponse {
-    /// Says that the request is not one.
+    /// The request is invalid.
     fn bad_request(text: impl ToString) -> Self {
         Self::new("400 Bad Request", "bad-request", text.to_string())
     }
 
-    /// Says that the head of the request did not come in time.
+    /// The request head did not arrive in time.
     fn request_timeout() -> Self {
         Self::new(
             "408 Request Timeout",
             "timeout",
-            "no request in time".into(),
+            "the request timed out".into(),
         )
     }
 
-    /// Says that the head of the request is too large.
+    /// The request head is too large.
     fn too_large() -> Self {
         Self::new(
             "431 Request Header Fields Too Large",
             "bad-request",
-            "the head of the request is too large".into(),
+            "the request head is too large".into(),
         )
     }
 
-    /// Says that the server did not answer with a response.
+    /// The server sent no valid response.
     fn bad_gateway() -> Self {
         Self::new(
             "502 Bad Gateway",
             "bad-gateway",
-            "the server gave no response".into(),
+            "the server sent no valid response".into(),
         )
     }
 
-    /// Says that there are too many connections.
+    /// Too many connections.
     fn unavailable() -> Self {
         Self::new(
             "503 Service Unavailable",
@@ -234,7 +230,7 @@ impl ErrorResponse {
         )
     }
 
-    /// Writes the answer and closes the connection, so that the client gets to read it.
+    /// Sends the response and closes the connection gracefully, so that the client can read it.
     async fn send(self, mut stream: TcpStream, limit: Duration) {
         let Self {
             status,
@@ -250,7 +246,7 @@ impl ErrorResponse {
             stream.write_all(message.as_bytes()).await?;
             tunnel::close_gracefully(&mut stream).await
         };
-        // The client is gone, or does not read. Either way there is nobody to tell.
+        // Errors are ignored: the client is gone or does not read.
         drop(timeout(limit, write).await);
     }
 
@@ -274,12 +270,12 @@ impl From<ConnectError> for ErrorResponse {
             ConnectError::UnknownHost => Self::new(
                 "502 Bad Gateway",
                 "unknown-host",
-                "the host name has no address".into(),
+                "the host name cannot be resolved".into(),
             ),
             ConnectError::Unreachable(io::ErrorKind::TimedOut) => Self::new(
                 "504 Gateway Timeout",
                 "timeout",
-                "the host does not accept the connection in time".into(),
+                "connecting to the host timed out".into(),
             ),
             ConnectError::Unreachable(kind) => Self::new(
                 "502 Bad Gateway",

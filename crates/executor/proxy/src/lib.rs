@@ -1,11 +1,11 @@
-//! The managed network of a process: a proxy that lets through what a policy allows.
+//! Managed network of a process: a proxy for HTTP, CONNECT and SOCKS5 that enforces an allow-list.
 //!
-//! [`check`](settings::check) turns the wire's settings into checked ones, [`Proxy`](proxy::Proxy)
-//! serves HTTP and SOCKS5 by them, and [`Bridge`](proxy::Bridge) carries connections to a proxy of
-//! the client's. Both take listening sockets that may live in another network namespace.
+//! [`check`](settings::check) validates the settings of a request, [`Proxy`](proxy::Proxy) serves
+//! HTTP and SOCKS5 accordingly, and [`Bridge`](proxy::Bridge) forwards connections to a proxy that
+//! the client runs. Both accept listening sockets from another network namespace.
 //!
-//! Invariant: a connection leaves only to an address that was itself judged; no name is looked up
-//! twice. Not here: making namespaces, starting processes, asking clients.
+//! Invariant: every connection goes to an address that the policy has checked, and no name is
+//! resolved twice. Not here: creating namespaces, starting processes, asking clients.
 
 pub mod environment;
 #[cfg(any(test, fuzzing))]

@@ -1,24 +1,24 @@
-//! What a proxy or a bridge holds at most, and how long it waits.
+//! Limits and timeouts of a proxy or bridge.
 
 use std::time::Duration;
 
-/// Bounds of one proxy or bridge.
+/// Limits of one proxy or bridge.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// Connections at a time. The next one is told so and closed.
+    /// Concurrent connections. Further ones are rejected with an error.
     pub max_connections: usize,
-    /// Questions that wait for somebody's decision. The next one is denied.
+    /// Concurrent decisions of the client. Further hosts are denied.
     pub max_pending_decisions: usize,
-    /// What a decision may take longer than its own timeout, for the way there and back.
+    /// Time that a decision may take beyond its own timeout, for the round trip to the client.
     pub decision_grace: Duration,
-    /// How long a client may take to say what it wants.
+    /// Timeout for the request head or the SOCKS5 handshake.
     pub handshake_timeout: Duration,
-    /// How long a name may take to be looked up, and each of its addresses to be connected to.
+    /// Timeout for resolving a name, and for connecting to each of its addresses.
     pub connect_timeout: Duration,
-    /// How long a connection lasts without a byte in either direction.
+    /// Timeout of a connection without traffic in either direction.
     pub idle_timeout: Duration,
-    /// How long the last words to a client may take. Without the wait, closing a socket with
-    /// unread bytes would destroy what the client has yet to read.
+    /// Timeout for delivering the final response. Closing a socket with unread bytes immediately
+    /// would discard data that the client has not read yet.
     pub close_timeout: Duration,
 }
 
@@ -36,23 +36,23 @@ impl Default for Limits {
     }
 }
 
-/// The longest head of a request or response, and the longest trailer.
+/// Maximum size of a request head, response head or trailer.
 pub(crate) const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// The most fields of a head.
+/// Maximum number of header fields.
 pub(crate) const MAX_FIELDS: usize = 100;
 
-/// The size of a buffer; each connection has one in each direction.
+/// Buffer size; each connection has one buffer per direction.
 pub(crate) const BUFFER_BYTES: usize = 32 * 1024;
 
-/// Addresses of a name that are tried.
+/// Maximum number of addresses that are tried per name.
 pub(crate) const MAX_ADDRESSES: usize = 8;
 
-/// Clients at a time that are told that there are too many. More are closed without a word.
+/// Concurrent connections that are being rejected with an error. Further ones are closed silently.
 pub(crate) const MAX_REJECTING: usize = 32;
 
-/// Names that are looked up at a time. Each look-up takes a thread, which cannot be stopped.
+/// Concurrent name lookups. Each one occupies a thread, which cannot be cancelled.
 pub(crate) const MAX_LOOKUPS: usize = 16;
 
-/// The longest reason that a decision may give.
+/// Maximum length of the reason in a decision.
 pub(crate) const MAX_REASON_BYTES: usize = 1024;

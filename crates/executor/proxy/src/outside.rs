@@ -1,6 +1,6 @@
-//! The network beyond the proxy: looking names up, and connecting.
+//! Connector: resolves names and opens connections on behalf of the proxy.
 //!
-//! Not here: which names and addresses are allowed (`policy`).
+//! Not here: which names and addresses are allowed (`host_policy`).
 
 use std::{
     fmt, io,
@@ -13,16 +13,16 @@ use tokio::{net::TcpStream, sync::Semaphore};
 
 use crate::limits;
 
-/// Looks names up and connects to addresses.
+/// Resolves names and connects to addresses.
 pub trait Outside: fmt::Debug + Send + Sync {
-    /// Returns the addresses of `name`, best first.
+    /// Returns the addresses of `name`, in order of preference.
     fn resolve(&self, name: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
 
     /// Connects to exactly `address`.
     fn connect(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<TcpStream>>;
 }
 
-/// The network of this machine, with the resolver that its programs use.
+/// Uses the network and the resolver of this host.
 #[derive(Debug)]
 pub struct Machine {
     lookup_permits: Arc<Semaphore>,
@@ -44,7 +44,7 @@ impl Outside for Machine {
                 .acquire_owned()
                 .await
                 .map_err(io::Error::other)?;
-            // The thread goes on when nobody waits for it any more, and so does its permit.
+            // The thread continues when the caller is gone, and keeps its permit.
             let lookup = tokio::task::spawn_blocking(move || {
                 let found = (name.as_str(), 0).to_socket_addrs();
                 drop(permit);

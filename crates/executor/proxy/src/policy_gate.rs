@@ -1,9 +1,7 @@
-//! Decides about each connection, puts the decision on record, and connects.
+//! Policy gate: decides about each connection, records the decision, and connects.
 //!
-//! Invariant: there is one record for each wish, and it tells what happened to it. A name is looked
-//! up once, after it was allowed, and the connection goes to an address of that answer.
-//!
-//! Moments as records write them: RFC 3339 in milliseconds, UTC.
+//! Invariant: each connect request yields one record with its outcome. A name is resolved once,
+//! after it was allowed, and the connection goes to one of the resulting addresses.
 
 use std::{
     io,
@@ -31,7 +29,7 @@ use crate::{
     target_host::TargetHost,
 };
 
-/// Where all connections of one process pass.
+/// Gate that all connections of one process pass.
 #[derive(Debug)]
 pub(crate) struct PolicyGate {
     pub(crate) policy: HostPolicy,
@@ -41,12 +39,12 @@ pub(crate) struct PolicyGate {
     pub(crate) decision_timeout: Option<Duration>,
     pub(crate) connector: Arc<dyn Outside>,
     pub(crate) limits: Limits,
-    /// Questions that may be asked before one is answered.
+    /// Limits concurrent decisions of the client.
     pub(crate) pending_decisions: Semaphore,
 }
 
 impl PolicyGate {
-    /// Decides about `request` and, if it is granted, connects. Cancelling leaves nothing behind.
+    /// Authorizes `request` and connects. Cancel safe.
     pub(crate) async fn connect(
         &self,
         request: &ConnectRequest,
@@ -59,7 +57,7 @@ impl PolicyGate {
                 .connect(SocketAddr::new(address, request.port));
             match timeout(self.limits.connect_timeout, connecting).await {
                 Ok(Ok(stream)) => {
-                    // Only a matter of speed: the tunnel works without.
+                    // Only affects latency, so a failure is ignored.
                     drop(stream.set_nodelay(true));
                     return Ok(stream);
                 }
@@ -70,7 +68,7 @@ impl PolicyGate {
         Err(failure)
     }
 
-    /// Decides about `request`; returns the addresses that it may be reached at.
+    /// Authorizes `request` and returns the addresses to connect to.
     pub(crate) async fn authorize(
         &self,
         request: &ConnectRequest,
@@ -107,7 +105,7 @@ impl PolicyGate {
         }
     }
 
-    /// Refuses `request` because the mode of the proxy does not take such requests.
+    /// Denies `request` because the proxy mode does not allow it.
     pub(crate) fn deny_by_mode(&self, request: &ConnectRequest) -> ConnectError {
         let mut decision =
             GateDecision::by_policy(DecisionKind::Deny, DenyReason::MethodNotAllowed.as_str());
@@ -214,7 +212,7 @@ impl PolicyGate {
     }
 }
 
-/// What a process wants to reach, and how.
+/// A destination that a process wants to connect to.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectRequest {
     pub(crate) protocol: NetworkProtocol,
@@ -224,14 +222,14 @@ pub(crate) struct ConnectRequest {
     pub(crate) client: SocketAddr,
 }
 
-/// Why a wish was not granted.
+/// Why a connection was not made.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum ConnectError {
-    /// It was decided so, for this reason.
+    /// Denied for this reason.
     Blocked(String),
-    /// The name has no address.
+    /// The name cannot be resolved.
     UnknownHost,
-    /// None of the addresses could be connected to. The last one failed so.
+    /// No address was reachable. Holds the error of the last attempt.
     Unreachable(io::ErrorKind),
 }
 
@@ -295,7 +293,7 @@ impl DecisionSource {
     }
 }
 
-/// The name that the protocol has on the wire.
+/// Returns the wire name of the protocol.
 fn protocol_name(protocol: NetworkProtocol) -> &'static str {
     match protocol {
         NetworkProtocol::Http => "http",
@@ -311,10 +309,10 @@ fn is_valid_reason(text: &str) -> bool {
 
 const ALLOWED_REASON: &str = "allowed";
 
-/// Writes `time` as `2026-01-31T23:59:59.999Z`.
+/// Formats `time` as RFC 3339 in UTC, such as `2026-01-31T23:59:59.999Z`.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let written = OffsetDateTime::from(time).format(RECORD_TIME_FORMAT);
-    // Every part that the format names is there.
+    // Cannot fail: the format uses only components that the time has.
     written.unwrap_or_default()
 }
 

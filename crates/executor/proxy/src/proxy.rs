@@ -1,11 +1,8 @@
-//! A proxy that runs.
+//! Proxy and bridge servers: listeners, accept loop, connection limit.
 //!
-//! The sockets a proxy serves.
-//!
-//! Takes connections from a listening socket, as many at a time as there are slots.
-//!
-//! Carries connections from a sandbox's namespace to ports of the host's loopback, where a proxy of
-//! the client's listens.
+//! The proxy serves HTTP and SOCKS5 by a policy. The bridge forwards connections from a sandbox's
+//! network namespace to loopback ports of the host, where a proxy of the client listens. Dropping
+//! either closes all connections.
 
 use std::{
     io,
@@ -33,31 +30,30 @@ use crate::{
     tunnel,
 };
 
-/// Serves one process until dropped, which cuts every connection.
+/// Serves one process. Dropping it closes every connection.
 #[derive(Debug)]
 pub struct Proxy {
-    // Dropping the set ends its tasks.
+    // Dropping the set aborts its tasks.
     _tasks: JoinSet<()>,
 }
 
-/// What a proxy is started with.
+/// Configuration of a proxy.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// What it lets through.
+    /// Validated settings.
     pub settings: Checked,
-    /// Whose connections these are, for the record.
+    /// Process that the connections belong to, for decision records.
     pub process_id: ProcessId,
-    /// Who is asked and told. Absent: nobody, and what nothing decides is denied.
+    /// Makes decisions and receives records. Absent: undecided hosts are denied.
     pub watcher: Option<Arc<dyn NetworkWatcher>>,
-    /// Where connections go.
+    /// Opens outbound connections.
     pub outside: Arc<dyn Outside>,
-    /// What it holds at most.
+    /// Limits of the proxy.
     pub limits: Limits,
 }
 
 impl Proxy {
-    /// Serves what `listeners` accept, on the current runtime. Sockets that the settings have no
-    /// use for are closed.
+    /// Serves `listeners` on the current runtime. Closes sockets that the settings do not use.
     pub fn start(setup: Setup, listeners: Listeners) -> io::Result<Self> {
         let Setup {
             settings,
@@ -128,20 +124,21 @@ async fn serve_socks(
     }
 }
 
-/// Sockets that are bound, and listen where they can. They may be in another network namespace
-/// than the server; a [`OwnedFd`](std::os::fd::OwnedFd) converts into each of them.
+/// Bound and listening sockets of a proxy, possibly from another network namespace. An
+/// [`OwnedFd`](std::os::fd::OwnedFd) converts into each of them.
 #[derive(Debug)]
 pub struct Listeners {
-    /// For HTTP.
+    /// Listener for HTTP.
     pub http: TcpListener,
-    /// For SOCKS5. Absent: it is not spoken.
+    /// Listener for SOCKS5. Absent: disabled.
     pub socks: Option<TcpListener>,
-    /// For datagrams over SOCKS5; where the one of `socks` is. Absent: they are refused.
+    /// Socket for SOCKS5 datagrams, in the same namespace as `socks`. Absent: datagrams are
+    /// refused.
     pub datagrams: Option<UdpSocket>,
 }
 
 impl Listeners {
-    /// Binds what `settings` ask for on the loopback of this namespace, at ports that are free.
+    /// Binds the sockets that `settings` require, on free loopback ports of this namespace.
     pub fn on_loopback(settings: &Checked) -> io::Result<Self> {
         let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
         let datagrams = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
@@ -152,19 +149,19 @@ impl Listeners {
         })
     }
 
-    /// Returns the port for HTTP.
+    /// Returns the HTTP port.
     pub fn http_port(&self) -> io::Result<u16> {
         Ok(self.http.local_addr()?.port())
     }
 
-    /// Returns the port for SOCKS5, if it is spoken.
+    /// Returns the SOCKS5 port, if enabled.
     pub fn socks_port(&self) -> io::Result<Option<u16>> {
         let address = self.socks.as_ref().map(TcpListener::local_addr);
         Ok(address.transpose()?.map(|address| address.port()))
     }
 }
 
-/// How many connections there may be, over all sockets that share it.
+/// Connection limit, shared by all listeners of a server.
 #[derive(Clone, Debug)]
 struct ConnectionSlots {
     open: Arc<Semaphore>,
@@ -188,16 +185,16 @@ impl ConnectionSlots {
     }
 }
 
-/// What becomes of a connection. The permit lives as long as it.
+/// Whether a connection is within the limit. The permit lives as long as the connection.
 #[derive(Debug)]
 enum ConnectionAdmission {
-    /// It is served.
+    /// The connection is served.
     Accepted(OwnedSemaphorePermit),
-    /// It is told that there are too many.
+    /// The connection is rejected with an error.
     Rejected(OwnedSemaphorePermit),
 }
 
-/// Serves connections until dropped, which cuts them all.
+/// Accepts and serves connections. Dropping the future closes them all.
 async fn accept<F, S>(listener: tokio::net::TcpListener, slots: ConnectionSlots, serve: S)
 where
     S: Fn(TcpStream, SocketAddr, ConnectionAdmission) -> F,
@@ -208,12 +205,12 @@ where
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => if let Some(admission) = slots.acquire() {
-                    // Only a matter of speed: the connection works without.
+                    // Only affects latency, so a failure is ignored.
                     drop(stream.set_nodelay(true));
                     connections.spawn(serve(stream, peer, admission));
                 },
                 Err(error) => {
-                    tracing::debug!(%error, "cannot accept a connection");
+                    tracing::debug!(%error, "failed to accept a connection");
                     tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 }
             },
@@ -222,25 +219,25 @@ where
     }
 }
 
-/// Makes a listening socket of the standard library one of the runtime's.
+/// Converts a standard listener into one of the runtime.
 fn into_tokio(listener: TcpListener) -> io::Result<tokio::net::TcpListener> {
     listener.set_nonblocking(true)?;
     tokio::net::TcpListener::from_std(listener)
 }
 
-/// After a failure to accept. Mostly there are no descriptors left, and some may soon be.
+/// Delay after a failed accept: mostly, the process has no free descriptors at the moment.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Serves until dropped, which cuts every connection.
+/// Forwards connections to a proxy of the client. Dropping it closes every connection.
 #[derive(Debug)]
 pub struct Bridge {
-    // Dropping the set ends its tasks.
+    // Dropping the set aborts its tasks.
     _tasks: JoinSet<()>,
 }
 
 impl Bridge {
-    /// Carries what each socket accepts to the port beside it, on 127.0.0.1 of this namespace. Runs
-    /// on the current runtime.
+    /// Forwards the connections of each listener to the given port on 127.0.0.1 of this namespace.
+    /// Runs on the current runtime.
     pub fn start(ports: Vec<(TcpListener, u16)>, limits: Limits) -> io::Result<Self> {
         let slots = ConnectionSlots::new(limits.max_connections);
         let mut tasks = JoinSet::new();
@@ -266,11 +263,11 @@ async fn bridge_connection(
     let connecting = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
     match timeout(limits.connect_timeout, connecting).await {
         Ok(Ok(upstream)) => {
-            // Only a matter of speed: the tunnel works without.
+            // Only affects latency, so a failure is ignored.
             drop(upstream.set_nodelay(true));
             tunnel::copy_both(client.into(), upstream.into(), limits.idle_timeout).await;
         }
-        Ok(Err(error)) => tracing::debug!(%error, port, "cannot reach the proxy of the client"),
-        Err(_) => tracing::debug!(port, "the proxy of the client does not accept"),
+        Ok(Err(error)) => tracing::debug!(%error, port, "failed to connect to the client's proxy"),
+        Err(_) => tracing::debug!(port, "connecting to the client's proxy timed out"),
     }
 }

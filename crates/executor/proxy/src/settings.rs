@@ -1,4 +1,4 @@
-//! Checks the wire's settings of a proxy before anything is started.
+//! Validates the `networkProxy` settings of a request before anything starts.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use exec_wire::network::{NetworkProxy, ProxyMode};
 
 use crate::host_policy::{HostPolicy, HostPolicyError};
 
-/// Checks `networkProxy` of a request. `allowUpstreamProxy` is taken and has no effect: the proxy
-/// always goes out by itself, since an address cannot be pinned through somebody else's proxy.
-/// What is about unix sockets matters on macOS only.
+/// Validates the settings. `allowUpstreamProxy` is accepted without effect: the proxy always
+/// connects directly, because an upstream proxy would resolve the name again. Members about unix
+/// sockets matter only on macOS.
 pub fn check(network: &NetworkProxy) -> Result<Checked, SettingsError> {
     let proxy = &network.proxy;
     if !proxy.enabled {
@@ -32,7 +32,7 @@ pub fn check(network: &NetworkProxy) -> Result<Checked, SettingsError> {
     })
 }
 
-/// Settings that a proxy can be started with.
+/// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Checked {
     pub(crate) policy: HostPolicy,
@@ -44,44 +44,44 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Says whether the proxy wants a listener for SOCKS5.
+    /// Returns whether the proxy needs a listener for SOCKS5.
     pub fn speaks_socks(&self) -> bool {
         self.socks
     }
 
-    /// Says whether the proxy wants a socket for datagrams over SOCKS5.
+    /// Returns whether the proxy needs a socket for SOCKS5 datagrams.
     pub fn relays_datagrams(&self) -> bool {
         self.datagrams
     }
 
-    /// Says whether the process may reach, and listen on, its own machine.
+    /// Returns whether the process may connect to, and listen on, its own host.
     pub fn allows_local_binding(&self) -> bool {
         self.local_binding
     }
 
-    /// Says whether somebody is to be asked about hosts that nothing decides. The process then
-    /// needs a name of 1 to 256 bytes.
+    /// Returns whether the client decides about hosts that the policy leaves undecided. The process
+    /// then needs an id of 1 to 256 bytes.
     pub fn asks(&self) -> bool {
         self.decision_timeout.is_some()
     }
 }
 
-/// Why no proxy can be started with some settings. Caller: all of them.
+/// Why the settings are invalid. Caller: all variants.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// The settings are there to say that there is no proxy.
+    /// The settings disable the proxy.
     #[error("`networkProxy.proxy.enabled` is false")]
     Disabled,
-    /// Nobody decides in no time.
+    /// The timeout leaves no time for a decision.
     #[error("`networkProxy.policyDecisionTimeoutMs` is zero")]
     ZeroTimeout,
-    /// The server does not mask credentials.
+    /// This server does not mask credentials.
     #[error(
         "`networkProxy.proxy.{0}` asks for masked credentials, which this server does not support"
     )]
     Credentials(&'static str),
-    /// A pattern is none.
+    /// A pattern is invalid.
     #[error(transparent)]
     Policy(#[from] HostPolicyError),
 }

@@ -1,6 +1,4 @@
-//! The proxy's SOCKS5 side (RFC 1928), without authentication: streams, and datagrams.
-//!
-//! Serves one connection: reads what it wants, lets the gate decide, and carries it.
+//! SOCKS5 side of the proxy (RFC 1928), without authentication: streams and datagrams.
 
 mod datagram_relay;
 pub(crate) mod message;
@@ -29,7 +27,7 @@ use crate::{
     tunnel::{self, TunnelEnd},
 };
 
-/// Serves the one request of a connection.
+/// Serves the single request of a connection.
 pub(crate) async fn serve(
     gate: &PolicyGate,
     datagrams: Option<&DatagramRelay>,
@@ -72,7 +70,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Tells a client that there are too many.
+/// Rejects a connection above the limit.
 pub(crate) async fn reject(mut stream: TcpStream, limits: &Limits) {
     if let Ok(Ok(_)) = timeout(limits.close_timeout, handshake(&mut stream)).await {
         reply_and_close(stream, Some(ReplyCode::Failed), limits).await;
@@ -95,7 +93,7 @@ async fn connect(gate: &PolicyGate, request: &ConnectRequest, mut client: Tunnel
     }
 }
 
-/// Lets the client send datagrams until it closes the connection.
+/// Relays datagrams until the client closes the connection.
 async fn associate(datagrams: &DatagramRelay, mut stream: TcpStream, limits: &Limits) {
     let Ok(local) = stream.local_addr() else {
         return;
@@ -106,7 +104,7 @@ async fn associate(datagrams: &DatagramRelay, mut stream: TcpStream, limits: &Li
         return;
     }
     let mut discarded = [0; 64];
-    // Nothing is to be said here. Each word counts as a sign of life.
+    // The protocol defines no data here. Received bytes only reset the idle timeout.
     while let Ok(Ok(1..)) = timeout(limits.idle_timeout, stream.read(&mut discarded)).await {}
 }
 
@@ -122,7 +120,7 @@ async fn handshake(stream: &mut TcpStream) -> Result<(SocksRequest, Vec<u8>), So
     Ok((request, buffer))
 }
 
-/// Reads one message; leaves in `buffer` what came after it.
+/// Reads one message. Leaves the bytes after it in `buffer`.
 async fn read_message<T>(
     stream: &mut TcpStream,
     buffer: &mut Vec<u8>,
@@ -133,7 +131,7 @@ async fn read_message<T>(
             buffer.drain(..length);
             return Ok(message);
         }
-        // A message is shorter than this piece, so that the buffer stays small.
+        // Longer than any message, so the buffer stays small.
         let mut chunk = [0; 512];
         match stream.read(&mut chunk).await? {
             0 => return Err(SocksHandshakeError::Closed),
@@ -142,7 +140,7 @@ async fn read_message<T>(
     }
 }
 
-/// Says why not, if there is something to say, and closes the connection.
+/// Sends a reply code, if there is one, and closes the connection.
 async fn reply_and_close(mut stream: TcpStream, code: Option<ReplyCode>, limits: &Limits) {
     let close = async {
         if let Some(code) = code {
@@ -152,29 +150,29 @@ async fn reply_and_close(mut stream: TcpStream, code: Option<ReplyCode>, limits:
         }
         tunnel::close_gracefully(&mut stream).await
     };
-    // The client is gone, or does not read. Either way there is nobody to tell.
+    // Errors are ignored: the client is gone or does not read.
     drop(timeout(limits.close_timeout, close).await);
 }
 
-/// Why a client did not get to say what it wants.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 enum SocksHandshakeError {
     /// Peer: it closed the connection.
     #[error("the connection was closed")]
     Closed,
-    /// Peer: it wants to authenticate itself.
-    #[error("there is no authentication")]
+    /// Peer: it requires authentication.
+    #[error("authentication is not supported")]
     Method,
-    /// Peer: it does not speak SOCKS5.
+    /// Peer: invalid SOCKS5 message.
     #[error(transparent)]
     Message(#[from] SocksMessageError),
-    /// Peer: the connection failed.
+    /// Peer: reading or writing failed.
     #[error("the connection failed")]
     Stream(#[from] io::Error),
 }
 
 impl SocksHandshakeError {
-    /// Returns what there is to say to the client.
+    /// Returns the reply code for the client, if any.
     fn code(&self) -> Option<ReplyCode> {
         match self {
             Self::Message(SocksMessageError::AddressKind) => Some(ReplyCode::UnknownAddress),
@@ -189,6 +187,6 @@ impl SocksHandshakeError {
     }
 }
 
-/// Our end of a connection is nobody's business.
+/// Bound address in replies: the real one is not disclosed.
 const UNSPECIFIED_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

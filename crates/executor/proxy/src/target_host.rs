@@ -1,11 +1,8 @@
-//! A host as somebody names it: a DNS name or an address, in one form.
+//! Target hosts: a DNS name or IP address in normal form, and the classification of addresses.
 //!
-//! Invariant: what means an IPv4 address never counts as a name, whatever its notation, and an IPv6
-//! address that maps an IPv4 one *is* that one. Not here: ports, patterns, looking names up.
-//!
-//! Which addresses belong to the public internet, and what an IPv4 address in digits means.
-//!
-//! Invariant: an address that is not known to be public is local. Not here: names (`host`).
+//! Invariants: an IPv4 address in any notation is never treated as a name, an IPv4-mapped IPv6
+//! address equals its IPv4 address, and an address that is not known to be public is local. Not
+//! here: ports, patterns, name resolution.
 
 #[cfg(test)]
 mod tests;
@@ -15,7 +12,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-/// A host in its one form: lower case, no trailing dot, addresses as numbers.
+/// A host in normal form: lower case, no trailing dot, numeric addresses.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct TargetHost {
     text: String,
@@ -23,8 +20,7 @@ pub struct TargetHost {
 }
 
 impl TargetHost {
-    /// Reads a name or an address. IPv6 may stand in brackets; a name is ASCII of at most 253
-    /// bytes.
+    /// Parses a name or an address. IPv6 may be in brackets. A name is ASCII of at most 253 bytes.
     pub fn parse(text: &str) -> Result<Self, HostError> {
         if let Some(inner) = text.strip_prefix('[') {
             let inner = inner.strip_suffix(']').ok_or(HostError::Malformed)?;
@@ -51,17 +47,17 @@ impl TargetHost {
         })
     }
 
-    /// Returns the host, IPv6 without brackets.
+    /// Returns the host, with IPv6 addresses without brackets.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Returns the address, unless the host is a name.
+    /// Returns the address, or `None` for a name.
     pub fn address(&self) -> Option<IpAddr> {
         self.address
     }
 
-    /// Says whether this is `localhost` or a name below it, which mean this machine everywhere.
+    /// Returns whether this is `localhost` or a subdomain, which always mean this host.
     pub fn is_localhost(&self) -> bool {
         self.text == "localhost" || self.text.ends_with(".localhost")
     }
@@ -77,7 +73,7 @@ impl From<IpAddr> for TargetHost {
     }
 }
 
-/// Writes the host as it stands in a URL: IPv6 in brackets.
+/// Formats the host as in a URL, with IPv6 addresses in brackets.
 impl fmt::Display for TargetHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.address {
@@ -87,19 +83,18 @@ impl fmt::Display for TargetHost {
     }
 }
 
-/// Why a text names no host.
+/// Why a text is not a host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// Caller: there are characters in it that no name has. Names in other scripts are to be
-    /// written in punycode.
+    /// Caller: invalid characters. Non-ASCII names must be given in punycode.
     #[error("not a host name or address")]
     Malformed,
-    /// Caller: DNS has no such names.
+    /// Caller: longer than DNS allows.
     #[error("longer than {MAX_NAME_BYTES} bytes")]
     TooLong,
-    /// Caller: it ends in a number, so it can only be an IPv4 address.
-    #[error("not an IPv4 address, although it ends in a number")]
+    /// Caller: the last label is a number, but the text is not an IPv4 address.
+    #[error("not a valid IPv4 address")]
     InvalidIpv4,
 }
 
@@ -108,11 +103,11 @@ fn is_label(label: &str) -> bool {
     (1..=63).contains(&label.len()) && label.bytes().all(is_label_byte)
 }
 
-/// The longest name DNS has, in text.
+/// Maximum length of a DNS name as text.
 const MAX_NAME_BYTES: usize = 253;
 
-/// Says whether `address` is on this machine, in a private network, or in no network at all.
-/// IPv6 addresses that carry an IPv4 one are as local as what they carry.
+/// Returns whether `address` is on this host, in a private network, or not routable. An IPv6
+/// address that embeds an IPv4 address is classified by the embedded address.
 pub fn is_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_local_v4(address),
@@ -123,9 +118,9 @@ pub fn is_local(address: IpAddr) -> bool {
     }
 }
 
-/// Tells whether `address` is link-local or a metadata service of a cloud, in any form that carries
-/// one. These hand out credentials of the machine, so that allowing local networks does not
-/// include them.
+/// Returns whether `address` is link-local or a cloud metadata service, in any form that embeds
+/// one. Metadata services provide credentials of the machine, so allowing local networks does not
+/// allow them.
 pub(crate) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local() || METADATA_IPV4.contains(&address),
@@ -140,14 +135,15 @@ pub(crate) fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// The last 32 bits, where IPv4-compatible, ISATAP and private NAT64 addresses carry an IPv4 one.
+/// Returns the last 32 bits, which hold the IPv4 address in IPv4-compatible, ISATAP and private
+/// NAT64 addresses.
 fn low_ipv4(address: Ipv6Addr) -> Ipv4Addr {
     let [.., a, b, c, d] = address.octets();
     Ipv4Addr::new(a, b, c, d)
 }
 
-/// Reads an IPv4 address in any notation that `inet_aton` takes: one to four numbers, each
-/// decimal, octal or hexadecimal, of which the last fills what is left.
+/// Parses an IPv4 address in any notation that `inet_aton` accepts: one to four decimal, octal or
+/// hexadecimal numbers, of which the last fills the remaining bytes.
 pub(crate) fn parse_numeric(text: &str) -> Option<Ipv4Addr> {
     let parts: Vec<&str> = text.split('.').collect();
     let (last, leading) = parts.split_last()?;
@@ -167,7 +163,7 @@ pub(crate) fn parse_numeric(text: &str) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::from(high | last))
 }
 
-/// Says whether a resolver could take `text` for an IPv4 address: its last label is a number.
+/// Returns whether a resolver could treat `text` as an IPv4 address: its last label is a number.
 pub(crate) fn looks_numeric(text: &str) -> bool {
     let last = text.rsplit('.').next().unwrap_or(text);
     let (digits, hex) = match last.strip_prefix("0x").or_else(|| last.strip_prefix("0X")) {
@@ -187,7 +183,7 @@ fn number(text: &str) -> Option<u32> {
         [b'0', _, ..] => (&text[1..], 8),
         _ => (text, 10),
     };
-    // `from_str_radix` takes a sign, which no notation of an address has.
+    // `from_str_radix` accepts a sign, which addresses cannot have.
     if !digits.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return None;
     }
@@ -212,8 +208,8 @@ pub(crate) fn embedded_ipv4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// Global unicast is 2000::/3; inside it, what IANA lists as not globally reachable is not public.
-/// That leaves out loopback, unique local, link local, multicast and IPv4-compatible addresses.
+/// Global unicast is 2000::/3, except the ranges that IANA lists as not globally reachable. This
+/// excludes loopback, unique local, link-local, multicast and IPv4-compatible addresses.
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [a, b, ..] = address.segments();
     let global = a & 0xe000 == 0x2000;
@@ -223,7 +219,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     global && !protocol && !documentation
 }
 
-/// Networks of IPv4 that are not the public internet.
+/// IPv4 networks that are not part of the public internet.
 const LOCAL_IPV4_NETWORKS: [(Ipv4Addr, u32); 15] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8), // this host: Linux connects it to loopback
     (Ipv4Addr::new(10, 0, 0, 0), 8), // private
@@ -242,7 +238,7 @@ const LOCAL_IPV4_NETWORKS: [(Ipv4Addr, u32); 15] = [
     (Ipv4Addr::new(240, 0, 0, 0), 4), // reserved, and broadcast
 ];
 
-/// Metadata services outside of the link-local network: Alibaba, Oracle and Azure.
+/// Metadata services outside the link-local network: Alibaba, Oracle and Azure.
 const METADATA_IPV4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200),
     Ipv4Addr::new(192, 0, 0, 192),

@@ -1,7 +1,5 @@
-//! The proxy and the bridge over real sockets of the loopback. The outside is made up: names have
-//! the addresses that a test gives them, and every address leads to the loopback.
-//!
-//! What the tests play on: a proxy, an outside, servers and a watcher.
+//! Proxy and bridge over real loopback sockets, with a fake connector: names have the addresses
+//! that a test defines, and every address leads to the loopback.
 
 mod decisions;
 mod http;
@@ -36,10 +34,10 @@ use crate::{
     settings,
 };
 
-/// An address that is nobody's business, and public.
+/// A public address.
 const PUBLIC: IpAddr = IpAddr::V4(Ipv4Addr::new(93, 184, 216, 34));
 
-/// A proxy with all around it.
+/// A running proxy with its fixtures.
 #[derive(Debug)]
 struct TestProxy {
     _proxy: Proxy,
@@ -50,34 +48,34 @@ struct TestProxy {
 }
 
 impl TestProxy {
-    /// Waits for the next record.
+    /// Waits for the next decision record.
     async fn record(&mut self) -> PolicyDecision {
         with_timeout(self.records.recv()).await.unwrap()
     }
 
-    /// Says whether all records were seen.
+    /// Returns whether all records were consumed.
     fn has_no_records(&mut self) -> bool {
         self.records.try_recv().is_err()
     }
 
-    /// Connects to the HTTP side, and says `text`.
+    /// Connects to the HTTP port and sends `text`.
     async fn send_http(&self, text: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.http).await.unwrap();
         stream.write_all(text.as_bytes()).await.unwrap();
         stream
     }
 
-    /// Says `text` to the HTTP side, and returns all that it answers.
+    /// Sends `text` to the HTTP port and returns the whole response.
     async fn request_http(&self, text: &str) -> String {
         let mut stream = self.send_http(text).await;
         read_all(&mut stream).await
     }
 }
 
-/// Who decides.
+/// Decides about a destination.
 type Decider = fn(Destination) -> BoxFuture<'static, Decision>;
 
-/// A proxy to be.
+/// Configuration of a test proxy.
 #[derive(Clone, Debug)]
 struct TestProxyBuilder {
     settings: Value,
@@ -87,7 +85,7 @@ struct TestProxyBuilder {
 }
 
 impl TestProxyBuilder {
-    /// Allows `allowed.test` and everything below it, which have a public address.
+    /// Allows `allowed.test` with a public address, and its subdomains.
     fn new() -> Self {
         let settings = json!({"proxy": {
             "enabled": true, "enableSocks5": true, "enableSocks5Udp": true,
@@ -100,7 +98,7 @@ impl TestProxyBuilder {
             decision_grace: Duration::ZERO,
             ..Limits::default()
         };
-        let decider: Decider = |_| panic!("nobody should have been asked");
+        let decider: Decider = |_| panic!("decider must not be called");
         Self {
             settings,
             limits,
@@ -120,7 +118,7 @@ impl TestProxyBuilder {
         self
     }
 
-    /// Asks `decider` about hosts that nothing decides.
+    /// Calls `decider` for undecided hosts.
     fn with_decider(mut self, decider: Decider) -> Self {
         self.settings["policyDecisionTimeoutMs"] = json!(5000);
         self.decider = decider;
@@ -160,7 +158,7 @@ impl TestProxyBuilder {
     }
 }
 
-/// An outside in which every address is that of this machine.
+/// Connects every address to the loopback.
 #[derive(Debug)]
 struct FakeConnector {
     names: HashMap<String, Vec<IpAddr>>,
@@ -203,12 +201,12 @@ impl NetworkWatcher for RecordingWatcher {
     }
 
     fn record(&self, decision: PolicyDecision) {
-        // A test may have seen enough.
+        // The test may have ended already.
         drop(self.records.send(decision));
     }
 }
 
-/// A server on the loopback.
+/// A loopback server.
 #[derive(Debug)]
 struct TestServer {
     listener: TcpListener,
@@ -233,10 +231,12 @@ impl TestServer {
     }
 }
 
-/// Bounds every wait of a test.
+/// Limits every wait of a test.
 async fn with_timeout<F: Future>(future: F) -> F::Output {
     let limit = Duration::from_secs(20);
-    tokio::time::timeout(limit, future).await.expect("in time")
+    tokio::time::timeout(limit, future)
+        .await
+        .expect("test timed out")
 }
 
 async fn read_all(stream: &mut TcpStream) -> String {
@@ -253,7 +253,7 @@ async fn read_exact(stream: &mut TcpStream, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Reads byte by byte, so that nothing after the end is lost.
+/// Reads byte by byte, to leave everything after `end` unread.
 async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let mut text = String::new();
     while !text.ends_with(end) {

@@ -1,4 +1,4 @@
-//! Carries bytes between two connections, both ways, until both have ended or nothing moves.
+//! Tunnels: copies bytes between two connections in both directions.
 
 use std::{
     io,
@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::limits;
 
-/// One end of a tunnel, with what was already read from it.
+/// One end of a tunnel, with bytes that were already read from it.
 #[derive(Debug)]
 pub(crate) struct TunnelEnd {
     pub(crate) stream: TcpStream,
@@ -30,8 +30,8 @@ impl From<TcpStream> for TunnelEnd {
     }
 }
 
-/// Carries bytes until both ends have said their last, one fails, or none moved for `idle`. An end
-/// that closes its half is told to the other one; the other half goes on.
+/// Copies bytes until both ends are closed, one fails, or no byte was transferred for `idle`. A
+/// half close is propagated, while the other direction continues.
 pub(crate) async fn copy_both(mut client: TunnelEnd, mut server: TunnelEnd, idle: Duration) {
     let idle_timer = IdleTimer::start();
     let (mut client_reader, mut client_writer) = client.stream.split();
@@ -53,14 +53,14 @@ pub(crate) async fn copy_both(mut client: TunnelEnd, mut server: TunnelEnd, idle
         )
     };
     tokio::select! {
-        // Both ends are closed in every case, so that it does not matter how it came.
+        // Both ends are closed in every case, so the result does not matter.
         _ = both => {}
         () = idle_timer.expired(idle) => {}
     }
 }
 
-/// Closes our half, and reads until the client has closed its own. Closing all at once would reset
-/// the connection if there are unread bytes, and with it what the client has not read yet.
+/// Shuts down the write half, then reads until the peer closes. Closing a socket with unread bytes
+/// would reset the connection, and discard data that the peer has not read yet.
 pub(crate) async fn close_gracefully(stream: &mut TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     let mut discarded = vec![0; 4096];
@@ -93,7 +93,7 @@ async fn copy(
     }
 }
 
-/// When something last moved.
+/// Tracks the time since the last transferred byte.
 #[derive(Debug)]
 pub(crate) struct IdleTimer {
     start: Instant,
@@ -101,7 +101,7 @@ pub(crate) struct IdleTimer {
 }
 
 impl IdleTimer {
-    /// Counts as activity, too.
+    /// Starts the timer.
     pub(crate) fn start() -> Self {
         Self {
             start: Instant::now(),
@@ -109,13 +109,13 @@ impl IdleTimer {
         }
     }
 
-    /// Notes that something moved.
+    /// Restarts the idle period.
     pub(crate) fn reset(&self) {
         self.last_activity_ms
             .store(self.now_ms(), Ordering::Relaxed);
     }
 
-    /// Waits until nothing has moved for `idle`.
+    /// Waits until no byte was transferred for `idle`.
     pub(crate) async fn expired(&self, idle: Duration) {
         loop {
             let last = self.last_activity_ms.load(Ordering::Relaxed);

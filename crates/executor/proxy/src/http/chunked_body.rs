@@ -1,41 +1,41 @@
-//! Finds the end of a chunked body as its bytes go by. Pure.
+//! Finds the end of a chunked body while its bytes pass. Pure.
 //!
-//! Invariant: bytes that pass are well-formed to the letter, so that every reader finds the same
-//! end. Not here: decoding; the chunks go on as they came.
+//! Invariant: only strictly well-formed chunks pass, so that every parser finds the same end.
+//! Chunks are forwarded as received, not decoded.
 
 use crate::limits;
 
-/// Where in a chunked body the next byte is.
+/// Position in a chunked body.
 #[derive(Clone, Debug)]
 pub(crate) struct ChunkedBody {
     state: ChunkState,
-    /// Bytes of the current size line, or of the trailer.
+    /// Length of the current size line or trailer so far.
     line: usize,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum ChunkState {
-    /// In the digits of a size, of which there are some.
+    /// In the digits of a chunk size: value and number of digits so far.
     Size(u64, u32),
-    /// In what comes after the size.
+    /// In a chunk extension.
     Extension(u64),
     /// After the carriage return of a size line.
     SizeEnd(u64),
-    /// In a chunk with so many bytes left.
+    /// In a chunk, with this number of bytes remaining.
     Data(u64),
     /// Before the carriage return after a chunk.
     DataReturn,
     /// Before the line feed after a chunk.
     DataFeed,
-    /// At the start of a line of the trailer.
+    /// At the start of a trailer line.
     TrailerStart,
-    /// Within a line of the trailer.
+    /// Within a trailer line.
     Trailer,
-    /// After the carriage return of a line of the trailer.
+    /// After the carriage return of a trailer line.
     TrailerFeed,
     /// After the carriage return of the last line.
     LastFeed,
-    /// All is over.
+    /// After the body.
     Done,
 }
 
@@ -48,7 +48,7 @@ impl ChunkedBody {
         }
     }
 
-    /// Takes the next bytes; returns how many of them belong to the body.
+    /// Consumes bytes. Returns how many of them belong to the body.
     pub(crate) fn advance(&mut self, bytes: &[u8]) -> Result<usize, ChunkError> {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
@@ -71,7 +71,7 @@ impl ChunkedBody {
         Ok(at)
     }
 
-    /// Says whether the body has ended.
+    /// Returns whether the body is complete.
     pub(crate) fn is_done(&self) -> bool {
         self.state == ChunkState::Done
     }
@@ -84,7 +84,7 @@ impl ChunkedBody {
         let next = match (state, byte) {
             (ChunkState::Size(size, digits), _) if byte.is_ascii_hexdigit() => {
                 let digit = char::from(byte).to_digit(16).map_or(0, u64::from);
-                // Fifteen digits are more than anybody sends, and no sum overflows.
+                // Fifteen digits exceed any real chunk and cannot overflow.
                 if digits >= 15 {
                     return Err(ChunkError::TooLong);
                 }
@@ -103,7 +103,7 @@ impl ChunkedBody {
             (ChunkState::DataReturn, b'\r') => ChunkState::DataFeed,
             (ChunkState::DataFeed, b'\n') => self.start_line(ChunkState::Size(0, 0)),
             (ChunkState::TrailerStart, b'\r') => ChunkState::LastFeed,
-            // A line that begins with a blank would continue the one before.
+            // A line that starts with a space would continue the previous one.
             (ChunkState::TrailerStart, b'!'..=b'~') => ChunkState::Trailer,
             (ChunkState::Trailer, b'\r') => ChunkState::TrailerFeed,
             (ChunkState::Trailer, b'\t' | b' '..=b'~' | 0x80..) => ChunkState::Trailer,
@@ -120,7 +120,7 @@ impl ChunkedBody {
     }
 }
 
-/// Why a body is not chunked. Peer: all of them.
+/// Why a chunked body is invalid. Peer: all variants.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum ChunkError {
     #[error("a chunk is malformed")]

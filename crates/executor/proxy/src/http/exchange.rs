@@ -1,6 +1,4 @@
-//! One request in plain HTTP, and its response.
-//!
-//! Carries one body, and not a byte more.
+//! Forwards one plain HTTP request and its response, without any trailing byte.
 
 use std::io;
 
@@ -18,21 +16,21 @@ use super::{
 };
 use crate::{limits, tunnel::IdleTimer};
 
-/// How an exchange ended.
+/// Outcome of an exchange.
 #[derive(Debug)]
 pub(super) enum ExchangeOutcome {
-    /// The response went through.
+    /// The response was forwarded.
     Complete,
-    /// Both go on in another protocol, of which the server said this already.
+    /// The protocol was upgraded. Holds the bytes that the server already sent in it.
     Upgraded(Vec<u8>),
-    /// The server gave no response; nothing was said to the client yet.
+    /// The server sent no valid response, and the client has received nothing yet.
     NoResponse,
-    /// Something broke in the middle. Nobody may take what there is for the whole.
+    /// The exchange failed in the middle. Neither message may look complete.
     Aborted,
 }
 
-/// Sends `request` with its body, which begins with `buffered`, and the response back, both at once:
-/// a server may answer before it has read everything.
+/// Forwards `request` with its body, which starts with `buffered`, and the response concurrently: a
+/// server may answer before it has read the whole body.
 pub(super) async fn exchange(
     request: &HttpRequest,
     buffered: &[u8],
@@ -64,13 +62,13 @@ pub(super) async fn exchange(
                 )
                 .await
             }
-            // What a client says early belongs to the other protocol.
+            // Buffered bytes belong to the upgraded protocol.
             RequestKind::Plain { .. } | RequestKind::Connect => Ok(()),
         }
     };
     let request_failed = async {
         match send.await {
-            // A server that takes no more may still answer.
+            // A server that stops reading may still answer.
             Ok(()) | Err(BodyRelayError::Write(_)) => std::future::pending().await,
             Err(
                 BodyRelayError::Read(_) | BodyRelayError::Truncated | BodyRelayError::Malformed(_),
@@ -138,10 +136,10 @@ async fn receive(
     ExchangeOutcome::Aborted
 }
 
-/// Responses on the way to the last one. A server that sends more does not mean well.
+/// Maximum number of responses including interim ones.
 const MAX_INTERIM_RESPONSES: usize = 16;
 
-/// Carries a body whose first bytes, and perhaps more than that, are `buffered`.
+/// Forwards one body. `buffered` holds its first bytes, and possibly more.
 pub(super) async fn relay_body(
     framing: BodyFraming,
     buffered: &[u8],
@@ -178,19 +176,19 @@ pub(super) async fn relay_body(
     Ok(())
 }
 
-/// Why a body did not get through whole.
+/// Why a body was not forwarded completely.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BodyRelayError {
-    /// Peer: its connection failed.
+    /// Peer: reading failed.
     #[error("cannot read the body")]
     Read(#[source] io::Error),
     /// Peer: it closed the connection too early.
     #[error("the body is incomplete")]
     Truncated,
-    /// Peer: it sent something else than it said.
+    /// Peer: invalid chunks.
     #[error("the body is malformed")]
     Malformed(#[from] ChunkError),
-    /// Peer, the other one: it takes no more.
+    /// Other peer: writing failed.
     #[error("cannot write the body")]
     Write(#[source] io::Error),
 }

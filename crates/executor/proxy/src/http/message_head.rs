@@ -1,9 +1,7 @@
-//! Reads the head of a message: all up to the first empty line.
+//! Message heads: reads a head up to the empty line, and derives the body framing from its fields.
 //!
-//! The fields of a head, and what they say about its body.
-//!
-//! Invariant: a body has one length. A head that two readers could understand differently is
-//! refused.
+//! Invariant: a body has exactly one framing. A head that two parsers could interpret differently
+//! is refused.
 
 use std::io;
 
@@ -11,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::limits;
 
-/// Bytes of which a head is the beginning.
+/// Buffer that collects a head.
 #[derive(Debug, Default)]
 pub(crate) struct HeadBuffer {
     bytes: Vec<u8>,
@@ -19,13 +17,12 @@ pub(crate) struct HeadBuffer {
 }
 
 impl HeadBuffer {
-    /// Starts with bytes that were read after something else.
+    /// Creates a buffer with bytes that are already read.
     pub(crate) fn with_bytes(bytes: Vec<u8>) -> Self {
         Self { bytes, scanned: 0 }
     }
 
-    /// Reads until there is a head; returns it, and what came after it. Cancelling keeps what was
-    /// read.
+    /// Reads a head. Returns it with the bytes after it. Cancel safe.
     pub(crate) async fn read(
         &mut self,
         reader: &mut (impl AsyncRead + Unpin),
@@ -57,8 +54,8 @@ impl HeadBuffer {
         }
     }
 
-    /// Finds the end of the head, looking at each byte once. A line may end without a carriage
-    /// return; who does not like that can tell from the head.
+    /// Finds the end of the head, scanning each byte once. Accepts lines without a carriage return;
+    /// the parsers decide whether to allow them.
     fn find_end(&mut self) -> Option<usize> {
         let end = (self.scanned..self.bytes.len()).find(|&at| {
             let before = &self.bytes[..at];
@@ -69,40 +66,40 @@ impl HeadBuffer {
     }
 }
 
-/// Why there is no head.
+/// Why no head was read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HeadError {
-    /// Peer: it closed the connection without a word.
-    #[error("nothing was sent")]
+    /// Peer: it closed the connection before the first byte.
+    #[error("the connection was closed before the request")]
     Closed,
-    /// Peer: it closed the connection in the middle.
-    #[error("the head is incomplete")]
+    /// Peer: it closed the connection within the head.
+    #[error("the message head is incomplete")]
     Truncated,
-    /// Peer: it does not come to an end.
-    #[error("the head is too large")]
+    /// Peer: the head exceeds the limit.
+    #[error("the message head is too large")]
     TooLarge,
-    /// Peer: the connection failed.
-    #[error("cannot read the head")]
+    /// Peer: reading failed.
+    #[error("cannot read the message head")]
     Read(#[source] io::Error),
 }
 
-/// The fields of a head, in order. Names are as they came.
+/// Header fields in order, with their original names.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct HeaderFields(Vec<(String, Vec<u8>)>);
 
-/// How a body ends.
+/// How the end of a body is determined.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum BodyFraming {
-    /// After so many bytes.
+    /// By its length.
     Length(u64),
-    /// After the last chunk.
+    /// By the last chunk.
     Chunked,
-    /// With the connection.
+    /// By the end of the connection.
     UntilClose,
 }
 
 impl HeaderFields {
-    /// Takes the fields that were parsed.
+    /// Copies parsed fields.
     pub(crate) fn from_parsed(parsed: &[httparse::Header<'_>]) -> Self {
         let owned = |field: &httparse::Header<'_>| (field.name.to_owned(), field.value.to_vec());
         Self(parsed.iter().map(owned).collect())
@@ -117,14 +114,14 @@ impl HeaderFields {
             .map(|(_, value)| value.as_slice())
     }
 
-    /// Says whether a field of this name lists `token`.
+    /// Returns whether a list field of this name contains `token`.
     pub(crate) fn contains_token(&self, name: &str, token: &str) -> bool {
         self.values(name)
             .flat_map(list_items)
             .any(|item| item.eq_ignore_ascii_case(token.as_bytes()))
     }
 
-    /// Returns what `Content-Length` says. Repeating the same length is allowed.
+    /// Returns the value of `Content-Length`. Repetitions must be equal.
     pub(crate) fn content_length(&self) -> Result<Option<u64>, FramingError> {
         let mut length = None;
         for item in self.values("content-length").flat_map(list_items) {
@@ -137,7 +134,7 @@ impl HeaderFields {
         Ok(length)
     }
 
-    /// Returns how the body of a request ends.
+    /// Returns the body framing of a request.
     pub(crate) fn request_framing(&self) -> Result<BodyFraming, FramingError> {
         let length = self.content_length()?;
         let mut encodings = self.values("transfer-encoding");
@@ -151,7 +148,8 @@ impl HeaderFields {
         }
     }
 
-    /// Returns how the body of a response ends, if it has one. A response with both is chunked.
+    /// Returns the body framing of a response, if it has a body. Chunked takes precedence over a
+    /// length.
     pub(crate) fn response_framing(&self) -> Result<BodyFraming, FramingError> {
         let last = self.values("transfer-encoding").flat_map(list_items).last();
         match last {
@@ -163,7 +161,7 @@ impl HeaderFields {
         }
     }
 
-    /// Writes those fields that are not about one connection only, nor about framing or hosts.
+    /// Writes the end-to-end fields, without those for framing and host.
     pub(crate) fn write_end_to_end(&self, out: &mut Vec<u8>) {
         for (name, value) in &self.0 {
             if !is_hop_by_hop(name) && !self.contains_token("connection", name) {
@@ -187,21 +185,21 @@ pub(crate) fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     }
 }
 
-/// Why nobody can say where a body ends.
+/// Why the body framing is ambiguous.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum FramingError {
-    /// Peer: there are several lengths, or something else than a number.
-    #[error("the content length is not one number")]
+    /// Peer: different lengths, or not a number.
+    #[error("an ambiguous content length")]
     Length,
-    /// Peer: the two contradict each other, if not here then elsewhere.
-    #[error("a transfer encoding together with a content length")]
+    /// Peer: another parser could choose the other framing.
+    #[error("both a transfer encoding and a content length")]
     Both,
-    /// Peer: only `chunked` is known.
-    #[error("a transfer encoding other than chunked")]
+    /// Peer: only `chunked` is supported.
+    #[error("an unsupported transfer encoding")]
     Coding,
 }
 
-/// Fields that are about one connection, and those that are written anew for the next one.
+/// Returns whether a field applies to one connection only, or is written anew for the next one.
 fn is_hop_by_hop(name: &str) -> bool {
     let has_prefix = |prefix: &str| {
         let start = name.as_bytes().get(..prefix.len());
@@ -218,7 +216,7 @@ fn list_items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 fn parse_digits(text: &[u8]) -> Option<u64> {
-    // `parse` takes a sign, which a length does not have.
+    // `parse` accepts a sign, which a length cannot have.
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
     }
@@ -234,7 +232,7 @@ const HOP_BY_HOP: [&str; 9] = [
     "trailer",
     "transfer-encoding",
     "upgrade",
-    // HTTP/2 by upgrade would carry requests for other hosts.
+    // HTTP/2 by upgrade could carry requests for other hosts.
     "http2-settings",
 ];
 

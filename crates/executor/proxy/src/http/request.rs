@@ -1,4 +1,4 @@
-//! The head of a request: what it asks for, and how it reads when it goes on. Pure.
+//! Request heads: parses and validates them, and writes the head for the server. Pure.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::{
     target_host::{HostError, TargetHost},
 };
 
-/// A request that the proxy can serve.
+/// A request that the proxy can forward.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct HttpRequest {
     pub(crate) method: String,
@@ -18,35 +18,35 @@ pub(crate) struct HttpRequest {
     pub(crate) version: HttpVersion,
 }
 
-/// What a request asks for.
+/// Kind of a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum RequestKind {
     /// A tunnel.
     Connect,
-    /// A resource in plain HTTP.
+    /// A plain HTTP request.
     Plain {
-        /// The path and query, as the server gets it.
+        /// Path and query for the server.
         path: String,
-        /// The fields of the head.
+        /// Header fields.
         fields: HeaderFields,
-        /// How the body ends.
+        /// Body framing.
         framing: BodyFraming,
-        /// The client wants to go on with a websocket.
+        /// The client requests an upgrade to websocket.
         websocket: bool,
     },
 }
 
-/// The version of HTTP, of which only these are spoken.
+/// Supported HTTP versions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum HttpVersion {
-    /// 1.0, which knows no chunks.
+    /// 1.0, which does not support chunks.
     Http10,
     /// 1.1.
     Http11,
 }
 
 impl HttpRequest {
-    /// Reads a head, which ends with an empty line.
+    /// Parses a head, which ends with an empty line.
     pub(crate) fn parse(head: &[u8]) -> Result<Self, HttpRequestError> {
         let is_bare_line_feed =
             |(at, &byte): (usize, &u8)| byte == b'\n' && (at == 0 || head[at - 1] != b'\r');
@@ -118,7 +118,7 @@ impl HttpRequest {
         })
     }
 
-    /// Says whether the client wants to go on with a websocket.
+    /// Returns whether the client requests an upgrade to websocket.
     pub(crate) fn is_websocket(&self) -> bool {
         match self.kind {
             RequestKind::Plain { websocket, .. } => websocket,
@@ -126,15 +126,15 @@ impl HttpRequest {
         }
     }
 
-    /// Makes an ordinary request of one that wants to go on with a websocket.
+    /// Removes the upgrade to websocket.
     pub(crate) fn drop_upgrade(&mut self) {
         if let RequestKind::Plain { websocket, .. } = &mut self.kind {
             *websocket = false;
         }
     }
 
-    /// Writes the head for the server. The host is that of the URL, whatever the fields said. Not
-    /// for CONNECT, of which nothing goes on.
+    /// Writes the head for the server. The host is always that of the URL. Empty for CONNECT, which
+    /// is not forwarded.
     pub(crate) fn write_head(&self) -> Vec<u8> {
         let RequestKind::Plain {
             path,
@@ -154,7 +154,7 @@ impl HttpRequest {
             self.method, self.host
         );
         if self.port != HTTP_PORT {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(line, ":{}", self.port);
         }
         let mut out = line.into_bytes();
@@ -178,32 +178,32 @@ impl HttpRequest {
     }
 }
 
-/// Why a head asks for nothing that the proxy serves. Peer: all of them.
+/// Why a request is refused. Peer: all variants.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum HttpRequestError {
-    #[error("a line does not end with a carriage return and a line feed")]
+    #[error("a line does not end with CRLF")]
     LineEnd,
-    #[error("this is not a request in HTTP/1")]
+    #[error("not an HTTP/1 request")]
     Syntax,
-    #[error("there are more than {} fields", limits::MAX_FIELDS)]
+    #[error("more than {} header fields", limits::MAX_FIELDS)]
     TooManyFields,
-    #[error("there are several hosts")]
+    #[error("more than one Host field")]
     MultipleHosts,
-    #[error("CONNECT has no body")]
+    #[error("CONNECT must not have a body")]
     ConnectBody,
-    #[error("the target is not an absolute http URL; for others, CONNECT is there")]
+    #[error("the target must be an absolute http URL; use CONNECT for other schemes")]
     Target,
-    #[error("the target has a user name")]
+    #[error("the target must not contain a user name")]
     User,
-    #[error("the port is not a number from 1 to 65535")]
+    #[error("the port must be a number from 1 to 65535")]
     Port,
-    #[error("the host is {0}")]
+    #[error("invalid host: {0}")]
     Host(#[from] HostError),
     #[error("the body has {0}")]
     Framing(#[from] FramingError),
 }
 
-/// Splits `http://authority/path?query`; a fragment has no business here.
+/// Splits `http://authority/path?query`. Refuses fragments.
 fn split_url(target: &str) -> Result<(&str, &str), HttpRequestError> {
     let scheme = target.get(..HTTP_SCHEME.len());
     let rest = match scheme {
@@ -216,7 +216,7 @@ fn split_url(target: &str) -> Result<(&str, &str), HttpRequestError> {
     Ok(rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len())))
 }
 
-/// Splits `host:port`. Without a default, the port is needed.
+/// Splits `host:port`. The port is required if there is no default.
 fn split_authority(
     text: &str,
     default: Option<u16>,
@@ -240,13 +240,13 @@ fn split_authority(
     if port == 0 {
         return Err(HttpRequestError::Port);
     }
-    // A bare IPv6 address cannot get here: its first colon begins what is no port.
+    // A bare IPv6 address is refused above: the text after its first colon is not a valid port.
     Ok((TargetHost::parse(host)?, port))
 }
 
 const HTTP_SCHEME: &str = "http://";
 const HTTP_PORT: u16 = 80;
-/// Longer than every method there is.
+/// Longer than any method.
 const MAX_METHOD: usize = 32;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The head of a response: how its body ends, and how it reads when it goes on. Pure.
+//! Response heads: parses them, determines the body, and writes the head for the client. Pure.
 
 use super::{
     message_head::{BodyFraming, FramingError, HeaderFields, write_field},
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::limits;
 
-/// A response of a server.
+/// Response of a server.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct HttpResponse {
     status: u16,
@@ -14,25 +14,25 @@ pub(crate) struct HttpResponse {
     fields: HeaderFields,
 }
 
-/// What comes after the head of a response.
+/// What follows the head of a response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum BodyKind {
-    /// Another response: this one is only on the way.
+    /// Another response: this one is interim.
     Interim,
-    /// Another protocol.
+    /// An upgraded protocol.
     Switch,
-    /// Nothing.
+    /// No body.
     Empty,
     /// A body.
     Body(BodyFraming),
 }
 
 impl HttpResponse {
-    /// Reads a head, which ends with an empty line.
+    /// Parses a head, which ends with an empty line.
     pub(crate) fn parse(head: &[u8]) -> Result<Self, HttpResponseError> {
         let mut space = [httparse::EMPTY_HEADER; limits::MAX_FIELDS];
         let mut parsed = httparse::Response::new(&mut space);
-        // The fields are written anew, so that this reaches nobody else.
+        // Lenient, because the fields are written anew for the client.
         let parsing = httparse::ParserConfig::default()
             .allow_spaces_after_header_name_in_responses(true)
             .parse_response(&mut parsed, head);
@@ -50,7 +50,7 @@ impl HttpResponse {
         }
     }
 
-    /// Tells what comes after the head, given the request that it answers.
+    /// Returns what follows the head of the response to `request`.
     pub(crate) fn body_kind(&self, request: &HttpRequest) -> Result<BodyKind, HttpResponseError> {
         let framing = self.fields.response_framing()?;
         match self.status {
@@ -90,12 +90,12 @@ impl HttpResponse {
     }
 }
 
-/// Why a response cannot go on. Peer: all of them.
+/// Why a response is refused. Peer: all variants.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum HttpResponseError {
-    #[error("this is not a response in HTTP/1")]
+    #[error("not an HTTP/1 response")]
     Syntax,
-    #[error("the client does not know chunks")]
+    #[error("the client does not support chunks")]
     Version,
     #[error("the body has {0}")]
     Framing(#[from] FramingError),

@@ -1,9 +1,7 @@
-//! Datagrams over SOCKS5: one socket for all clients, and a flow for each place they send from.
+//! SOCKS5 datagrams: one socket for all clients, and one flow per client address.
 //!
-//! Invariant: a datagram goes to an address that the gate gave, and one comes back only from there.
-//! Datagrams that find no room are lost, as datagrams are.
-//!
-//! What one place of a client's sends, and gets back.
+//! Invariant: datagrams are sent only to addresses that the gate authorized, and accepted only from
+//! there. Full queues drop datagrams.
 
 use std::{
     collections::HashMap,
@@ -27,7 +25,7 @@ use crate::{
     target_host::TargetHost,
 };
 
-/// The socket that clients send their datagrams to.
+/// Socket that receives the datagrams of all clients.
 #[derive(Debug)]
 pub(crate) struct DatagramRelay {
     client_socket: Arc<UdpSocket>,
@@ -36,7 +34,7 @@ pub(crate) struct DatagramRelay {
 }
 
 impl DatagramRelay {
-    /// Takes the socket. Nothing is carried before [`run`](Self::run).
+    /// Takes the socket. [`run`](Self::run) starts relaying.
     pub(crate) fn new(socket: StdSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let client_socket = Arc::new(UdpSocket::from_std(socket)?);
@@ -47,7 +45,7 @@ impl DatagramRelay {
         })
     }
 
-    /// Returns where a client sends its datagrams that reaches us at `local`.
+    /// Returns the relay address for a client that is connected to `local`.
     pub(super) fn address(&self, local: IpAddr) -> SocketAddr {
         let ip = if self.local_address.ip().is_unspecified() {
             local
@@ -57,14 +55,14 @@ impl DatagramRelay {
         SocketAddr::new(ip, self.local_address.port())
     }
 
-    /// Carries datagrams as long as what it returns lives. All clients belong to one process, so
-    /// that it does not matter which of them a datagram is from.
+    /// Relays datagrams while the returned value lives. All clients belong to one process, so it
+    /// does not matter which of them sends a datagram.
     pub(super) fn associate(&self) -> UdpAssociation {
         self.associations.send_modify(|count| *count += 1);
         UdpAssociation(self.associations.clone())
     }
 
-    /// Carries datagrams until dropped.
+    /// Relays datagrams until dropped.
     pub(crate) async fn run(&self, gate: Arc<PolicyGate>) {
         let mut associations = self.associations.subscribe();
         let mut flows = FlowTable::default();
@@ -72,7 +70,7 @@ impl DatagramRelay {
         loop {
             tokio::select! {
                 received = self.client_socket.recv_from(&mut buffer) => {
-                    // An error tells of a datagram that did not arrive, and of no more than that.
+                    // An error refers to a single undelivered datagram.
                     let Ok((length, client)) = received else { continue };
                     let datagram = &buffer[..length];
                     if *associations.borrow() > 0 && message::parse_datagram(datagram).is_ok() {
@@ -93,7 +91,7 @@ impl DatagramRelay {
     }
 }
 
-/// Lets datagrams through while it lives.
+/// Enables relaying while it lives.
 #[derive(Debug)]
 pub(super) struct UdpAssociation(watch::Sender<usize>);
 
@@ -105,7 +103,7 @@ impl Drop for UdpAssociation {
 
 #[derive(Debug, Default)]
 struct FlowTable {
-    // Dropping the set ends its tasks.
+    // Dropping the set aborts its tasks.
     tasks: JoinSet<()>,
     inputs: HashMap<SocketAddr, (Id, mpsc::Sender<Vec<u8>>)>,
 }
@@ -125,20 +123,20 @@ impl FlowTable {
             self.inputs.insert(client, (task, sender));
         }
         if let Some((_, sender)) = self.inputs.get(&client) {
-            // Without room, the datagram is lost.
+            // A full queue drops the datagram.
             drop(sender.try_send(datagram));
         }
     }
 }
 
-/// The largest datagram there is.
+/// Maximum size of a datagram.
 pub(super) const MAX_DATAGRAM: usize = 64 * 1024;
-/// Places that clients send from at a time.
+/// Maximum number of concurrent flows.
 const MAX_FLOWS: usize = 64;
-/// Datagrams that wait while a destination is decided about.
+/// Datagrams queued per flow while a destination is being authorized.
 const FLOW_QUEUE: usize = 16;
 
-/// The datagrams of one client address.
+/// Datagrams of one client address.
 #[derive(Debug)]
 pub(super) struct DatagramFlow {
     client: SocketAddr,
@@ -163,7 +161,7 @@ impl DatagramFlow {
         }
     }
 
-    /// Carries datagrams until none came for a while.
+    /// Relays datagrams until the flow is idle.
     pub(super) async fn run(mut self, mut input: mpsc::Receiver<Vec<u8>>) {
         let (mut v4, mut v6) = (vec![0; MAX_DATAGRAM], vec![0; MAX_DATAGRAM]);
         loop {
@@ -186,7 +184,7 @@ impl DatagramFlow {
                 Ok(Some(FlowEvent::V6(Some((length, source))))) => {
                     self.send_to_client(source, &v6[..length]).await;
                 }
-                // An error tells of a datagram that did not arrive, and of no more than that.
+                // An error refers to a single undelivered datagram.
                 Ok(Some(FlowEvent::V4(None) | FlowEvent::V6(None))) => {}
                 Ok(None) | Err(_) => return,
             }
@@ -205,8 +203,8 @@ impl DatagramFlow {
         }
     }
 
-    /// Returns where datagrams for a host go. The gate decides once, and again some time after it
-    /// refused.
+    /// Returns the address for a host. The gate authorizes it once, and again some time after a
+    /// denial.
     async fn destination(&mut self, host: TargetHost, port: u16) -> Option<SocketAddr> {
         let key = (host, port);
         match self.destinations.get(&key) {
@@ -250,7 +248,7 @@ impl DatagramFlow {
     }
 }
 
-/// Our sockets on the outside, made when there is something to send.
+/// Outbound sockets, created on demand.
 #[derive(Debug, Default)]
 struct OutboundSockets {
     v4: Option<UdpSocket>,
@@ -290,9 +288,9 @@ async fn receive(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> Option<(usize
     }
 }
 
-/// How long a place is remembered that sends nothing.
+/// Idle timeout of a flow.
 const FLOW_IDLE_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a refusal holds before the gate is asked again.
+/// How long a denial is cached.
 const DENIAL_TTL: Duration = Duration::from_secs(10);
-/// Destinations of one place.
+/// Maximum number of destinations per flow.
 const MAX_DESTINATIONS: usize = 64;

@@ -1,6 +1,6 @@
-//! The messages of SOCKS5. Pure.
+//! SOCKS5 messages. Pure.
 //!
-//! Each parser tells how long the message is, that more bytes are needed, or that it is none.
+//! Each parser returns the message and its length, or that more bytes are needed, or an error.
 
 use std::{
     io,
@@ -9,10 +9,10 @@ use std::{
 
 use crate::{policy_gate::ConnectError, target_host::TargetHost};
 
-/// What was parsed, and how many bytes of it there were. `None`: more are needed.
+/// Parsed message and its length. `None` if more bytes are needed.
 pub(crate) type ParseResult<T> = Result<Option<(T, usize)>, SocksMessageError>;
 
-/// What a client wants.
+/// Request of a client.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct SocksRequest {
     pub(crate) command: SocksCommand,
@@ -20,18 +20,18 @@ pub(crate) struct SocksRequest {
     pub(crate) port: u16,
 }
 
-/// What is to be done with a host.
+/// Command of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum SocksCommand {
-    /// Connect to it.
+    /// Open a TCP connection.
     Connect,
-    /// Send datagrams from there.
+    /// Relay UDP datagrams.
     Associate,
-    /// Something else.
+    /// Any other command.
     Unknown,
 }
 
-/// Parses what a client says first; tells whether it would do without authentication.
+/// Parses the greeting. Returns whether the client accepts no authentication.
 pub(crate) fn parse_greeting(bytes: &[u8]) -> ParseResult<bool> {
     match bytes {
         [] | [VERSION] => Ok(None),
@@ -68,7 +68,7 @@ pub(crate) fn parse_request(bytes: &[u8]) -> ParseResult<SocksRequest> {
     }
 }
 
-/// Parses the head of a datagram; what follows it is for the host. Fragments are not taken.
+/// Parses the header of a datagram. Returns the payload. Fragments are refused.
 pub(crate) fn parse_datagram(bytes: &[u8]) -> Result<(TargetHost, u16, &[u8]), SocksMessageError> {
     let [0, 0, 0, address @ ..] = bytes else {
         return Err(SocksMessageError::Malformed);
@@ -77,39 +77,39 @@ pub(crate) fn parse_datagram(bytes: &[u8]) -> Result<(TargetHost, u16, &[u8]), S
     Ok((host, port, &address[length..]))
 }
 
-/// Writes a datagram that came from `source`.
+/// Writes a datagram received from `source`.
 pub(crate) fn write_datagram(source: SocketAddr, data: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&[0, 0, 0]);
     write_address(source, out);
     out.extend_from_slice(data);
 }
 
-/// Writes the answer to a request.
+/// Encodes the reply to a request.
 pub(crate) fn encode_reply(code: ReplyCode, bound: SocketAddr) -> Vec<u8> {
     let mut out = vec![VERSION, code as u8, 0];
     write_address(bound, &mut out);
     out
 }
 
-/// How a request went.
+/// Reply code of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum ReplyCode {
-    /// Well.
+    /// Success.
     Succeeded = 0,
-    /// It failed for no reason that has a code.
+    /// General failure.
     Failed = 1,
-    /// The policy is against it.
+    /// Denied by the policy.
     Blocked = 2,
-    /// There is no way to the network.
+    /// Network unreachable.
     NetworkUnreachable = 3,
-    /// There is no way to the host.
+    /// Host unreachable.
     HostUnreachable = 4,
-    /// The host does not want the connection.
+    /// Connection refused.
     ConnectionRefused = 5,
-    /// This is not done here.
+    /// Command not supported.
     UnknownCommand = 7,
-    /// There is no such kind of address.
+    /// Address type not supported.
     UnknownAddress = 8,
 }
 
@@ -128,16 +128,16 @@ impl From<&ConnectError> for ReplyCode {
     }
 }
 
-/// Why bytes are no message. Peer: all of them.
+/// Why a message is invalid. Peer: all variants.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum SocksMessageError {
-    #[error("this is not version 5")]
+    #[error("not SOCKS version 5")]
     Version,
-    #[error("a message is malformed")]
+    #[error("malformed message")]
     Malformed,
-    #[error("an address is of an unknown kind")]
+    #[error("unknown address type")]
     AddressKind,
-    #[error("a name is no host")]
+    #[error("invalid host name")]
     Host,
 }
 
@@ -192,7 +192,7 @@ fn write_address(address: SocketAddr, out: &mut Vec<u8>) {
     out.extend_from_slice(&address.port().to_be_bytes());
 }
 
-/// Failures to connect that have a code of their own.
+/// Connect errors with their own reply code.
 const CONNECT_FAILURE_CODES: [(io::ErrorKind, ReplyCode); 4] = [
     (
         io::ErrorKind::ConnectionRefused,
@@ -206,11 +206,11 @@ const CONNECT_FAILURE_CODES: [(io::ErrorKind, ReplyCode); 4] = [
     (io::ErrorKind::TimedOut, ReplyCode::HostUnreachable),
 ];
 
-/// The version of SOCKS.
+/// SOCKS version.
 pub(crate) const VERSION: u8 = 5;
-/// The one method that is spoken.
+/// The only supported authentication method.
 pub(crate) const NO_AUTHENTICATION: u8 = 0;
-/// Says that none of the client's methods is spoken.
+/// None of the client's authentication methods is supported.
 pub(crate) const NO_ACCEPTABLE_METHOD: u8 = 0xff;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Who decides, what is recorded, and where connections go.
+//! Decisions, records, and the addresses of connections.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -20,7 +20,7 @@ async fn answer(proxy: &TestProxy, host: &str) -> String {
         .await
 }
 
-/// Connects to a server as `host`; returns the stage after that.
+/// Opens a tunnel to a server as `host`.
 async fn tunnel(proxy: &TestProxy, host: &str) {
     let server = TestServer::start().await;
     let mut client = proxy

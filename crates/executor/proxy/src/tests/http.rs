@@ -28,7 +28,7 @@ async fn tunnel_copies_both_ways_and_supports_half_close() {
     client.write_all(b"bye").await.unwrap();
     client.shutdown().await.unwrap();
     assert_eq!(read_all(&mut server_stream).await, "bye");
-    // The other half goes on.
+    // The other direction stays open.
     server_stream.write_all(&vec![b'x'; 300_000]).await.unwrap();
     drop(server_stream);
     assert_eq!(read_all(&mut client).await.len(), 300_000);
@@ -67,7 +67,7 @@ async fn get_is_forwarded_with_the_host_of_its_url() {
     );
     let serve = async {
         let (head, mut server_stream) = server.request().await;
-        // An answer with a length, from a server that does not close.
+        // A response with a length, from a server that keeps the connection open.
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: keep-alive\r\n\r\nhello";
         server_stream.write_all(answer).await.unwrap();
         (head, read_all(&mut server_stream).await)
@@ -100,7 +100,7 @@ async fn body_is_forwarded_without_trailing_bytes() {
         let mut client = proxy.send_http(&head).await;
         let (seen, mut server_stream) = server.request().await;
         assert!(seen.contains(field), "{seen}");
-        // The body comes in pieces, with another request behind it.
+        // The body arrives in pieces, followed by another request.
         for piece in [
             &body[..3],
             &body[3..],

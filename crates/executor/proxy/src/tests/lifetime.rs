@@ -1,6 +1,4 @@
-//! How many connections there are, and how long they live.
-//!
-//! The bridge to a proxy of the client's.
+//! Connection limits and lifetimes, of the proxy and the bridge.
 
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
@@ -42,7 +40,7 @@ async fn excess_connection_is_rejected_with_an_error() {
         .await
         .unwrap();
     assert_eq!(read_exact(&mut socks, 4).await, [5, 0, 5, 1]);
-    // A place that becomes free can be taken.
+    // A released slot can be used again.
     first.0.shutdown().await.unwrap();
     first.1.shutdown().await.unwrap();
     assert_eq!(read_all(&mut first.0).await, "");
@@ -67,7 +65,7 @@ async fn dropping_the_proxy_closes_everything() {
     drop(proxy);
     for stream in [&mut client, &mut server_stream, &mut silent] {
         let mut bytes = Vec::new();
-        // A reset is as good an end as any.
+        // A reset is also a valid end.
         drop(with_timeout(stream.read_to_end(&mut bytes)).await);
         assert!(bytes.is_empty());
     }
@@ -95,7 +93,7 @@ async fn silent_server_times_out() {
     let mut client = proxy.send_http(&text).await;
     let (_, _far) = server.request().await;
     let mut bytes = Vec::new();
-    // The end is a reset, so that nobody takes it for a response.
+    // The connection is reset, so that the response does not look complete.
     assert!(with_timeout(client.read_to_end(&mut bytes)).await.is_err());
 }
 
@@ -160,7 +158,7 @@ async fn dropping_the_bridge_closes_everything() {
     drop(bridge);
     for stream in [&mut near, &mut server_stream] {
         let mut bytes = Vec::new();
-        // A reset is as good an end as any.
+        // A reset is also a valid end.
         drop(with_timeout(stream.read_to_end(&mut bytes)).await);
     }
     assert!(TcpStream::connect(address).await.is_err());

@@ -16,7 +16,7 @@ const V6: &[u8] = &[
 ];
 const NAME: &[u8] = b"\x03\x0callowed.test";
 
-/// Greets, and asks for `command` with `address_bytes`; returns the code of the reply.
+/// Sends a greeting and a request; returns the reply code.
 async fn socks_request(
     proxy: &TestProxy,
     command: u8,
@@ -133,7 +133,7 @@ async fn datagrams_need_to_be_enabled() {
     assert_eq!(socks_request(&proxy, 3, &[1, 0, 0, 0, 0], 0).await.0, 7);
 }
 
-/// Asks for datagrams; returns where they go, and the connection that they live with.
+/// Requests a UDP association; returns the relay address and the control connection.
 async fn associate(proxy: &TestProxy) -> (SocketAddr, TcpStream) {
     let (code, mut stream) = socks_request(proxy, 3, &[1, 0, 0, 0, 0], 0).await;
     assert_eq!(code, 0);
@@ -159,7 +159,7 @@ async fn datagrams_reach_only_allowed_hosts() {
             "a fragment",
             [&[0, 0, 1, 1, 127, 0, 0, 1][..], &port, b"no"].concat(),
         ),
-        ("a stump", vec![0, 0, 0, 1, 127]),
+        ("a truncated datagram", vec![0, 0, 0, 1, 127]),
         (
             "a denied host",
             [&[0, 0, 0, 1, 127, 0, 0, 2][..], &port, b"no"].concat(),
@@ -208,7 +208,7 @@ async fn datagrams_stop_when_the_connection_closes() {
     assert_eq!(&buffer[..length], b"one");
     control.shutdown().await.unwrap();
     assert_eq!(read_all(&mut control).await, "");
-    // Without a connection this one is lost.
+    // Without a control connection, this datagram is dropped.
     client.send_to(&message(b"two"), relay).await.unwrap();
     let (relay, _control) = associate(&proxy).await;
     client.send_to(&message(b"three"), relay).await.unwrap();

@@ -125,8 +125,9 @@ impl TestWorkspace {
 fn policy_for(path: &Path, access: &str) -> Sandbox {
     let path = PathUri::from_native(path).unwrap();
     let entry = serde_json::json!({"path": {"type": "path", "path": path}, "access": access});
-    let file_context = serde_json::json!({"type": "restricted", "entries": [entry]});
-    let permissions = serde_json::json!({"type": "managed", "file_system": file_context, "network": "restricted"});
+    let file_policy = serde_json::json!({"type": "restricted", "entries": [entry]});
+    let permissions =
+        serde_json::json!({"type": "managed", "file_system": file_policy, "network": "restricted"});
     let sandbox =
         serde_json::json!({"permissions": permissions, "windowsSandboxLevel": "disabled"});
     serde_json::from_value(sandbox).unwrap()
