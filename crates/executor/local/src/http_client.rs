@@ -238,7 +238,7 @@ fn validate_request(
     for header in &request.headers {
         let name = HeaderName::from_bytes(header.name.as_bytes())
             .map_err(|error| rejected(format!("http/request header name is invalid: {error}")))?;
-        let value = value(header, env)?;
+        let value = header_value(header, env)?;
         let appended = headers.try_append(name, value);
         appended.map_err(|_| rejected("too many headers".to_owned()))?;
     }
@@ -273,7 +273,7 @@ fn validate_request(
 }
 
 /// Builds a header value: its text followed by the host variable.
-fn value(
+fn header_value(
     header: &HttpHeader,
     env: &BTreeMap<OsString, OsString>,
 ) -> Result<HeaderValue, HttpError> {
@@ -293,8 +293,8 @@ fn value(
         );
         return Err(rejected(text));
     }
-    let found = env.get(OsStr::new(variable)).map(|value| value.as_bytes());
-    let secret = match found {
+    let variable_value = env.get(OsStr::new(variable)).map(|value| value.as_bytes());
+    let secret = match variable_value {
         None => Err(format!(
             "http/request header {name} requires executor environment variable {variable}"
         )),

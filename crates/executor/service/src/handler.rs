@@ -53,7 +53,7 @@ pub(crate) struct RequestHandler {
     files: Arc<ConnectionFiles>,
     streams: Arc<HttpStreams>,
     binary: Binary,
-    takes_binary: bool,
+    accepts_binary: bool,
     session: Option<Arc<Session>>,
     /// Authenticated client of the connection, if it was authenticated by name.
     principal: Option<Principal>,
@@ -74,7 +74,7 @@ impl RequestHandler {
             files: Arc::default(),
             streams: Arc::default(),
             binary,
-            takes_binary: false,
+            accepts_binary: false,
             session: None,
             principal,
             connection: Span::current(),
@@ -86,8 +86,8 @@ impl RequestHandler {
         self.session.as_ref().map(|session| &session.id)
     }
 
-    pub(crate) fn takes_binary(&self) -> bool {
-        self.takes_binary
+    pub(crate) fn accepts_binary(&self) -> bool {
+        self.accepts_binary
     }
 
     pub(crate) fn into_session(self) -> Option<Arc<Session>> {
@@ -132,7 +132,7 @@ impl RequestHandler {
         };
         for extension in &granted {
             self.send_queue.grant(*extension);
-            self.takes_binary |= *extension == Extension::BinaryData;
+            self.accepts_binary |= *extension == Extension::BinaryData;
         }
         let (span, client) = (Span::current(), truncate_for_log(&params.client_name));
         span.record("session", session.id.shown());

@@ -35,7 +35,7 @@ const RESERVED_BYTES: usize = limits::OUTBOX_BYTES / 8;
 pub(crate) struct SendQueue {
     items: mpsc::UnboundedSender<SendItem>,
     permits: Arc<Semaphore>,
-    follows: Arc<FollowTable>,
+    follow_table: Arc<FollowTable>,
     lifecycle: AtomicBool,
     server_requests: Arc<ServerRequests>,
 }
@@ -57,12 +57,12 @@ pub(crate) struct FollowedProcess {
     pub(crate) family: MethodFamily,
     pub(crate) events: Abortable<EventStream>,
     number: u64,
-    follows: Arc<FollowTable>,
+    follow_table: Arc<FollowTable>,
 }
 
 impl fmt::Debug for FollowedProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Followed")
+        f.debug_struct("FollowedProcess")
             .field("id", &self.id)
             .finish_non_exhaustive()
     }
@@ -70,13 +70,13 @@ impl fmt::Debug for FollowedProcess {
 
 impl Drop for FollowedProcess {
     fn drop(&mut self) {
-        let mut current = self.follows.lock();
-        if current
+        let mut followed = self.follow_table.lock();
+        if followed
             .by_id
             .get(&self.id)
             .is_some_and(|(number, _)| *number == self.number)
         {
-            current.by_id.remove(&self.id);
+            followed.by_id.remove(&self.id);
         }
     }
 }
@@ -105,7 +105,7 @@ impl SendQueue {
             Self {
                 items,
                 permits,
-                follows: Arc::default(),
+                follow_table: Arc::default(),
                 lifecycle: AtomicBool::new(false),
                 server_requests: Arc::default(),
             },
@@ -139,15 +139,15 @@ impl SendQueue {
         self.send_with(message, || {}).await;
     }
 
-    /// Waits for permits, calls `before`, and queues a message.
-    pub(crate) async fn send_with(&self, message: Outgoing, before: impl FnOnce()) {
+    /// Waits for permits, calls `before_send`, and queues a message.
+    pub(crate) async fn send_with(&self, message: Outgoing, before_send: impl FnOnce()) {
         let size = permits_for(&message);
         // The semaphore is never closed.
         let permits = Arc::clone(&self.permits)
             .acquire_many_owned(size)
             .await
             .ok();
-        before();
+        before_send();
         // Sending fails only if the writer ended.
         drop(self.items.send(SendItem::Message(message, permits)));
     }
@@ -200,27 +200,27 @@ impl SendQueue {
     /// Sends the events of a process from now on, replacing an earlier stream of the same id.
     pub(crate) fn follow(&self, id: ProcessId, family: MethodFamily, events: EventStream) {
         let (events, stop) = abortable(events);
-        let mut current = self.follows.lock();
-        let number = current.next;
-        current.next += 1;
-        let before = current.by_id.insert(id.clone(), (number, stop));
-        drop(current);
-        if let Some((_, before)) = before {
-            before.abort();
+        let mut followed = self.follow_table.lock();
+        let number = followed.next;
+        followed.next += 1;
+        let previous = followed.by_id.insert(id.clone(), (number, stop));
+        drop(followed);
+        if let Some((_, previous)) = previous {
+            previous.abort();
         }
-        let follows = Arc::clone(&self.follows);
+        let follow_table = Arc::clone(&self.follow_table);
         drop(self.items.send(SendItem::Follow(FollowedProcess {
             id,
             family,
             events,
             number,
-            follows,
+            follow_table,
         })));
     }
 
     /// Stops sending the events of a process.
-    pub(crate) fn release(&self, id: &ProcessId) {
-        let followed = self.follows.lock().by_id.remove(id);
+    pub(crate) fn unfollow(&self, id: &ProcessId) {
+        let followed = self.follow_table.lock().by_id.remove(id);
         if let Some((_, stop)) = followed {
             stop.abort();
         }

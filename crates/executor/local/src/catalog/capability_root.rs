@@ -59,7 +59,7 @@ pub(super) async fn discover_root(
         error: None,
     };
     match walk(reader, &discovered.path).await {
-        Ok(walked) => read(reader, budget, walked, &mut discovered).await,
+        Ok(walked) => read_files(reader, budget, walked, &mut discovered).await,
         Err(reason) => discovered.error = Some(reason),
     }
     discovered
@@ -78,7 +78,7 @@ async fn walk(reader: &CatalogReader, root: &PathUri) -> Result<WalkResult, Stri
     reader.files.walk(walk).await.map_err(describe)
 }
 
-async fn read(
+async fn read_files(
     reader: &CatalogReader,
     budget: DiscoveryBudget,
     walked: WalkResult,
@@ -86,15 +86,15 @@ async fn read(
 ) {
     let mut bundle = RootBundle::new(reader, budget);
     for error in &walked.errors {
-        let reason = format!("cannot read `{}`: {}", error.path, error.message);
-        bundle.warnings.push(reason);
+        let warning = format!("cannot read `{}`: {}", error.path, error.message);
+        bundle.warnings.push(warning);
     }
     if walked.truncated {
-        let reason = format!(
+        let warning = format!(
             "`{}` has too many entries: some are ignored",
             discovered.path
         );
-        bundle.warnings.push(reason);
+        bundle.warnings.push(warning);
     }
     let root = &discovered.path;
     let own_manifest = first_manifest(&mut bundle, root).await;
@@ -110,18 +110,20 @@ async fn read(
         namespaces.extend(bundle.take(path).await);
     }
     if let Some(manifest) = own_manifest {
-        discovered.plugin = Some(plugin(&mut bundle, root, manifest).await);
+        discovered.plugin = Some(read_plugin(&mut bundle, root, manifest).await);
     }
     for path in skills {
-        discovered.skills.extend(skill(&mut bundle, path).await);
+        discovered
+            .skills
+            .extend(read_skill(&mut bundle, path).await);
     }
     discovered.namespace_manifests = namespaces;
     discovered.warnings = bundle.warnings;
 }
 
 async fn first_manifest(bundle: &mut RootBundle<'_>, root: &PathUri) -> Option<CapabilityFile> {
-    for index in MANIFEST_PATHS {
-        if let Some(manifest) = bundle.take(root.join(index).ok()?).await {
+    for path in MANIFEST_PATHS {
+        if let Some(manifest) = bundle.take(root.join(path).ok()?).await {
             return Some(manifest);
         }
     }
@@ -161,12 +163,12 @@ fn classify_entries(walked: WalkResult, root: &PathUri) -> (Vec<PathUri>, Vec<Pa
             }
         }
     }
-    skills.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+    skills.sort_by(|left, right| left.as_str().cmp(right.as_str()));
     let nested = nested.into_values().map(|(_, path)| path).collect();
     (nested, skills)
 }
 
-async fn plugin(
+async fn read_plugin(
     bundle: &mut RootBundle<'_>,
     root: &PathUri,
     manifest: CapabilityFile,
@@ -174,13 +176,13 @@ async fn plugin(
     let mcp = mcp_config(&manifest.contents, root);
     let apps = apps_config(&manifest.contents, root);
     PluginFiles {
-        mcp_config: declared(bundle, root, &manifest, mcp, MCP_CONFIG).await,
-        apps_config: declared(bundle, root, &manifest, apps, APPS_CONFIG).await,
+        mcp_config: read_declared_file(bundle, root, &manifest, mcp, MCP_CONFIG).await,
+        apps_config: read_declared_file(bundle, root, &manifest, apps, APPS_CONFIG).await,
         manifest,
     }
 }
 
-async fn declared(
+async fn read_declared_file(
     bundle: &mut RootBundle<'_>,
     root: &PathUri,
     manifest: &CapabilityFile,
@@ -192,18 +194,18 @@ async fn declared(
         DeclaredFile::Inline => return None,
         DeclaredFile::Default => root.join(default_name).ok()?,
         DeclaredFile::Invalid(reason) => {
-            let reason = format!(
+            let warning = format!(
                 "`{}`: {reason}; using `{default_name}` instead",
                 manifest.path
             );
-            bundle.warnings.push(reason);
+            bundle.warnings.push(warning);
             root.join(default_name).ok()?
         }
     };
     bundle.take(path).await
 }
 
-async fn skill(bundle: &mut RootBundle<'_>, path: PathUri) -> Option<SkillFiles> {
+async fn read_skill(bundle: &mut RootBundle<'_>, path: PathUri) -> Option<SkillFiles> {
     let metadata = path.parent().and_then(|skill| skill.join(METADATA).ok());
     let instructions = bundle.take(path).await?;
     let metadata = match metadata {

@@ -163,14 +163,14 @@ impl<'a> RootBundle<'a> {
         };
         let Some(remaining) = self.remaining.checked_sub(contents.len()) else {
             let max = limits::MAX_DISCOVERY_ROOT_BYTES;
-            let reason = format!("`{path}` is omitted: the root's files exceed {max} bytes");
-            self.warnings.push(reason);
+            let warning = format!("`{path}` is omitted: the root's files exceed {max} bytes");
+            self.warnings.push(warning);
             return None;
         };
         if !self.budget.take(json_len(&contents)) {
             let max = limits::MAX_DISCOVERY_BYTES;
-            let reason = format!("`{path}` is omitted: the files of all roots exceed {max} bytes");
-            self.warnings.push(reason);
+            let warning = format!("`{path}` is omitted: the files of all roots exceed {max} bytes");
+            self.warnings.push(warning);
             return None;
         }
         self.remaining = remaining;

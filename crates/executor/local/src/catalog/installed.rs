@@ -94,7 +94,7 @@ async fn add_plugins(
     capabilities.warnings.extend(warnings);
     let each = cached.into_iter().map(|cached| {
         let budget = budget.clone();
-        async move { plugin(reader, budget, cached).await }
+        async move { installed_plugin(reader, budget, cached).await }
     });
     let mut each = stream::iter(each).buffered(limits::DISCOVERY_ROOTS_AT_ONCE);
     while let Some((plugin, warnings)) = each.next().await {
@@ -103,7 +103,7 @@ async fn add_plugins(
     }
 }
 
-async fn plugin(
+async fn installed_plugin(
     reader: &CatalogReader,
     budget: DiscoveryBudget,
     cached: CachedPlugin,
@@ -145,12 +145,12 @@ async fn read_skills(
     root: Option<SkillRoot>,
 ) -> (Vec<InstalledSkill>, Option<String>) {
     let path = discovered.path.clone();
-    let read = run_blocking(move || skills_of(&discovered, root.as_ref())).await;
+    let read = run_blocking(move || parse_skills(&discovered, root.as_ref())).await;
     read.unwrap_or_else(|error| (Vec::new(), Some(format!("`{path}`: {error}"))))
 }
 
 /// Parses the skills of a root. Returns one warning for all failures.
-fn skills_of(
+fn parse_skills(
     discovered: &DiscoveredRoot,
     root: Option<&SkillRoot>,
 ) -> (Vec<InstalledSkill>, Option<String>) {
@@ -178,7 +178,7 @@ fn skills_of(
 /// Returns the response size of a root's files.
 fn root_bytes(discovered: &DiscoveredRoot) -> usize {
     let file = |file: &CapabilityFile| json_len(&file.contents);
-    let optional = |further: &Option<CapabilityFile>| further.as_ref().map_or(0, file);
+    let optional = |file_option: &Option<CapabilityFile>| file_option.as_ref().map_or(0, file);
     let skill = |skill: &SkillFiles| file(&skill.instructions) + optional(&skill.metadata);
     let plugin = discovered.plugin.as_ref().map_or(0, |plugin| {
         optional(&plugin.mcp_config) + optional(&plugin.apps_config)

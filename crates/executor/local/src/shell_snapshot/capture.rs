@@ -167,7 +167,7 @@ pub struct CapturedState {
 impl fmt::Debug for CapturedState {
     /// Omits values, which hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Captured")
+        f.debug_struct("CapturedState")
             .field("exports", &self.exports.keys())
             .field("restore_bytes", &self.restore.len())
             .finish()

@@ -339,7 +339,7 @@ impl RequestDispatcher {
 
     /// Rejects raw binary data unless the extension was granted.
     fn check_data(&self, has_data: bool) -> Result<(), RpcError> {
-        match has_data && !self.handler.takes_binary() {
+        match has_data && !self.handler.accepts_binary() {
             true => Err(RpcError::invalid_request("binary data was not granted")),
             false => Ok(()),
         }

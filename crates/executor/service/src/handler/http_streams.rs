@@ -71,11 +71,11 @@ impl HandlerContext<'_> {
         response: HttpFuture<T>,
     ) -> impl Future<Output = Result<T, HttpError>> + Send + use<T> {
         let (response, abort) = abortable(response);
-        let unanswered = self.streams.admit_request(request_id, abort);
+        let cancellable = self.streams.admit_request(request_id, abort);
         async move {
             let cancelled = || HttpError::Host("request was cancelled".to_owned());
             let response = response.await.unwrap_or_else(|_| Err(cancelled()));
-            drop(unanswered);
+            drop(cancellable);
             response
         }
     }
@@ -89,7 +89,7 @@ impl HandlerContext<'_> {
     ) -> Dispatch {
         let response = self.session.environment.http.request(request);
         let response = self.cancellable(request_id, response);
-        let http_response = async move {
+        let encoded = async move {
             let response = response.await;
             drop(upload);
             match response {
@@ -99,7 +99,7 @@ impl HandlerContext<'_> {
                 Err(error) => EncodedResponse::error(&id, &error.into()),
             }
         };
-        Dispatch::Waiting(http_response.boxed())
+        Dispatch::Waiting(encoded.boxed())
     }
 
     fn request_streamed(
@@ -114,14 +114,14 @@ impl HandlerContext<'_> {
             Arc::clone(self.send_queue),
             Arc::clone(&self.streams.send_turn),
         );
-        let (head_id, head_outbox) = (id.clone(), Arc::clone(self.send_queue));
+        let (head_id, head_queue) = (id.clone(), Arc::clone(self.send_queue));
         // Cancellation covers the head until it is sent, and the body stream afterwards.
         let head = async move {
             let response = response.await;
             drop(upload);
             let response = response?;
             let head = http_response(&head_id, response.status, response.headers, Bytes::new());
-            head_outbox.send(head.message).await;
+            head_queue.send(head.message).await;
             Ok(response.body)
         };
         let head = self.cancellable(reservation.id(), head.boxed());
@@ -129,11 +129,11 @@ impl HandlerContext<'_> {
             let body = match head.await {
                 Ok(body) => body,
                 Err(error) => {
-                    let refusal = EncodedResponse::error(&id, &error.into());
+                    let error_response = EncodedResponse::error(&id, &error.into());
                     send_queue
-                        .send_with(refusal.message, || reservation.release())
+                        .send_with(error_response.message, || reservation.release())
                         .await;
-                    return refusal.outcome;
+                    return error_response.outcome;
                 }
             };
             let reservation = Arc::new(reservation);
@@ -165,8 +165,8 @@ impl BodySender {
         while let Some(part) = body.next().await {
             match part {
                 Ok(part) => self.send(part).await,
-                Err(failed) => {
-                    error = Some(failed.to_string());
+                Err(body_error) => {
+                    error = Some(body_error.to_string());
                     break;
                 }
             }
@@ -181,8 +181,8 @@ impl BodySender {
 
     async fn send(&mut self, mut part: Bytes) {
         while !part.is_empty() {
-            let piece = part.split_to(part.len().min(BODY_PART_BYTES));
-            let delta = self.delta(piece, None);
+            let part_data = part.split_to(part.len().min(BODY_PART_BYTES));
+            let delta = self.delta(part_data, None);
             // The semaphore is never closed.
             let _turn = self.send_turn.acquire().await;
             self.send_queue.send(delta).await;
@@ -253,7 +253,7 @@ struct HttpStreamState {
     /// response has arrived.
     by_id: BTreeMap<HttpRequestId, (u64, Option<AbortOnDrop>)>,
     /// Requests without a response yet, by id and number.
-    unanswered: BTreeMap<(HttpRequestId, u64), future::AbortHandle>,
+    cancellable: BTreeMap<(HttpRequestId, u64), future::AbortHandle>,
     next: u64,
 }
 
@@ -296,7 +296,7 @@ impl HttpStreams {
         let mut active = self.lock();
         let key = (id.clone(), active.next);
         active.next += 1;
-        active.unanswered.insert(key.clone(), abort);
+        active.cancellable.insert(key.clone(), abort);
         CancellableRequest {
             streams: Arc::downgrade(self),
             key,
@@ -306,8 +306,8 @@ impl HttpStreams {
     /// Cancels the pending requests with this id and ends its body stream.
     pub(crate) fn cancel(&self, id: &HttpRequestId) {
         let mut active = self.lock();
-        let named = (id.clone(), 0)..=(id.clone(), u64::MAX);
-        for abort in active.unanswered.range(named).map(|(_, abort)| abort) {
+        let same_id = (id.clone(), 0)..=(id.clone(), u64::MAX);
+        for abort in active.cancellable.range(same_id).map(|(_, abort)| abort) {
             abort.abort();
         }
         if active.by_id.get(id).is_some_and(|(_, task)| task.is_some()) {
@@ -351,10 +351,10 @@ impl StreamReservation {
         // Aborts the task if the connection has ended already.
         let task = AbortOnDrop(task);
         if let Some(streams) = self.streams.upgrade()
-            && let Some((number, reservation)) = streams.lock().by_id.get_mut(&self.id)
+            && let Some((number, slot)) = streams.lock().by_id.get_mut(&self.id)
             && *number == self.number
         {
-            *reservation = Some(task);
+            *slot = Some(task);
         }
     }
 
@@ -390,7 +390,7 @@ pub(crate) struct CancellableRequest {
 impl Drop for CancellableRequest {
     fn drop(&mut self) {
         if let Some(streams) = self.streams.upgrade() {
-            streams.lock().unanswered.remove(&self.key);
+            streams.lock().cancellable.remove(&self.key);
         }
     }
 }

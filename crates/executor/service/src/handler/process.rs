@@ -165,7 +165,7 @@ impl HandlerContext<'_> {
             let message = format!("process {id} has not finished and cannot be forgotten");
             return Err(RpcError::invalid_request(message));
         }
-        self.send_queue.release(id);
+        self.send_queue.unfollow(id);
         Ok(Empty {})
     }
 
@@ -236,8 +236,8 @@ fn wait_result(status: Status, until: WaitUntil) -> WaitResult {
 impl HandlerContext<'_> {
     pub(super) fn write(&self, id: RequestId, params: WriteProcess, data: Bytes) -> Dispatch {
         let process = match self.find(&params.process_id) {
-            ProcessLookup::Unknown => return status(&id, WriteStatus::UnknownProcess),
-            ProcessLookup::Starting(_) => return status(&id, WriteStatus::Starting),
+            ProcessLookup::Unknown => return respond_with_status(&id, WriteStatus::UnknownProcess),
+            ProcessLookup::Starting(_) => return respond_with_status(&id, WriteStatus::Starting),
             ProcessLookup::Started(process) => process,
         };
         let (metrics, bytes) = (Arc::clone(&self.shared.metrics), data.len());
@@ -246,17 +246,21 @@ impl HandlerContext<'_> {
             if matches!(outcome, Ok(WriteStatus::Accepted)) {
                 metrics.input_bytes.add_bytes(bytes);
             }
-            written(outcome)
+            write_result(outcome)
         })
     }
 
     pub(super) fn close_stdin(&self, id: RequestId, params: CloseStdin) -> Dispatch {
         let process = match self.find(&params.process_id) {
-            ProcessLookup::Unknown => return status(&id, WriteStatus::UnknownProcess),
-            ProcessLookup::Starting(_) => return status(&id, WriteStatus::Starting),
+            ProcessLookup::Unknown => return respond_with_status(&id, WriteStatus::UnknownProcess),
+            ProcessLookup::Starting(_) => return respond_with_status(&id, WriteStatus::Starting),
             ProcessLookup::Started(process) => process,
         };
-        respond_when_ready(id, process.handle.close_stdin(params.write_id), written)
+        respond_when_ready(
+            id,
+            process.handle.close_stdin(params.write_id),
+            write_result,
+        )
     }
 
     pub(super) fn resize(&self, id: RequestId, params: &ResizeProcess) -> Dispatch {
@@ -310,11 +314,11 @@ impl HandlerContext<'_> {
     }
 }
 
-fn status(id: &RequestId, status: WriteStatus) -> Dispatch {
+fn respond_with_status(id: &RequestId, status: WriteStatus) -> Dispatch {
     respond_now(id, Ok(WriteResult { status }))
 }
 
-fn written(outcome: Result<WriteStatus, ProcessError>) -> Result<WriteResult, RpcError> {
+fn write_result(outcome: Result<WriteStatus, ProcessError>) -> Result<WriteResult, RpcError> {
     outcome
         .map(|status| WriteResult { status })
         .map_err(process_error)

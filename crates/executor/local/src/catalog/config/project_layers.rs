@@ -97,15 +97,15 @@ fn directories_between(root: &PathUri, cwd: &PathUri) -> Vec<PathUri> {
 
 /// Returns whether two paths are the same directory. The account's configuration is not a project
 /// layer.
-async fn is_same_directory(reader: &CatalogReader, one: &Path, other: &Path) -> bool {
-    if one == other {
+async fn is_same_directory(reader: &CatalogReader, left: &Path, right: &Path) -> bool {
+    if left == right {
         return true;
     }
-    let (Ok(one), Ok(other)) = (PathUri::from_native(one), PathUri::from_native(other)) else {
+    let (Ok(left), Ok(right)) = (PathUri::from_native(left), PathUri::from_native(right)) else {
         return false;
     };
-    let one = reader.canonicalize(&one).await;
-    one.is_some() && one == reader.canonicalize(&other).await
+    let left = reader.canonicalize(&left).await;
+    left.is_some() && left == reader.canonicalize(&right).await
 }
 
 /// Keys that a project may not set: they control where prompts and secrets are sent, and which

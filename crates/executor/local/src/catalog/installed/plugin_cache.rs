@@ -63,7 +63,7 @@ pub(super) async fn cached_plugins(
 }
 
 fn sorted_by_id(mut plugins: Vec<CachedPlugin>) -> Vec<CachedPlugin> {
-    plugins.sort_by(|one, other| one.id.cmp(&other.id));
+    plugins.sort_by(|left, right| left.id.cmp(&right.id));
     plugins
 }
 
@@ -81,7 +81,10 @@ async fn directories(
     let entries = match reader.files.read_directory(read).await {
         Ok(entries) => entries,
         Err(error) => {
-            let is_file = reader.metadata(path).await.is_ok_and(|found| found.is_file);
+            let is_file = reader
+                .metadata(path)
+                .await
+                .is_ok_and(|metadata| metadata.is_file);
             if !is_file && !matches!(error, FileError::NotFound(_)) {
                 warnings.push(format!("cannot list `{path}`: {error}"));
             }
@@ -123,11 +126,11 @@ async fn best_version(
     directories
         .filter_map(|entry| String::from_utf8(entry.path.file_name()?).ok())
         .filter(|name| is_version_name(name))
-        .max_by(|one, other| compare_versions(one, other))
+        .max_by(|left, right| compare_versions(left, right))
 }
 
-fn valid_child(above: &PathUri, name: &str, is_one: impl Fn(&str) -> bool) -> Option<PathUri> {
-    is_one(name).then(|| above.join(name).ok()).flatten()
+fn valid_child(parent: &PathUri, name: &str, is_valid: impl Fn(&str) -> bool) -> Option<PathUri> {
+    is_valid(name).then(|| parent.join(name).ok()).flatten()
 }
 
 /// Accepts letters, digits, `-` and `_`. An `@` would make ids ambiguous.
@@ -186,12 +189,12 @@ fn is_version_name(name: &str) -> bool {
 
 /// Compares versions. `local` is the highest; semantic versions compare numerically, others as
 /// text.
-fn compare_versions(one: &str, other: &str) -> Ordering {
+fn compare_versions(left: &str, right: &str) -> Ordering {
     let is_local = |name: &str| name == "local";
-    is_local(one).cmp(&is_local(other)).then_with(|| {
-        match (SemanticVersion::parse(one), SemanticVersion::parse(other)) {
-            (Some(one), Some(other)) => one.cmp(&other),
-            (Some(_), None) | (None, Some(_)) | (None, None) => one.cmp(other),
+    is_local(left).cmp(&is_local(right)).then_with(|| {
+        match (SemanticVersion::parse(left), SemanticVersion::parse(right)) {
+            (Some(left), Some(right)) => left.cmp(&right),
+            (Some(_), None) | (None, Some(_)) | (None, None) => left.cmp(right),
         }
     })
 }

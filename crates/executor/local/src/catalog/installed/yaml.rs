@@ -58,10 +58,10 @@ impl YamlValue {
         };
         let mut all = TreeSize::of("");
         for value in values {
-            let one = value.size();
-            all.values += one.values;
-            all.bytes += one.bytes;
-            all.depth = all.depth.max(one.depth + 1);
+            let child = value.size();
+            all.values += child.values;
+            all.bytes += child.bytes;
+            all.depth = all.depth.max(child.depth + 1);
         }
         all
     }
