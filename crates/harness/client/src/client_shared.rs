@@ -277,7 +277,7 @@ impl ClientShared {
     pub(crate) fn next_http_request_id(&self) -> HttpRequestId {
         let number = self.id_counter.fetch_add(1, Ordering::Relaxed) + 1;
         #[expect(clippy::expect_used, reason = "the text is short")]
-        HttpRequestId::new(&format!("http-{number}")).expect("a short text is a request id")
+        HttpRequestId::new(&format!("http-{number}")).expect("a short text is a valid request id")
     }
 
     /// Locks the last id of a missing-path watch. Callers hold the lock until their request is

@@ -70,7 +70,7 @@ pub(crate) struct ClientDriver {
 
 /// Returns the reason for operations that fail because the driver has stopped.
 pub(crate) fn driver_stopped() -> Disconnect {
-    Disconnect::Transport("the client's task was stopped".to_owned())
+    Disconnect::Transport("the client's driver was stopped".to_owned())
 }
 
 impl Drop for ClientDriver {
@@ -147,7 +147,7 @@ impl ClientDriver {
         let Err(cause) = connection.drive(&mut self.queue).await else {
             return DriverState::Stopped;
         };
-        tracing::debug!(%cause, "connection is given up");
+        tracing::debug!(%cause, "connection ended");
         let resumable = self.is_resumable();
         if connection.has_response() {
             self.last_attempt = None;
@@ -223,11 +223,11 @@ impl ClientDriver {
             }
             ReopenOutcome::ClientDropped => DriverState::Stopped,
             ReopenOutcome::TimedOut(last) => {
-                tracing::debug!(?last, "no other session within {window:?}");
+                tracing::debug!(?last, "failed to open a new session within {window:?}");
                 self.fail_all(resume_state, gone)
             }
             ReopenOutcome::Refused(error) => {
-                tracing::debug!(%error, "no other session");
+                tracing::debug!(%error, "failed to open a new session");
                 self.fail_all(resume_state, gone)
             }
         }

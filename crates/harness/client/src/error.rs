@@ -18,19 +18,19 @@ pub enum ExecServerError {
     #[error(transparent)]
     Remote(RpcError),
     /// Caller: too many calls are pending.
-    #[error("more than {0} calls are unanswered")]
+    #[error("too many pending calls: limit is {0}")]
     TooMany(usize),
     /// Caller: the send buffer is full.
-    #[error("more than {0} bytes of writes wait to be sent")]
+    #[error("send buffer is full: limit is {0} bytes")]
     NoRoom(usize),
     /// Caller: the id names a process that this client still follows.
     #[error("process id `{0}` is in use")]
     IdInUse(ProcessId),
     /// Caller: the server does not know the process, or has forgotten it.
-    #[error("server has no process `{0}`")]
+    #[error("server does not know process `{0}`")]
     UnknownProcess(ProcessId),
     /// Caller: the process has fewer events than `after`, so it is a different process.
-    #[error("process `{process}` has no event {}: it came to {}", .after.0, .last.0)]
+    #[error("process `{process}` has no event {}: its last event is {}", .after.0, .last.0)]
     NoSuchEvent {
         /// The process.
         process: ProcessId,
@@ -40,7 +40,7 @@ pub enum ExecServerError {
         last: OutputSeq,
     },
     /// Peer: the result does not match the method's schema.
-    #[error("result of `{method}` does not decode: {reason}")]
+    #[error("invalid result of `{method}`: {reason}")]
     Malformed {
         /// The method.
         method: &'static str,
@@ -177,7 +177,7 @@ pub enum ConnectError {
     #[error("connection broke before `initialize` was answered: {0}")]
     Broken(String),
     /// Peer: the server sent an invalid message.
-    #[error("handshake went wrong: {0}")]
+    #[error("handshake failed: {0}")]
     Malformed(String),
     /// Peer: the server resumed a different session.
     #[error("server resumed session `{given}` instead of `{asked}`")]
@@ -269,7 +269,7 @@ enum RefusalKind {
 
 #[expect(
     clippy::wildcard_enum_match_arm,
-    reason = "for all others it is the fault that tells, which names every variant"
+    reason = "all other errors are classified by their fault, which names every variant"
 )]
 fn classify_refusal(error: &connect::ConnectError) -> Option<RefusalKind> {
     match error {

@@ -172,7 +172,7 @@ impl ProcessEvents {
             Some(state.begin_read(end))
         } else if end < state.last_seen.0 {
             let seen = state.last_seen.0;
-            let text = format!("`process/read` knows no event after {end}, but event {seen} came");
+            let text = format!("`process/read` ends at event {end}, but event {seen} was received");
             return Err(EventsError::Malformed(text));
         } else {
             state.reorder.handle_page(page)?;

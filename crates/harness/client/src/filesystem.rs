@@ -216,7 +216,8 @@ impl ExecutorFileSystem for RemoteFileSystem {
 
     fn watch(&self, watch: WatchPath) -> FileFuture<Watcher> {
         #[expect(clippy::expect_used, reason = "the text is short")]
-        let id = WatchId::new(&self.client.shared().next_id()).expect("a short text is a watch id");
+        let id = WatchId::new(&self.client.shared().next_id())
+            .expect("a short text is a valid watch id");
         let change_queue = Arc::new(ChangeQueue::new(id.clone()));
         let params = Watch {
             watch_id: id,

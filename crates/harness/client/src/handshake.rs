@@ -90,7 +90,8 @@ async fn initialize(
     let mut early_bytes = 0;
     loop {
         let frame = link.reader.next().await.map_err(|error| broken(&error))?;
-        let frame = frame.ok_or_else(|| ConnectError::Broken("server hung up".to_owned()))?;
+        let frame =
+            frame.ok_or_else(|| ConnectError::Broken("server closed the connection".to_owned()))?;
         let answer = match split_binary(&frame) {
             Some(_) => None,
             None => {
@@ -101,7 +102,7 @@ async fn initialize(
         let Some(answer) = answer else {
             early_bytes += frame.len();
             if early_bytes > MAX_EARLY_BYTES {
-                let text = format!("more than {MAX_EARLY_BYTES} bytes came before the answer");
+                let text = format!("more than {MAX_EARLY_BYTES} bytes arrived before the response");
                 return Err(ConnectError::Malformed(text));
             }
             early_messages.push(frame);

@@ -97,7 +97,8 @@ impl RemoteHttpClient {
             // A server without support would send the header without its value.
             if !info.capabilities.http_header_env_vars {
                 let name = &header.name;
-                let text = format!("header {name}: this server puts no variables into headers");
+                let text =
+                    format!("header {name}: this server does not support variables in headers");
                 return Err(HttpError::Refused(text));
             }
         }

@@ -201,7 +201,7 @@ impl RemoteProcess {
         let number = self.next_write.fetch_add(1, Ordering::Relaxed);
         #[expect(clippy::expect_used, reason = "the text is short and not empty")]
         WriteId::new(&format!("{}-{number}", self.write_id_prefix))
-            .expect("a short text is a write id")
+            .expect("a short text is a valid write id")
     }
 }
 

@@ -64,7 +64,7 @@ impl ServerKind {
             return Ok(());
         }
         if command.limits != Limits::default() {
-            return refuse("limits", "this server sets none");
+            return refuse("limits", UNSUPPORTED);
         }
         match command.io {
             Io::Terminal(size) if size != STOCK_TERMINAL_SIZE => refuse(
@@ -106,7 +106,7 @@ impl ServerKind {
     }
 }
 
-const UNSUPPORTED: &str = "this server does not know it";
+const UNSUPPORTED: &str = "not supported by this server";
 
 /// Rejects a proxy configuration that the host does not support. Omits an unsupported shell
 /// snapshot, because the command can run without it.
@@ -122,7 +122,7 @@ pub(crate) fn check_capabilities(
     };
     let proxy = &network.proxy;
     if !capabilities.network_proxy_launch {
-        refuse("networkProxy", "this server runs none")
+        refuse("networkProxy", UNSUPPORTED)
     } else if proxy.review_domains.is_some() && !capabilities.network_proxy_review_domains {
         refuse("networkProxy.proxy.reviewDomains", UNSUPPORTED)
     } else if proxy.masking_member().is_some() && !capabilities.credential_masking {
@@ -146,7 +146,7 @@ pub(crate) fn check_open(open: &Open, capabilities: &Capabilities) -> Result<(),
     } else {
         return Ok(());
     };
-    let text = format!("{member}: this server cannot open a file so");
+    let text = format!("{member}: not supported by this server for open files");
     Err(FileError::Refused(text))
 }
 

@@ -332,7 +332,7 @@ mod tests {
         for (failures, base) in (0..).zip([500, 1000, 2000, 4000, 5000, 5000]) {
             let base = Duration::from_millis(base);
             let Pause::AfterEnd(pause) = connector.pause(failures) else {
-                panic!("another pace");
+                panic!("delay is not measured from the end");
             };
             assert!(
                 pause >= base && pause <= base * 3 / 2,
@@ -360,7 +360,7 @@ mod tests {
                 // An upgrade request ends with its head, a registry request with its body.
                 while !asked.ends_with(b"\r\n\r\n") && !asked.ends_with(b"}") {
                     let read = stream.read(&mut part).await.unwrap();
-                    assert_ne!(read, 0, "a question is whole");
+                    assert_ne!(read, 0, "request is incomplete");
                     asked.extend_from_slice(&part[..read]);
                 }
                 let (status, body) = match asked.starts_with(b"POST") {

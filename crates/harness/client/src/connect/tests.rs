@@ -23,7 +23,7 @@ const SERVER: &str = r#"read -r asked; echo '{"id":1,"result":{"sessionId":"s"}}
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), future)
         .await
-        .unwrap_or_else(|_| panic!("{what}: not in time"))
+        .unwrap_or_else(|_| panic!("timed out: {what}"))
 }
 
 fn remote(url: &str) -> RemoteExecServerConnectArgs {

@@ -104,7 +104,7 @@ impl ClientConnection {
             self.release(process.id());
         }
         self.processes.remove(process);
-        let gone = "nobody holds the process any more".to_owned();
+        let gone = "the last handle of the process was dropped".to_owned();
         process.fail(ProcessError::Disconnected(Disconnect::Transport(gone)));
     }
 

@@ -119,13 +119,16 @@ impl From<DisconnectCause> for Disconnect {
 
 impl From<io::Error> for DisconnectCause {
     fn from(error: io::Error) -> Self {
-        Self::Transport(format!("connection cannot be written to: {error}"))
+        Self::Transport(format!("failed to write to the connection: {error}"))
     }
 }
 
 impl From<ReadError> for DisconnectCause {
     fn from(error: ReadError) -> Self {
-        let text = format!("connection cannot be read: {}", error_chain(&error));
+        let text = format!(
+            "failed to read from the connection: {}",
+            error_chain(&error)
+        );
         match error {
             ReadError::TooLong(_) | ReadError::Protocol(_) | ReadError::InvalidUtf8 => {
                 Self::Protocol(text)
@@ -399,7 +402,7 @@ async fn path_changed(path: &mut Option<watch::Receiver<Path>>) -> Path {
 }
 
 fn hung_up() -> DisconnectCause {
-    DisconnectCause::Transport("server hung up".to_owned())
+    DisconnectCause::Transport("server closed the connection".to_owned())
 }
 
 /// Flushes buffered messages, or waits until the link needs to flush.

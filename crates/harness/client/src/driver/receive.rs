@@ -98,7 +98,7 @@ impl ClientConnection {
             }
             Ok(ServerNotification::Unknown) => {}
             Err(NotificationError { process, reason }) => {
-                let text = format!("`{}` does not decode: {reason}", message.method);
+                let text = format!("invalid `{}` notification: {reason}", message.method);
                 match process {
                     None => return Err(DisconnectCause::Protocol(text)),
                     // Other processes are not affected.
@@ -139,7 +139,7 @@ impl ClientConnection {
     pub(super) fn fail_process(&mut self, process: &Arc<ProcessEvents>, failure: &EventsError) {
         // Terminate or detach only once.
         if process.fail(failure.error(process.id())) {
-            tracing::warn!(process = %process.id(), %failure, "process is given up");
+            tracing::warn!(process = %process.id(), %failure, "process failed");
             match process.owner() {
                 ProcessOwner::Session => self.terminate_failed(process),
                 ProcessOwner::Server => self.detach(process),

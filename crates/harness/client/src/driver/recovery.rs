@@ -133,7 +133,7 @@ impl ClientDriver {
             match attempt {
                 Ok(opened) => return ReopenOutcome::Opened(Box::new(opened)),
                 Err(error) if error.is_transient() => {
-                    tracing::debug!(%error, "session is not resumed yet");
+                    tracing::debug!(%error, "reconnect attempt failed");
                     last = Some(error);
                 }
                 Err(error) => return ReopenOutcome::Refused(error),

@@ -82,7 +82,7 @@ impl ClientConnection {
                 return Some(process_failure(error));
             }
             if process.is_closed() {
-                let text = format!("process {} is over", process.id());
+                let text = format!("process {} has ended", process.id());
                 return Some(ExecServerError::Remote(RpcError::invalid_request(text)));
             }
         }
@@ -101,7 +101,7 @@ impl ClientConnection {
             {
                 Some(ExecServerError::Interrupted {
                     method: call.method.as_str(),
-                    reason: "what it names was opened over a connection that broke".to_owned(),
+                    reason: "its resource belongs to a previous connection".to_owned(),
                 })
             }
             ResponseSink::Call(_)

@@ -37,28 +37,28 @@ pub(crate) struct EventReorder {
 /// Peer: the events of one process are unusable. Other processes are not affected.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum EventsError {
-    #[error("more than {MAX_BYTES} bytes or {MAX_EVENTS} events came before event {}", .0.0)]
+    #[error("too many events wait for event {}: limit is {MAX_BYTES} bytes or {MAX_EVENTS} events", .0.0)]
     Overflow(OutputSeq),
     #[error("event {} is larger than {MAX_CHUNK_BYTES} bytes", .0.0)]
     Oversized(OutputSeq),
     #[error("{}", describe_lost(*.0, *.1))]
     Lost(OutputSeq, OutputSeq),
-    #[error("event {} cannot follow those before it", .0.0)]
+    #[error("event {} is out of order", .0.0)]
     Impossible(OutputSeq),
     #[error("{0}")]
     Malformed(String),
-    #[error("server does not know it any more: {0}")]
+    #[error("the server has forgotten it: {0}")]
     Unknown(String),
-    #[error("what the server knows by this id is another process")]
+    #[error("the server has another process with this id")]
     Replaced,
-    #[error("its output cannot be read: {0}")]
+    #[error("failed to read its output: {0}")]
     ReadFailed(String),
 }
 
 impl EventsError {
     /// Returns the error of all later operations on the process.
     pub(crate) fn error(&self, id: &ProcessId) -> ProcessError {
-        RpcError::internal(format!("process {id} is given up: {self}")).into()
+        RpcError::internal(format!("process {id} failed: {self}")).into()
     }
 }
 
@@ -136,7 +136,10 @@ impl EventReorder {
         if end > after {
             Ok(end)
         } else {
-            let text = format!("`process/read` after {} goes on at {}", after.0, end.0);
+            let text = format!(
+                "`process/read` after {} made no progress: it ended at {}",
+                after.0, end.0
+            );
             Err(EventsError::Malformed(text))
         }
     }
@@ -148,7 +151,7 @@ impl EventReorder {
         }
         if seq < self.next || self.early_events.contains_key(&seq) {
             let text = format!(
-                "`process/read` tells of an exit at {}, which was output",
+                "`process/read` reports an exit at {}, which was output",
                 seq.0
             );
             return Err(EventsError::Malformed(text));

@@ -165,7 +165,7 @@ mod tests {
         change_queue.end();
         for count in [2, 1] {
             let Poll::Ready(Some(changes)) = poll(&change_queue) else {
-                panic!("changes are there");
+                panic!("no changes");
             };
             assert_eq!((changes.changes.len(), changes.overflow), (count, false));
         }
@@ -184,7 +184,7 @@ mod tests {
         };
         assert_eq!(poll(&change_queue), Poll::Ready(Some(overflow)));
         let Poll::Ready(Some(later)) = poll(&change_queue) else {
-            panic!("what came later is there");
+            panic!("no later changes");
         };
         assert_eq!((later.changes.len(), later.overflow), (3, false));
         assert_eq!(poll(&change_queue), Poll::Pending);

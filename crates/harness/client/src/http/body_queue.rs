@@ -88,14 +88,10 @@ impl BodyQueue {
         let (expected, max_bytes) = (state.last + 1, limits::MAX_HTTP_DELTA_BYTES);
         let failure = if delta.seq != expected {
             let seq = delta.seq;
-            let text =
-                format!("parts of a body are numbered one by one: {expected} was due, not {seq}");
+            let text = format!("unexpected body chunk {seq}: expected {expected}");
             Some(HttpError::Protocol(text))
         } else if data.len() > max_bytes {
-            let text = format!(
-                "a part of a body has at most {max_bytes} bytes, not {}",
-                data.len()
-            );
+            let text = format!("body chunk has {} bytes: limit is {max_bytes}", data.len());
             Some(HttpError::Protocol(text))
         } else if !data.is_empty() && state.queued_bytes + weight(&data) > MAX_QUEUED_BODY_BYTES {
             Some(HttpError::Lagged(MAX_QUEUED_BODY_BYTES))
@@ -266,7 +262,7 @@ mod tests {
                 body.handle_delta(delta(seq), Bytes::new()),
                 BodyState::Failed
             );
-            let text = format!("parts of a body are numbered one by one: 2 was due, not {seq}");
+            let text = format!("unexpected body chunk {seq}: expected 2");
             assert_eq!(
                 poll(&body),
                 Poll::Ready(Some(Err(HttpError::Protocol(text))))

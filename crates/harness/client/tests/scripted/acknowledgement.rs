@@ -1,4 +1,4 @@
-//! What a server is told of the events that were taken (grant `acknowledge`).
+//! Acknowledgements of consumed output (extension `acknowledge`).
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::{
     scripted_server::{ALL, ScriptedServer, command, within},
 };
 
-/// A chunk of which sixteen are a mebibyte.
+/// Chunk size: sixteen chunks are one mebibyte.
 const CHUNK_BYTES: usize = 64 << 10;
 
 fn granted() -> Value {
@@ -34,7 +34,7 @@ async fn connect() -> (ConnectorControl, ScriptedServer, ExecServerClient) {
 }
 
 impl ScriptedServer {
-    /// Sends output of so many bytes.
+    /// Sends output of this size.
     async fn write(&mut self, id: &str, seq: u64, bytes: usize) {
         let id = ProcessId::new(id).unwrap();
         let data = bytes::Bytes::from(vec![b'x'; bytes]);
@@ -42,7 +42,7 @@ impl ScriptedServer {
         self.push(output, Encoding::Binary).await;
     }
 
-    /// Returns which event of the process is acknowledged next.
+    /// Returns the sequence number of the next acknowledgement of the process.
     async fn acknowledged(&mut self, id: &str) -> u64 {
         let told = self.expect("process/acknowledge").await;
         assert_eq!(told["params"]["processId"], id);
@@ -50,7 +50,7 @@ impl ScriptedServer {
     }
 }
 
-/// The client has taken in all that was sent so far, and said nothing of it.
+/// Asserts that the client has handled everything sent so far without acknowledging it.
 async fn assert_silent(server: &mut ScriptedServer, client: &ExecServerClient) {
     let status = client.call(ReadEnvironmentStatus);
     let asked = server.expect("environment/status").await;
@@ -124,7 +124,7 @@ async fn acks_are_repeated_after_resume() {
     assert_eq!(server.acknowledged("p").await, 1);
 }
 
-/// Lets a process write until it would be paused.
+/// Sends output until the process would be paused.
 async fn fill(server: &mut ScriptedServer, id: &str) {
     for seq in 1..=16 {
         server.write(id, seq, CHUNK_BYTES).await;
@@ -148,14 +148,14 @@ async fn slow_follower_does_not_block_others() {
         within(stream.next()).await;
         assert_eq!(server.acknowledged("other").await, seq);
     }
-    // What was not read is still there.
+    // The unread output is still available.
     for (stream, _process) in held {
         let taken: Vec<_> = within(stream.take(16).collect()).await;
         assert_eq!(taken.len(), 16);
     }
 }
 
-/// Has session `s` resumed with the grant.
+/// Resumes session `s` with the extension.
 async fn resume(connector: &mut ConnectorControl) -> ScriptedServer {
     let mut server = connector.accept().await;
     server.handshake(granted()).await;
@@ -176,7 +176,7 @@ async fn final_ack_is_repeated_until_confirmed() {
     drop(dropped);
     server.expect("process/terminate").await;
     drop(server);
-    // Neither was followed by an answer.
+    // Neither ack was confirmed by a response.
     let mut server = resume(&mut connector).await;
     assert_eq!(server.acknowledged("held").await, 2);
     assert_eq!(server.acknowledged("dropped").await, 2);
@@ -202,7 +202,7 @@ async fn reused_id_is_not_acknowledged_for_its_predecessor() {
     server.expect("process/start").await;
     drop(server);
     let mut server = resume(&mut connector).await;
-    // Whether it is the one before that the server knows cannot be told.
+    // The server may know the previous process with this id.
     let terminate = server.expect("process/terminate").await;
     assert_eq!(terminate["params"]["processId"], "p");
     let started = within(start).await.unwrap();
@@ -238,7 +238,7 @@ async fn failed_process_is_acknowledged_to_its_close() {
         .await;
     let terminate = server.expect("process/terminate").await;
     server.answer(&terminate, json!({"running": true})).await;
-    // All of it: a process that waits for acknowledgements does not come to its close.
+    // Acknowledges everything, because a process that waits for acks never closes.
     assert_eq!(server.acknowledged("p").await, u64::MAX);
     server.write("p", 1, 1).await;
     server.exited("p", 2).await;

@@ -1,4 +1,4 @@
-//! Processes that belong to the server: started, attached, let go of, and found again.
+//! Server-owned processes: started, attached, released and found again.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn id(id: &str) -> ProcessId {
     ProcessId::new(id).unwrap()
 }
 
-/// What `process/list` tells of a process. `p` runs `true` in the root directory.
+/// Returns an entry of `process/list`. `p` runs `true` in the root directory.
 pub(crate) fn summary(id: &str, running: bool) -> Value {
     json!({"processId": id, "argv": ["true"], "cwd": "file:///", "tty": false, "running": running,
         "exitCode": null, "startedAtMs": 7, "osPid": 42, "detached": true, "usage": null})
@@ -37,7 +37,7 @@ impl ScriptedServer {
         self.answer(&list, json!({ "processes": processes })).await;
     }
 
-    /// Answers `process/attach`, and returns after which event it was to begin.
+    /// Answers `process/attach` and returns the requested start.
     pub(crate) async fn attached(&mut self, id: &str, next: u64) -> u64 {
         let attach = self.expect("process/attach").await;
         assert_eq!(attach["params"]["processId"], id);
@@ -52,7 +52,7 @@ impl ScriptedServer {
         self.answer(&release, json!({})).await;
     }
 
-    /// Has a client attach to process `p`, which came to event `next` exclusively.
+    /// Attaches a client to process `p`, whose next event is `next`.
     pub(crate) async fn attach(
         &mut self,
         client: &ExecServerClient,
@@ -68,7 +68,7 @@ impl ScriptedServer {
         attached.unwrap()
     }
 
-    /// Has a process of the server started.
+    /// Starts a server-owned process.
     pub(crate) async fn start_detached(
         &mut self,
         client: &ExecServerClient,
@@ -87,7 +87,7 @@ impl ScriptedServer {
     }
 }
 
-/// Has a client whose session is lost begin session `t`.
+/// Lets a client with a lost session open session `t`.
 async fn renew(connector: &mut ConnectorControl) -> ScriptedServer {
     let mut server = connector.accept().await;
     let initialize = server.expect("initialize").await;
@@ -185,7 +185,7 @@ async fn attaching_to_a_missing_process_fails() {
     assert_eq!(attached.unwrap_err(), error);
     assert_eq!(
         error.to_string(),
-        "process `p` has no event 3: it came to 2"
+        "process `p` has no event 3: its last event is 2"
     );
     server.released("p").await;
     let process = server.attach(&client, None, 1).await;
@@ -200,14 +200,14 @@ async fn stock_server_gets_no_attach_calls() {
     let (mut server, client) = ScriptedServer::connect_as(json!({"sessionId": "s"})).await;
     let started = within(client.start_detached(command("p"))).await;
     let Err(StartError::Refused { field, reason }) = started else {
-        panic!("it is refused")
+        panic!("not refused")
     };
     assert_eq!(
         (field, &*reason),
-        ("detached", "this server does not know it")
+        ("detached", "not supported by this server")
     );
     let unknown = |method: &str| {
-        let text = format!("`{method}`: this server does not know it");
+        let text = format!("`{method}`: not supported by this server");
         ExecServerError::Remote(RpcError::new(ErrorCode::METHOD_NOT_FOUND, text))
     };
     let attached = within(client.attach(id("p"), None)).await;
@@ -231,9 +231,13 @@ async fn attached_process_survives_a_disconnect() {
     let first = server.expect("process/write").await;
     drop(server);
     let mut server = connector.resume().await;
-    // It may have ended meanwhile, and another one may have been started by its id.
+    // It may have ended meanwhile, and another process may have its id.
     server.list(vec![summary("p", true)]).await;
-    assert_eq!(server.attached("p", 4).await, 2, "after the last that came");
+    assert_eq!(
+        server.attached("p", 4).await,
+        2,
+        "after the last received event"
+    );
     let again = server.expect("process/write").await;
     assert_eq!(again["params"], first["params"]);
     server.answer(&again, json!({"status": "accepted"})).await;
@@ -258,7 +262,7 @@ async fn attached_process_survives_a_lost_session() {
     server.expect("process/write").await;
     drop(server);
     let mut server = renew(&mut connector).await;
-    // Whether it is the same process is looked at before anything is sent to it.
+    // The client looks the process up before it sends anything to it.
     server.list(vec![summary("p", true)]).await;
     assert_eq!(server.attached("p", 2).await, 1);
     let again = server.expect("process/write").await;
@@ -268,7 +272,7 @@ async fn attached_process_survives_a_lost_session() {
     server.closed("p", 3).await;
     let rest: Vec<_> = within(stream.collect()).await;
     assert_eq!(numbers(&rest), [2, 3]);
-    // What belonged to the session is lost.
+    // Processes of the session are lost.
     let lost = events(&bound).await;
     assert!(
         matches!(
@@ -281,7 +285,8 @@ async fn attached_process_survives_a_lost_session() {
     );
 }
 
-/// Has a process attached and its session lost; returns what becomes of it if the server lists these.
+/// Attaches a process and loses the session. Returns the error for a server that lists these
+/// processes.
 async fn after_a_restart(listed: Vec<Value>) -> (ScriptedServer, ProcessError) {
     let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.attach(&client, None, 3).await;
@@ -292,7 +297,7 @@ async fn after_a_restart(listed: Vec<Value>) -> (ScriptedServer, ProcessError) {
     server.list(listed).await;
     let events = events(&process).await;
     let [ExecProcessEvent::Failed(error)] = &events[..] else {
-        panic!("it fails: {events:?}")
+        panic!("expected a failure: {events:?}")
     };
     assert_eq!(within(write).await.unwrap_err(), *error);
     (server, error.clone())
@@ -303,7 +308,7 @@ async fn process_unknown_to_a_restarted_server_fails() {
     let (_, error) = after_a_restart(vec![]).await;
     assert_eq!(
         error.to_string(),
-        "process p is given up: server does not know it any more: unknown process id p (-32603)"
+        "process p failed: the server has forgotten it: unknown process id p (-32603)"
     );
 }
 
@@ -314,9 +319,9 @@ async fn other_process_with_the_same_id_is_left_alone() {
     let (mut server, error) = after_a_restart(vec![other]).await;
     assert_eq!(
         error.to_string(),
-        "process p is given up: what the server knows by this id is another process (-32603)"
+        "process p failed: the server has another process with this id (-32603)"
     );
-    // Not written to, not ended.
+    // The client neither writes to it nor terminates it.
     server.expect("process/release").await;
     assert!(within(server.0.reader.next()).await.unwrap().is_none());
 }
@@ -367,7 +372,7 @@ async fn interrupted_start_does_not_adopt_another_process() {
         );
     }
     drop(client);
-    // Nothing was ended that may belong to others.
+    // Nothing was terminated that may belong to other clients.
     assert!(within(server.0.reader.next()).await.unwrap().is_none());
 }
 
@@ -398,7 +403,7 @@ async fn attach_waits_for_the_pending_release() {
         tokio::spawn(async move { client.attach(id("p"), None).await })
     };
     server.list(vec![summary("p", true)]).await;
-    // Sent before the release was seen.
+    // Sent before the server saw the release.
     server.output("p", 9, "YQ==").await;
     server.answer(&release, json!({})).await;
     assert_eq!(server.attached("p", 10).await, 0);
@@ -420,7 +425,7 @@ async fn read_merges_held_and_server_output() {
         server.output("p", seq, "YQ==").await;
         within(stream.next()).await.unwrap();
     }
-    // The first two are not retained there any more, and the last did not come yet.
+    // The server no longer retains the first two, and the last has not arrived yet.
     for (max_bytes, whole) in [(None, true), (Some(2), false)] {
         let read = Read {
             max_bytes,
@@ -446,12 +451,12 @@ async fn read_merges_held_and_server_output() {
 async fn renewed_session_has_its_own_recovery_window() {
     let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.attach(&client, None, 3).await;
-    // It takes long until the server is back, which has lost the session.
+    // The server takes long to come back, and has lost the session.
     connector.fail_attempts(150);
     drop(server);
     let mut server = renew(&mut connector).await;
     server.expect("process/list").await;
-    // And then it is cut off again.
+    // The connection breaks again.
     connector.fail_attempts(120);
     drop(server);
     let mut server = connector.accept().await;

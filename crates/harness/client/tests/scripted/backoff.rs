@@ -1,4 +1,4 @@
-//! Coming back at the connector's own pace, and only to where the session is.
+//! Reconnect backoff, and resuming only on the server that has the session.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use crate::{
     scripted_server::{events, session, within},
 };
 
-/// One second after a failure, and then twice as long each time.
+/// One second after the first failure, doubled after each further one.
 fn growing(failures: u32) -> Pause {
     Pause::AfterEnd(Duration::from_secs(1 << failures))
 }
 
-/// Returns the whole seconds between attempts, and that there is nothing else between them.
+/// Returns the whole seconds between attempts, and asserts that the rest is zero.
 fn gaps(connector: &ConnectorControl) -> Vec<u64> {
     let times = connector.times();
     let apart = times.windows(2).map(|two| two[1] - two[0]);
@@ -39,7 +39,7 @@ async fn attempts_follow_the_connector_backoff() {
     connector.fail_attempts(3);
     drop(server);
     connector.resume().await;
-    // The first is made at once.
+    // The first attempt is immediate.
     assert_eq!(gaps(&connector), [0, 1, 2, 4]);
 }
 
@@ -48,7 +48,7 @@ async fn backoff_starts_when_the_attempt_fails() {
     let (mut connector, server, _client) = ConnectorControl::connect_at(growing).await;
     drop(server);
     let mut silent = connector.accept().await;
-    // Nobody answers for ten seconds.
+    // The server does not answer for ten seconds.
     silent.expect("initialize").await;
     connector.resume().await;
     assert_eq!(gaps(&connector), [0, 11]);
@@ -80,14 +80,14 @@ async fn replaced_server_ends_the_session_immediately() {
     connector.replace_server();
     drop(server);
     let failed = events(&process).await;
-    let gone = "server hung up; session was not resumed: executor key changed";
+    let gone = "server closed the connection; session was not resumed: executor key changed";
     assert!(
         matches!(&failed[..], [Event::Failed(ProcessError::Disconnected(Disconnect::Session(text)))]
             if text == gone),
         "{failed:?}"
     );
-    assert_eq!(connector.times().len(), 1, "nobody knocked again");
-    // Whoever asks for something gets a session there.
+    assert_eq!(connector.times().len(), 1, "no further attempt");
+    // The next call opens a session on the new server.
     let call = client.call(ReadEnvironmentStatus);
     let answer = async {
         let mut server = connector.accept().await;
@@ -114,7 +114,7 @@ async fn requested_retry_skips_the_backoff() {
     connector.fail_attempts(5);
     let begin = Instant::now();
     drop(server);
-    // The sixth attempt would begin 31 seconds after the first.
+    // The sixth attempt would start 31 seconds after the first.
     sleep(Duration::from_secs(16)).await;
     connector.fail_attempts(0);
     client.retry_now();

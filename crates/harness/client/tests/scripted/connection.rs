@@ -1,4 +1,4 @@
-//! Whether a client is connected, as it tells those who show it.
+//! The connection state of a client.
 
 use exec_client::{
     client::ExecServerClient, connection::ConnectionState, connector::Continuity,
@@ -27,7 +27,7 @@ async fn connection_state_reports_disconnect_and_reconnect() {
     until(&mut states, ConnectionState::Reconnecting).await;
     let _server = connector.resume().await;
     until(&mut states, ConnectionState::Connected).await;
-    // Who looks later sees the last of them.
+    // A late reader sees the last state.
     assert_eq!(*client.connection().borrow(), ConnectionState::Connected);
 }
 
@@ -58,7 +58,7 @@ async fn connection_state_reports_a_lost_session() {
     until(&mut states, ConnectionState::Connected).await;
 }
 
-/// Returns the last state of a client whose one connection ends.
+/// Returns the last state of a client after its only connection has ended.
 async fn last_state(client: &ExecServerClient, server: ScriptedServer) {
     let mut states = client.connection();
     drop(server);
@@ -80,7 +80,7 @@ async fn state_watcher_does_not_keep_the_connection_open() {
     let (_server, client) = ScriptedServer::connect().await;
     let mut states = client.connection();
     drop(client);
-    // The sender is gone, or it says so.
+    // The sender is dropped, or the state is lost.
     let lost = within(states.wait_for(|now| *now == ConnectionState::Lost)).await;
     drop(lost);
     assert_eq!(*states.borrow(), ConnectionState::Lost);
@@ -93,9 +93,9 @@ async fn client_ends_after_flushing_when_all_handles_are_dropped() {
     let mut ended = std::pin::pin!(ended);
     drop(client);
     let early = tokio::time::timeout(std::time::Duration::from_millis(20), &mut ended).await;
-    assert!(early.is_err(), "somebody still needs it");
+    assert!(early.is_err(), "a handle still exists");
     drop(another);
     within(ended).await;
-    // By then the server has all that there was to say.
+    // By then the server has received all messages.
     assert!(matches!(server.0.reader.next().await, Ok(None)));
 }

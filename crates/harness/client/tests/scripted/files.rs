@@ -1,4 +1,4 @@
-//! Files: what is opened is closed, and what is told early is not lost.
+//! Files: opened resources are closed, and early notifications are kept.
 
 use bytes::Bytes;
 use exec_client::{client::ExecServerClient, filesystem::RemoteFileSystem};
@@ -66,7 +66,7 @@ async fn connect() -> (ScriptedServer, ExecServerClient, RemoteFileSystem) {
     (server, client, files)
 }
 
-/// Tells of one change of a watch.
+/// Sends one change of a watch.
 async fn change(server: &mut ScriptedServer, watch: &Value, overflow: bool) {
     let changes = json!([{"path": "file:///path/new", "kind": "created"}]);
     let params = json!({"watchId": watch["params"]["watchId"], "changes": changes,
@@ -194,7 +194,7 @@ async fn changes_before_the_watch_response_are_kept() {
     drop(watcher);
     let unwatch = server.expect("fs/unwatch").await;
     assert_eq!(unwatch["params"]["watchId"], request["params"]["watchId"]);
-    // What is told of it now is nobody's.
+    // Changes of the ended watch are ignored.
     change(&mut server, &request, false).await;
     let watching = watch(&files);
     let another = server.expect("fs/watch").await;
@@ -223,7 +223,7 @@ async fn watch_ends_with_its_connection() {
     assert_eq!(failure, Err(FileError::Disconnected(hung_up())));
 }
 
-/// Watches for a missing path; returns the number of the watch, too.
+/// Watches for a missing path. Also returns the id of the watch.
 async fn watch_missing(
     server: &mut ScriptedServer,
     files: &RemoteFileSystem,
@@ -253,7 +253,7 @@ async fn missing_path_watch_ends_when_notified_replaced_or_disconnected() {
         .await;
     within(second).await;
     let (mut third, _) = watch_missing(&mut server, &files).await;
-    // Of an earlier watch.
+    // A notification of an earlier watch.
     server
         .send(json!({"method": "fs/missingChanged", "params": params}))
         .await;

@@ -1,4 +1,4 @@
-//! Streamed bodies of a server that may not keep its promises.
+//! Streamed bodies, including protocol violations by the server.
 
 use exec_client::{client::ExecServerClient, http::RemoteHttpClient};
 use exec_env::http::{HttpBody, HttpClient, HttpError, HttpRequest};
@@ -10,7 +10,7 @@ use crate::scripted_server::{ScriptedServer, hung_up, within};
 
 const URL: &str = "http://127.0.0.1/";
 
-/// Asks for a body that is streamed, and has it begin.
+/// Requests a streamed body and answers with its start.
 async fn begin(server: &mut ScriptedServer, client: &ExecServerClient) -> (String, HttpBody) {
     let http = RemoteHttpClient::new(client.clone());
     let serve = async {
@@ -37,7 +37,7 @@ async fn delta(server: &mut ScriptedServer, id: &str, seq: u64, more: Value) {
 async fn error(body: &mut HttpBody) -> HttpError {
     loop {
         let part = within(body.next()).await;
-        if let Err(error) = part.expect("it does not end well") {
+        if let Err(error) = part.expect("body ended without an error") {
             assert!(within(body.next()).await.is_none());
             return error;
         }
@@ -63,13 +63,13 @@ async fn each_body_has_its_own_id_and_chunks() {
 #[tokio::test]
 async fn protocol_violation_fails_only_its_body() {
     let large = "AAAA".repeat((1 << 20) / 3 + 1);
-    let broken = [
-        (1, 3, json!({}), "numbered one by one: 2 was due, not 3"),
-        (1, 1, json!({}), "numbered one by one: 2 was due, not 1"),
-        (1, 2, json!({"deltaBase64": large}), "at most 1048576 bytes"),
+    let violations = [
+        (1, 3, json!({}), "unexpected body chunk 3: expected 2"),
+        (1, 1, json!({}), "unexpected body chunk 1: expected 2"),
+        (1, 2, json!({"deltaBase64": large}), "limit is 1048576"),
     ];
     let (mut server, client) = ScriptedServer::connect().await;
-    for (first, second, more, promise) in broken {
+    for (first, second, more, expected) in violations {
         let (id, mut body) = begin(&mut server, &client).await;
         let (other, mut fine) = begin(&mut server, &client).await;
         delta(&mut server, &id, first, json!({})).await;
@@ -78,8 +78,8 @@ async fn protocol_violation_fails_only_its_body() {
         let HttpError::Protocol(text) = &error else {
             panic!("{error:?}")
         };
-        assert!(text.contains(promise), "{text}");
-        // The server is told that nobody wants the rest, and what still comes is ignored.
+        assert!(text.contains(expected), "{text}");
+        // The client cancels the body and ignores further chunks.
         let cancel = server.expect("http/request/cancel").await;
         assert_eq!(cancel["params"]["requestId"], json!(id));
         delta(&mut server, &id, 2, json!({})).await;
@@ -166,7 +166,7 @@ async fn header_variables_are_rejected_without_server_support() {
         server.answer(&asked, info).await;
     };
     let (response, ()) = join!(asked, describe);
-    let text = "header a: this server puts no variables into headers".to_owned();
+    let text = "header a: this server does not support variables in headers".to_owned();
     assert_eq!(response.unwrap_err(), HttpError::Refused(text));
 }
 

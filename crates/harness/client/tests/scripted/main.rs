@@ -1,4 +1,4 @@
-//! The client against a server that is played by the test, message by message.
+//! The client against a server that the test scripts message by message.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! Processes, and what the connection does for all.
+//! Processes, and the shared behaviour of the connection.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ async fn early_and_unordered_events_are_followed_in_order() {
         server.output("p", 1, "YQ==").await;
         server.closed("p", 3).await;
         server.answer(&start, json!({"processId": "p"})).await;
-        // The gap is filled already; the page tells nothing new.
+        // The gap is already filled, so the page brings nothing new.
         server
             .answer(
                 &read,
@@ -85,19 +85,19 @@ async fn immediate_follower_gets_output_beyond_the_retained_range() {
     });
     let start = server.expect("process/start").await;
     let chunk = "YWFh".repeat(16 << 10);
-    let mut say = |message: Value| {
+    let mut send = |message: Value| {
         let text = message.to_string().into_bytes();
         server.0.writer.push(Outgoing::Text(text), Encoding::Text);
     };
-    say(json!({"id": start["id"], "result": {"processId": "p"}}));
+    send(json!({"id": start["id"], "result": {"processId": "p"}}));
     for seq in 1..=40 {
         let params = json!({"processId": "p", "seq": seq, "stream": "stdout", "chunk": chunk});
-        say(json!({"method": "process/output", "params": params}));
+        send(json!({"method": "process/output", "params": params}));
     }
-    say(
+    send(
         json!({"method": "process/exited", "params": {"processId": "p", "seq": 41, "exitCode": 0}}),
     );
-    say(json!({"method": "process/closed", "params": {"processId": "p", "seq": 42}}));
+    send(json!({"method": "process/closed", "params": {"processId": "p", "seq": 42}}));
     server.0.writer.flush().await.unwrap();
     let events = timeout(LIMIT, following).await.unwrap().unwrap();
     assert_eq!(numbers(&events), (1..=42).collect::<Vec<_>>());
@@ -119,7 +119,7 @@ async fn lost_events_fail_only_their_process() {
         .await;
     let terminate = server.expect("process/terminate").await;
     assert_eq!(terminate["params"]["processId"], "lost");
-    let text = "process lost is given up: events 1 to 4 are lost";
+    let text = "process lost failed: events 1 to 4 are lost";
     let error = ProcessError::from(RpcError::internal(text));
     assert_eq!(events(&lost).await, [Event::Failed(error.clone())]);
     let failure = lost.signal(exec_wire::process::ProcessSignal::Kill).await;
@@ -201,7 +201,7 @@ async fn dropped_start_is_terminated_when_answered() {
     let start = server.expect("process/start").await;
     drop(starting);
     server.expect("process/terminate").await;
-    // It was not there yet.
+    // The process had not started yet.
     server.answer(&start, json!({"processId": "p"})).await;
     let terminate = server.expect("process/terminate").await;
     assert_eq!(terminate["params"]["processId"], "p");

@@ -1,4 +1,4 @@
-//! Servers that break promises: only what is concerned fails, and says which promise it was.
+//! Protocol violations by the server: only the affected part fails, with the reason.
 
 use std::sync::Arc;
 
@@ -23,17 +23,17 @@ async fn two(server: &mut ScriptedServer, client: &ExecServerClient) -> [Arc<dyn
     [bad, server.start(client, "good").await.process]
 }
 
-/// One process fails, for a reason; the other goes on, on the same connection.
-async fn assert_fails_alone(say: Value, reason: &str) {
+/// Asserts that one process fails with this reason, while another continues on the same connection.
+async fn assert_fails_alone(message: Value, reason: &str) {
     let (mut server, client) = ScriptedServer::connect().await;
     let [bad, good] = two(&mut server, &client).await;
-    server.send(say).await;
+    server.send(message).await;
     let terminate = server.expect("process/terminate").await;
     assert_eq!(terminate["params"]["processId"], "bad");
-    let text = format!("process bad is given up: {reason}");
+    let text = format!("process bad failed: {reason}");
     let error = ProcessError::from(RpcError::internal(text));
     assert_eq!(events(&bad).await, [Event::Failed(error)]);
-    // Whatever else comes of it is nobody's concern.
+    // Further events of the failed process are ignored.
     server.output("bad", 1, "YQ==").await;
     server.answer(&terminate, json!({"running": true})).await;
     server.exited("good", 1).await;
@@ -49,22 +49,22 @@ fn output(params: Value) -> Value {
 async fn malformed_event_fails_its_process() {
     assert_fails_alone(
         output(json!({"processId": "bad"})),
-        "`process/output` does not decode: missing field `seq`",
+        "invalid `process/output` notification: missing field `seq`",
     )
     .await;
     assert_fails_alone(
         output(json!({"processId": "bad", "seq": "1", "stream": "stdout", "chunk": ""})),
-        "`process/output` does not decode: seq: invalid type: string \"1\", expected u64",
+        "invalid `process/output` notification: seq: invalid type: string \"1\", expected u64",
     )
     .await;
     assert_fails_alone(
         output(json!({"processId": "bad", "seq": 1, "stream": "stdout"})),
-        "`process/output` does not decode: missing field `chunk`",
+        "invalid `process/output` notification: missing field `chunk`",
     )
     .await;
     assert_fails_alone(
         json!({"method": "process/exited", "params": {"processId": "bad", "seq": 1}}),
-        "`process/exited` does not decode: missing field `exitCode`",
+        "invalid `process/exited` notification: missing field `exitCode`",
     )
     .await;
 }
@@ -83,7 +83,7 @@ async fn oversized_chunk_fails_its_process() {
 async fn close_before_exit_fails_its_process() {
     assert_fails_alone(
         json!({"method": "process/closed", "params": {"processId": "bad", "seq": 1}}),
-        "event 1 cannot follow those before it",
+        "event 1 is out of order",
     )
     .await;
 }
@@ -128,7 +128,7 @@ async fn unexpected_messages_are_ignored() {
     assert_eq!(numbers(&events(&good).await), [1, 2]);
 }
 
-/// What cannot be blamed on one process.
+/// Messages that cannot be attributed to a process.
 const UNEXPECTED: [(&str, &str); 6] = [
     ("{", "server sent a malformed message: "),
     ("[]", "server sent a malformed message: "),
@@ -139,7 +139,7 @@ const UNEXPECTED: [(&str, &str); 6] = [
     ),
     (
         r#"{"method":"process/output","params":{"seq":1}}"#,
-        "`process/output` does not decode: ",
+        "invalid `process/output` notification: ",
     ),
     ("\u{1}\0\u{1}", "server sent a malformed message: binary"),
 ];
@@ -205,7 +205,7 @@ async fn repeated_protocol_violations_end_the_session() {
     ));
 }
 
-/// A process fails by what is answered to its read after a resume, for a reason.
+/// Asserts that this page after a resume fails its process with this reason.
 async fn assert_page_fails(page: Value, reason: &str) {
     let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
@@ -220,7 +220,7 @@ async fn assert_page_fails(page: Value, reason: &str) {
     let read = server.expect("process/read").await;
     server.answer(&read, page).await;
     server.expect("process/terminate").await;
-    let text = format!("process p is given up: {reason}");
+    let text = format!("process p failed: {reason}");
     let error = ProcessError::from(RpcError::internal(text));
     assert_eq!(events(&process).await.last(), Some(&Event::Failed(error)));
 }
@@ -234,11 +234,11 @@ async fn contradictory_page_fails_its_process() {
         json!({"chunks": chunks, "nextSeq": next, "exited": closed, "exitCode": code,
             "closed": closed, "failure": null, "sandboxDenied": false})
     };
-    // It numbers from the beginning again.
-    let text = "`process/read` knows no event after 0, but event 2 came";
+    // The server restarts the numbering.
+    let text = "`process/read` ends at event 0, but event 2 was received";
     assert_page_fails(page(&[], 1, false), text).await;
-    // It is closed where output came.
-    let text = "event 4 cannot follow those before it";
+    // The close has the number of received output.
+    let text = "event 4 is out of order";
     assert_page_fails(page(&[], 5, true), text).await;
 }
 
@@ -250,7 +250,7 @@ async fn unfillable_gap_is_not_read_forever() {
     let read = server.expect("process/read").await;
     server.page(&read, &[], 1).await;
     server.expect("process/terminate").await;
-    let text = "process p is given up: `process/read` knows no event after 0, but event 3 came";
+    let text = "process p failed: `process/read` ends at event 0, but event 3 was received";
     let error = ProcessError::from(RpcError::internal(text));
     assert_eq!(events(&process).await, [Event::Failed(error)]);
 }
@@ -268,7 +268,7 @@ async fn waiters_of_a_failed_process_get_its_error() {
     server.expect("process/read").await;
     server.send(output(json!({"processId": "p"}))).await;
     server.expect("process/terminate").await;
-    let text = "process p is given up: `process/output` does not decode: missing field `seq`";
+    let text = "process p failed: invalid `process/output` notification: missing field `seq`";
     let error = ProcessError::from(RpcError::internal(text));
     assert_eq!(within(wait).await, Err(error.clone()));
     assert_eq!(within(read).await, Err(error));

@@ -1,4 +1,4 @@
-//! A disconnect that nobody notices.
+//! Disconnects that recovery hides from callers.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ async fn events_before_the_initialize_response_are_kept() {
     server.answer(&initialize, session("s")).await;
     server.expect("initialized").await;
     let read = server.expect("process/read").await;
-    // What came early is not on the page any more.
+    // The early events are not on the page.
     server.page(&read, &[1], 3).await;
     server.exited("p", 3).await;
     server.closed("p", 4).await;
@@ -99,7 +99,7 @@ async fn still_attached_session_is_retried() {
     let mut server = connector.resume().await;
     let times = connector.times();
     let apart: Vec<_> = times.windows(2).map(|two| two[1] - two[0]).collect();
-    // The first attempt is made at once, the others at their time.
+    // The first attempt is immediate, the others follow the backoff.
     assert_eq!(apart[0], Duration::ZERO);
     assert!(
         apart[1..].iter().all(
@@ -117,7 +117,7 @@ async fn unreachable_or_silent_server_is_retried() {
     drop(server);
     let mut silent = connector.accept().await;
     silent.expect("initialize").await;
-    // Only the time limit of the handshake ends this one.
+    // Only the handshake timeout ends this attempt.
     let brief = connector.accept().await;
     drop((silent, brief));
     let mut server = connector.resume().await;
@@ -175,10 +175,10 @@ async fn lost_start_fails_and_is_terminated() {
         server
     };
     let (started, mut server) = futures_util::join!(within(backend.start(command("p"))), play);
-    let text = "connection broke before `process/start` was answered: server hung up";
+    let text = "connection broke before `process/start` was answered: server closed the connection";
     let gone = Disconnect::Transport(text.to_owned());
     assert!(matches!(started, Err(StartError::Disconnected(error)) if error == gone));
-    // The id is free.
+    // The id is unused.
     server.start(&client, "p").await;
 }
 
@@ -209,11 +209,11 @@ async fn process_dropped_during_recovery_is_terminated() {
     server.expect("initialized").await;
     server.expect("process/terminate").await;
     let read = server.expect("process/read").await;
-    // The server has heard it before, and forgotten the process since.
+    // The server handled the earlier termination and has forgotten the process.
     server.refuse(&read, -32600, "unknown process id p").await;
     let terminate = server.expect("process/terminate").await;
     server.answer(&terminate, json!({"running": false})).await;
-    // Behind the answer the id is free.
+    // After the response the id is unused.
     answers(&mut server, &client).await;
     server.start(&client, "p").await;
 }
@@ -237,7 +237,7 @@ async fn gap_fails_only_its_process() {
     }
     let terminate = server.expect("process/terminate").await;
     assert_eq!(terminate["params"]["processId"], "lost");
-    let text = "process lost is given up: events 2 to 4 are lost";
+    let text = "process lost failed: events 2 to 4 are lost";
     let error = ProcessError::from(RpcError::internal(text));
     let told = events(&lost).await;
     assert_eq!(told[1..], [Event::Failed(error.clone())]);
@@ -261,11 +261,11 @@ async fn process_unknown_after_resume_fails() {
     let process = server.start(&client, "p").await.process;
     drop(server);
     let mut server = connector.resume().await;
-    // What is over needs no reading.
+    // A closed process is not read.
     let read = server.expect("process/read").await;
     assert_eq!(read["params"]["processId"], "p");
     server.refuse(&read, -32600, "unknown process id p").await;
-    let text = "process p is given up: server does not know it any more: unknown process id p";
+    let text = "process p failed: the server has forgotten it: unknown process id p";
     let error = ProcessError::from(RpcError::internal(text));
     assert_eq!(events(&process).await, [Event::Failed(error)]);
     assert_eq!(numbers(&events(&known).await), [1, 2]);
@@ -297,7 +297,7 @@ async fn second_disconnect_is_recovered() {
         drop(server);
         server = connector.resume().await;
         let read = server.expect("process/read").await;
-        // What was sent last may have arrived or not.
+        // The last message may or may not have arrived.
         let after = read["params"]["afterSeq"].as_u64().unwrap();
         let missing: Vec<u64> = (after + 1..=next + 1).collect();
         next += 2;
@@ -346,12 +346,12 @@ async fn watches_and_open_files_end_with_their_connection() {
             if text.contains("`fs/readBlock`")),
         "{block:?}"
     );
-    // Nothing is told of them: the server has closed them by itself.
+    // No release is sent, because the server closed them with the connection.
     drop((file, changes));
     answers(&mut server, &client).await;
 }
 
-/// The client is of use.
+/// Asserts that the client works.
 async fn answers(server: &mut ScriptedServer, client: &exec_client::client::ExecServerClient) {
     let status = client.call(ReadEnvironmentStatus);
     let asked = server.expect("environment/status").await;
@@ -392,7 +392,7 @@ async fn interrupted_page_is_read_in_smaller_parts() {
     server.page(&read, &[1, 2], 3).await;
     server.expect("process/read").await;
     drop(server);
-    // What came through is not asked for again.
+    // Delivered parts are not read again.
     let mut server = connector.resume().await;
     let read = server.expect("process/read").await;
     assert_eq!(read["params"]["afterSeq"], 2);
@@ -421,7 +421,7 @@ async fn pages_without_progress_fail_their_process() {
     let told = events(&process).await;
     assert!(
         matches!(&told[..], [Event::Failed(ProcessError::Remote(error))]
-        if error.message.ends_with("`process/read` after 0 goes on at 0")),
+        if error.message.ends_with("`process/read` after 0 made no progress: it ended at 0")),
         "{told:?}"
     );
 }
@@ -436,7 +436,7 @@ async fn parts_after_a_missed_exit_are_not_read_again() {
     drop(server);
     let mut server = connector.resume().await;
     let read = server.expect("process/read").await;
-    // The first event is the exit, which is on no page.
+    // The first event is the exit, which is not on any page.
     server.page(&read, &[2], 3).await;
     server.expect("process/read").await;
     drop(server);

@@ -1,4 +1,4 @@
-//! Calls whose connection breaks before the answer.
+//! Calls that lose their connection before the response.
 
 use bytes::Bytes;
 use exec_client::{backend::RemoteBackend, error::ExecServerError, filesystem::RemoteFileSystem};
@@ -22,7 +22,7 @@ use crate::{
     scripted_server::{ScriptedServer, command, session, within},
 };
 
-/// Breaks the connection, and has the session resumed; the one process is read first.
+/// Breaks the connection and resumes the session. The client reads its one process first.
 async fn disconnect(connector: &mut ConnectorControl, server: ScriptedServer) -> ScriptedServer {
     drop(server);
     let mut server = connector.resume().await;
@@ -61,7 +61,7 @@ async fn abandoned_write_is_retried() {
     let process = server.start(&client, "p").await.process;
     drop(process.write(None, Bytes::from_static(b"one")));
     server.expect("process/write").await;
-    // A read is not: it has no effect.
+    // An abandoned read is not retried.
     drop(client.call(ListProcesses::default()));
     server.expect("process/list").await;
     let mut server = disconnect(&mut connector, server).await;
@@ -133,7 +133,9 @@ async fn non_idempotent_calls_fail_immediately() {
         server.expect(method).await;
     }
     drop(server);
-    let text = |method| format!("connection broke before `{method}` was answered: server hung up");
+    let text = |method| {
+        format!("connection broke before `{method}` was answered: server closed the connection")
+    };
     let gone = |method| Disconnect::Transport(text(method));
     assert_eq!(
         within(signal).await,
@@ -145,10 +147,10 @@ async fn non_idempotent_calls_fail_immediately() {
     );
     let error = ExecServerError::Interrupted {
         method: "process/signal",
-        reason: "server hung up".to_owned(),
+        reason: "server closed the connection".to_owned(),
     };
     assert_eq!(within(raw).await.map(drop), Err(error));
-    // The process itself goes on.
+    // The process itself continues.
     let mut server = connector.resume().await;
     server.expect("process/read").await;
     assert!(process.status().tree_alive);
@@ -184,7 +186,8 @@ async fn terminate_is_sent_once() {
     let end = process.terminate(TerminateMode::Graceful { timeout_ms: 1000 });
     server.expect("process/terminate").await;
     let mut server = disconnect(&mut connector, server).await;
-    let text = "connection broke before `process/terminate` was answered: server hung up";
+    let text =
+        "connection broke before `process/terminate` was answered: server closed the connection";
     let gone = Disconnect::Transport(text.to_owned());
     assert_eq!(within(end).await, Err(ProcessError::Disconnected(gone)));
     drop(client.call(ReadEnvironmentStatus));
@@ -203,6 +206,6 @@ async fn cancelled_unsent_start_is_dropped() {
     server.answer(&initialize, session("s")).await;
     server.expect("initialized").await;
     server.expect("environment/status").await;
-    // Its id is free.
+    // Its id is unused.
     server.start(&client, "p").await;
 }

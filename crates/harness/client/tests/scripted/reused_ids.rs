@@ -1,4 +1,4 @@
-//! Processes that belong to the server and have ended, while their id is given to others.
+//! Ended server-owned processes with ids that are reused by other processes.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{
     scripted_server::{ALL, ScriptedServer, events, numbers, session, within},
 };
 
-/// Has a follower of process `p` lag behind until the server stopped.
+/// Lets a follower of process `p` lag until the client pauses the server.
 async fn lag() -> (
     ConnectorControl,
     ScriptedServer,
@@ -41,8 +41,8 @@ async fn lag() -> (
     (connector, server, process, stream)
 }
 
-/// Has a follower catch up until the server is asked what it knows by the id of its process. Returns
-/// that, and the number of the last event.
+/// Lets the follower catch up until the client looks the process up. Returns that request, and the
+/// number of the last event.
 async fn catch_up(server: &mut ScriptedServer, stream: &mut EventStream) -> (Value, u64) {
     let mut last = 0;
     loop {
@@ -61,7 +61,7 @@ async fn lagging_follower_pauses_the_server_until_it_catches_up() {
     assert!(last >= 6, "{last}");
     let processes = json!({"processes": [summary("p", true)]});
     server.answer(&list, processes).await;
-    // It goes on after what came before it stopped, whatever is retained there.
+    // It continues after the last received event, whatever the server retains.
     let after = server.attached("p", 99).await;
     assert!((8..=9).contains(&after), "{after}");
     server.output("p", 50, "YQ==").await;
@@ -76,12 +76,12 @@ async fn lagging_follower_pauses_the_server_until_it_catches_up() {
 async fn resumed_follower_does_not_get_events_of_another_process() {
     let (_connector, mut server, process, mut stream) = lag().await;
     let (list, _) = catch_up(&mut server, &mut stream).await;
-    // What is asked about it waits until it is known whether it is still there.
+    // Calls for the process wait for the lookup.
     let write = process.write(None, bytes::Bytes::from_static(b"a"));
     let mut other = summary("p", true);
     other["startedAtMs"] = json!(8);
     server.answer(&list, json!({ "processes": [other] })).await;
-    let text = "process p is given up: what the server knows by this id is another process";
+    let text = "process p failed: the server has another process with this id";
     let error = ProcessError::from(RpcError::internal(text));
     let rest: Vec<_> = within(stream.collect()).await;
     assert_eq!(
@@ -90,7 +90,7 @@ async fn resumed_follower_does_not_get_events_of_another_process() {
         "{rest:?}"
     );
     assert_eq!(within(write).await.unwrap_err(), error);
-    // Asked for once, neither written to nor attached.
+    // Looked up once, and neither written to nor attached.
     server.expect("process/release").await;
     drop(process);
     assert!(within(server.0.reader.next()).await.unwrap().is_none());
@@ -111,11 +111,11 @@ async fn process_replaced_during_a_disconnect_fails() {
     assert_eq!(server.attached("other", 1).await, 0);
     server.expect("process/release").await;
     let [ExecProcessEvent::Failed(error)] = &events(&process).await[..] else {
-        panic!("it fails")
+        panic!("expected a failure")
     };
     assert!(error.to_string().contains("another process"), "{error}");
     assert_eq!(within(terminate).await.unwrap_err(), *error);
-    // Others are not concerned.
+    // Other processes are not affected.
     let write = other.write(None, bytes::Bytes::from_static(b"a"));
     let written = server.expect("process/write").await;
     server.answer(&written, json!({"status": "accepted"})).await;

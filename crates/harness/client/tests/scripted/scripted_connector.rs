@@ -1,4 +1,4 @@
-//! A connector whose links end in the test.
+//! A connector with links that end in the test.
 
 use std::{
     sync::{
@@ -20,17 +20,17 @@ use tokio::{sync::mpsc, time::Instant};
 
 use crate::scripted_server::{ScriptedServer, session, within};
 
-/// Where a client knocks.
+/// The connector that the client uses.
 #[derive(Debug)]
 struct ScriptedConnector {
     open: mpsc::UnboundedSender<ScriptedServer>,
-    /// How many attempts find nobody.
+    /// Number of attempts to fail.
     closed: Arc<AtomicUsize>,
-    /// The status that attempts are refused with; 0 lets them in.
+    /// HTTP status that refuses attempts; 0 accepts them.
     refusal: Arc<AtomicU16>,
-    /// When there were attempts.
+    /// Times of the attempts.
     attempts: Arc<Mutex<Vec<Instant>>>,
-    /// Whether somebody else lives there for those who come back.
+    /// Reconnects find another server.
     server_replaced: Arc<AtomicBool>,
     continuity: Continuity,
     pause: fn(u32) -> Pause,
@@ -71,12 +71,12 @@ impl Connector for ScriptedConnector {
     }
 }
 
-/// The pace of connectors that have none of their own.
+/// The default delay of connectors.
 fn default_pause(_failures: u32) -> Pause {
     Pause::AfterBegin(Duration::from_millis(100))
 }
 
-/// The test's side of the doors.
+/// The test's control of the connector.
 #[derive(Debug)]
 pub(crate) struct ConnectorControl {
     accepted: mpsc::UnboundedReceiver<ScriptedServer>,
@@ -87,7 +87,7 @@ pub(crate) struct ConnectorControl {
 }
 
 impl ConnectorControl {
-    /// Lets a client in whose sessions can be resumed. The first is `s`.
+    /// Accepts a client with resumable sessions. The first session is `s`.
     pub(crate) async fn connect() -> (Self, ScriptedServer, ExecServerClient) {
         Self::connect_to(Continuity::Resumed, session("s")).await
     }
@@ -99,7 +99,7 @@ impl ConnectorControl {
         Self::connect_with(continuity, session, default_pause).await
     }
 
-    /// Lets a client in that comes back at this pace.
+    /// Accepts a client that reconnects with these delays.
     pub(crate) async fn connect_at(
         pause: fn(u32) -> Pause,
     ) -> (Self, ScriptedServer, ExecServerClient) {
@@ -142,12 +142,14 @@ impl ConnectorControl {
         (connector, server, client.unwrap())
     }
 
-    /// Waits for the next link.
+    /// Accepts the next link.
     pub(crate) async fn accept(&mut self) -> ScriptedServer {
-        within(self.accepted.recv()).await.expect("somebody knocks")
+        within(self.accepted.recv())
+            .await
+            .expect("no connection attempt")
     }
 
-    /// Has session `s` resumed over the next link.
+    /// Resumes session `s` over the next link.
     pub(crate) async fn resume(&mut self) -> ScriptedServer {
         let mut server = self.accept().await;
         let initialize = server.handshake(session("s")).await;
@@ -155,22 +157,22 @@ impl ConnectorControl {
         server
     }
 
-    /// Has so many attempts find nobody.
+    /// Fails this number of attempts.
     pub(crate) fn fail_attempts(&self, attempts: usize) {
         self.closed.store(attempts, Ordering::SeqCst);
     }
 
-    /// Has attempts refused with an HTTP status.
+    /// Refuses attempts with an HTTP status.
     pub(crate) fn refuse_with(&self, status: u16) {
         self.refusal.store(status, Ordering::SeqCst);
     }
 
-    /// Has those who come back find somebody else.
+    /// Lets reconnects find another server.
     pub(crate) fn replace_server(&self) {
         self.server_replaced.store(true, Ordering::SeqCst);
     }
 
-    /// Returns when there were attempts.
+    /// Returns the times of the attempts.
     pub(crate) fn times(&self) -> Vec<Instant> {
         self.times.lock().unwrap().clone()
     }

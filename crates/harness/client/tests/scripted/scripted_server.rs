@@ -1,4 +1,4 @@
-//! A server that is played by the test.
+//! A server that the test scripts.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,16 +24,16 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// How long anything may take on a loaded machine.
+/// Timeout that suffices on a loaded machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// What everything fails with when a server hangs up and there is no other.
+/// The failure after a disconnect without recovery.
 pub(crate) fn hung_up() -> Disconnect {
-    Disconnect::Transport("server hung up".to_owned())
+    Disconnect::Transport("server closed the connection".to_owned())
 }
 
-/// The answer to `initialize` of a server that has all extensions and abilities that change what a
-/// client sends.
+/// A response to `initialize` with all extensions and capabilities that affect the client's
+/// requests.
 pub(crate) fn session(id: &str) -> Value {
     let capabilities = json!({
         "networkProxyLaunch": true,
@@ -51,12 +51,12 @@ pub(crate) fn session(id: &str) -> Value {
     })
 }
 
-/// Waits for something that happens.
+/// Awaits with a timeout.
 pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
-    timeout(LIMIT, future).await.expect("it happens")
+    timeout(LIMIT, future).await.expect("timed out")
 }
 
-/// The test's end of a connection.
+/// The server's end of a connection.
 #[derive(Debug)]
 pub(crate) struct ScriptedServer(pub(crate) Link);
 
@@ -66,7 +66,7 @@ impl ScriptedServer {
         Self::connect_as(session("s")).await
     }
 
-    /// Gives this answer to `initialize`, and waits for `initialized`.
+    /// Answers `initialize` with this response, and waits for `initialized`.
     pub(crate) async fn connect_as(session: Value) -> (Self, ExecServerClient) {
         let (here, there) = memory::pair();
         let mut server = Self(there);
@@ -76,7 +76,7 @@ impl ScriptedServer {
         (server, client.unwrap())
     }
 
-    /// Answers `initialize`, waits for `initialized`, and returns the first.
+    /// Answers `initialize`, waits for `initialized`, and returns the `initialize` request.
     pub(crate) async fn handshake(&mut self, session: Value) -> Value {
         let initialize = self.expect("initialize").await;
         self.answer(&initialize, session).await;
@@ -87,17 +87,17 @@ impl ScriptedServer {
     /// Returns the next message.
     pub(crate) async fn next(&mut self) -> Value {
         let message = within(self.0.reader.next()).await.unwrap();
-        serde_json::from_slice(&message.expect("a message comes")).unwrap()
+        serde_json::from_slice(&message.expect("no message")).unwrap()
     }
 
-    /// Returns the next message, which must be of this method.
+    /// Returns the next message, which must have this method.
     pub(crate) async fn expect(&mut self, method: &str) -> Value {
         let message = self.next().await;
         assert_eq!(message["method"], method, "{message}");
         message
     }
 
-    /// Sends a message that is ready.
+    /// Sends an encoded message.
     pub(crate) async fn push(&mut self, message: Outgoing, encoding: Encoding) {
         self.0.writer.push(message, encoding);
         self.0.writer.flush().await.unwrap();
@@ -146,7 +146,7 @@ impl ScriptedServer {
         self.answer(read, page).await;
     }
 
-    /// Has a process started.
+    /// Starts a process.
     pub(crate) async fn start(&mut self, client: &ExecServerClient, id: &str) -> StartedProcess {
         let backend = RemoteBackend::new(client.clone());
         let accept = async {
@@ -163,13 +163,13 @@ pub(crate) fn command(id: &str) -> Command {
     Command::new(id, vec!["true".to_owned()], "file:///".parse().unwrap())
 }
 
-/// How a process is followed from its first event on.
+/// Follows a process from its first event on, with backpressure.
 pub(crate) const ALL: Follow = Follow {
     from: From::After(OutputSeq(0)),
     pace: Pace::Held,
 };
 
-/// Follows a process to the end of its events.
+/// Returns all events of a process up to its end.
 pub(crate) async fn events(process: &Arc<dyn ExecProcess>) -> Vec<ExecProcessEvent> {
     within(process.follow(ALL).collect()).await
 }
@@ -177,6 +177,6 @@ pub(crate) async fn events(process: &Arc<dyn ExecProcess>) -> Vec<ExecProcessEve
 pub(crate) fn numbers(events: &[ExecProcessEvent]) -> Vec<u64> {
     events
         .iter()
-        .map(|event| event.seq().expect("nothing failed").0)
+        .map(|event| event.seq().expect("process failed").0)
         .collect()
 }

@@ -1,4 +1,4 @@
-//! What a server asks and tells about the network of processes.
+//! Server requests about the network of processes, and decision records.
 
 use std::sync::{Arc, Mutex};
 
@@ -43,13 +43,13 @@ impl NetworkWatcher for ScriptedHook {
         match &*host {
             "good" => ready(Decision::Allow).boxed(),
             "slow" => pending().boxed(),
-            "broken" => panic!("whoever decides may fail"),
+            "broken" => panic!("scripted panic in decide"),
             _ => ready(Decision::Ask { reason: host }).boxed(),
         }
     }
 
     fn record(&self, decision: PolicyDecision) {
-        assert_ne!(decision.host, "broken", "whoever records may fail");
+        assert_ne!(decision.host, "broken", "scripted panic in record");
         self.recorded.lock().unwrap().push(decision);
         self.news.notify_one();
     }
@@ -104,7 +104,7 @@ impl ScriptedServer {
     async fn receive(&mut self) -> Value {
         let message = timeout(LIMIT, self.0.reader.next())
             .await
-            .expect("an answer comes");
+            .expect("no response");
         serde_json::from_slice(&message.unwrap().unwrap()).unwrap()
     }
 }
@@ -133,7 +133,7 @@ async fn policy_requests_reach_the_network_hook() {
     server.request_decision(1, "p", "good").await;
     let allowed = json!({"id": 1, "result": {"decision": {"type": "allow"}}});
     assert_eq!(server.receive().await, allowed);
-    // One that takes its time holds up nobody.
+    // A slow decision does not block others.
     server.request_decision(2, "p", "slow").await;
     server.request_decision(3, "p", "other").await;
     let asks = json!({"id": 3, "result": {"decision": {"type": "ask", "reason": "other"}}});
@@ -234,7 +234,7 @@ async fn policy_requests_do_not_survive_a_resume() {
         .start_with_hook(&client, &network_hook, Some(60_000))
         .await;
     server.request_decision(1, "p", "slow").await;
-    // Asked before, so that the slow one is being thought about.
+    // Requested first, so that the slow decision is pending.
     server.request_decision(2, "p", "good").await;
     server.receive().await;
     drop(server);
@@ -266,7 +266,7 @@ async fn policy_decisions_reach_the_network_hook() {
             "somethingNew": 1,
         })
     };
-    // What is not understood, or nobody's, is lost.
+    // Malformed and unknown records are ignored.
     for params in [
         json!({"processId": "p"}),
         decision("unknown"),
@@ -278,7 +278,7 @@ async fn policy_decisions_reach_the_network_hook() {
     }
     timeout(LIMIT, network_hook.news.notified())
         .await
-        .expect("it is recorded");
+        .expect("not recorded");
     let recorded = network_hook.recorded.lock().unwrap();
     assert_eq!(recorded.len(), 1);
     assert_eq!(recorded[0].host, "example.com");
@@ -299,7 +299,7 @@ async fn panic_in_the_driver_releases_all_waiters() {
     server
         .send(json!({"method": "network/policyDecision", "params": decision}))
         .await;
-    let gone = Disconnect::Transport("the client's task was stopped".to_owned());
+    let gone = Disconnect::Transport("the client's driver was stopped".to_owned());
     let error = ProcessError::Disconnected(gone.clone());
     assert_eq!(events(&started.process).await, [Event::Failed(error)]);
     assert_eq!(within(call).await, Err(gone.into()));

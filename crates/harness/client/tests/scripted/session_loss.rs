@@ -1,4 +1,4 @@
-//! Disconnects that cannot be recovered from: everything fails at once, and says why.
+//! Disconnects without recovery: everything fails immediately, with the reason.
 
 use std::time::Duration;
 
@@ -28,11 +28,11 @@ use crate::{
     scripted_server::{ScriptedServer, command, events, session, within},
 };
 
-/// The refusal of a session that is gone.
-const UNKNOWN: &str = "server hung up; session was not resumed: server refused the session: \
+/// The failure for a session that the server has dropped.
+const UNKNOWN: &str = "server closed the connection; session was not resumed: server refused the session: \
     unknown session id s (-32600)";
 
-/// Another session is begun for the next call, and the process of the one before stays failed.
+/// Asserts that the next call opens a new session, and that the previous process stays failed.
 async fn expect_new_session(
     connector: &mut ConnectorControl,
     client: &ExecServerClient,
@@ -75,7 +75,8 @@ async fn unknown_session_is_lost_immediately() {
         within(process.wait(WaitUntil::Closed, None)).await,
         Err(error)
     );
-    // Its id is free in the other session, and dropping the old handle does not end the new one.
+    // Its id is unused in the new session, and dropping the old handle does not terminate the new
+    // process.
     let other = server.start(&client, "p").await;
     drop(process);
     drop(client.call(ReadEnvironmentStatus));
@@ -92,7 +93,7 @@ async fn resuming_a_different_session_is_a_protocol_error() {
     let mut server = connector.accept().await;
     let initialize = server.expect("initialize").await;
     server.answer(&initialize, session("x")).await;
-    let text = "server hung up; session was not resumed: \
+    let text = "server closed the connection; session was not resumed: \
         server resumed session `x` instead of `s`";
     let error = ProcessError::Disconnected(Disconnect::Protocol(text.to_owned()));
     assert_eq!(events(&process).await, [Event::Failed(error)]);
@@ -114,7 +115,7 @@ async fn recovery_without_a_session_ttl_ends_after_45_seconds() {
     let (started, ()) = futures_util::join!(start, play);
     assert_eq!(begin.elapsed().as_secs(), 45);
     assert!(connector.times().len() > 240, "{}", connector.times().len());
-    let text = "server hung up; session was not resumed within 45s: ";
+    let text = "server closed the connection; session was not resumed within 45s: ";
     assert!(
         matches!(started.unwrap(), Err(StartError::Disconnected(Disconnect::Transport(reason)))
             if reason.starts_with(text) && reason.contains("connection refused"))
@@ -125,7 +126,7 @@ async fn recovery_without_a_session_ttl_ends_after_45_seconds() {
             Disconnect::Transport(_)
         ))]
     ));
-    // A call is one attempt; it says what that came to.
+    // A call makes one attempt and returns its error.
     let failure = within(client.call(ReadEnvironmentStatus))
         .await
         .unwrap_err();
@@ -150,7 +151,7 @@ async fn hanging_handshake_is_abandoned_in_time() {
         silent.push(connector.accept().await);
     }
     let end = timeout(Duration::from_secs(60), client.closed()).await;
-    end.expect("it is given up");
+    end.expect("timed out");
     assert_eq!(begin.elapsed().as_secs(), 45);
     let told = events(&process).await;
     let text = "did not answer `initialize` within 10s";
@@ -174,14 +175,14 @@ async fn server_that_accepts_and_disconnects_is_abandoned_in_time() {
             let answer = json!({"id": initialize["id"], "result": session("s")});
             let text = answer.to_string().into_bytes();
             server.0.writer.push(Outgoing::Text(text), Encoding::Text);
-            // The last attempt may be out of time already.
+            // The last attempt may have timed out already.
             drop(server.0.writer.flush().await);
         }
     };
     let end = timeout(Duration::from_secs(60), client.closed());
     tokio::select! {
         () = play => {}
-        ended = end => ended.expect("it is given up"),
+        ended = end => ended.expect("timed out"),
     }
     assert!(begin.elapsed() < Duration::from_secs(47));
     assert!(matches!(&events(&process).await[..], [Event::Failed(_)]));
@@ -197,7 +198,7 @@ async fn stable_connections_reset_the_recovery_window() {
         tokio::time::advance(Duration::from_secs(5)).await;
         drop(server);
         server = connector.resume().await;
-        // Neither is answered.
+        // Neither call is answered.
         server.expect("process/read").await;
         server.expect("process/wait").await;
     }
@@ -214,7 +215,7 @@ async fn non_resumable_server_is_not_reconnected() {
     let pending = client.call(ReadEnvironmentStatus);
     server.expect("environment/status").await;
     drop(server);
-    let gone = Disconnect::Transport("server hung up".to_owned());
+    let gone = Disconnect::Transport("server closed the connection".to_owned());
     assert_eq!(
         within(pending).await,
         Err(ExecServerError::Disconnected(gone.clone()))
@@ -233,7 +234,7 @@ async fn dropped_client_does_not_recover() {
     let mut server = connector.accept().await;
     server.expect("initialize").await;
     drop((client, process));
-    // The link is closed: the session's time is running at the server.
+    // The link is closed, so the server's session timeout is running.
     let end = within(server.0.reader.next()).await;
     assert!(matches!(end, Ok(None)));
 }
@@ -272,7 +273,7 @@ async fn rejected_client_does_not_retry() {
         connector.refuse_with(status);
         drop(server);
         let text = format!(
-            "server hung up; session was not resumed: server refused the connection: {status} no entry"
+            "server closed the connection; session was not resumed: server refused the connection: {status} no entry"
         );
         let error = ProcessError::Disconnected(Disconnect::Transport(text));
         assert_eq!(events(&process).await, [Event::Failed(error)]);
@@ -299,7 +300,7 @@ async fn unavailable_server_is_retried() {
     }
 }
 
-/// Connects to a server that promises to keep sessions for ten minutes.
+/// Connects to a server that keeps sessions for ten minutes.
 async fn connect_with_ttl() -> (ConnectorControl, ScriptedServer, ExecServerClient) {
     let mut session = session("s");
     session["sessionTtlMs"] = json!(600_000);

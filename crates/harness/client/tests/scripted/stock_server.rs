@@ -1,4 +1,4 @@
-//! A server that says nothing of itself and grants nothing: the stock one, or an older one.
+//! A stock or older server, without server information and extensions.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ use serde_json::{Value, json};
 
 use crate::scripted_server::{ScriptedServer, command, within};
 
-/// Connects to a server that describes its host, with these abilities.
+/// Connects to a server with these capabilities.
 async fn connect(capabilities: Value) -> (ScriptedServer, ExecServerClient) {
     let shell = json!({"name": "sh", "path": "/bin/sh"});
     let info = json!({"shell": shell, "capabilities": capabilities});
     ScriptedServer::connect_as(json!({"sessionId": "s", "environmentInfo": info})).await
 }
 
-/// Sees that nothing was sent before this.
+/// Asserts that the client has sent nothing.
 async fn assert_silent(server: &mut ScriptedServer, client: &ExecServerClient) {
     let status = client.status();
     let play = async {
@@ -172,7 +172,7 @@ async fn proxy_without_masking_is_sent_to_any_server() {
     let play = async {
         let start = server.expect("process/start").await;
         let proxy = &start["params"]["networkProxy"]["proxy"];
-        // Older servers may not know these members, so they are left out.
+        // Older servers may reject these members, so they are omitted.
         assert!(proxy.get("credentialMasking").is_none(), "{proxy}");
         assert!(proxy.get("credentialProviders").is_none(), "{proxy}");
         server.answer(&start, json!({"processId": "p"})).await;
@@ -261,7 +261,7 @@ async fn unsupported_capabilities_are_rejected_locally() {
 async fn releases_are_sent_before_later_calls() {
     let (mut server, client) = connect(json!({})).await;
     let files = RemoteFileSystem::new(client.clone());
-    // A server that handles one request after the other would hold all of them open.
+    // A server that handles requests one at a time would be blocked by waiting requests.
     for _ in 0..50 {
         let open = files.open(Open {
             path: "file:///file".parse().unwrap(),

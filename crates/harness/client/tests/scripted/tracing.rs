@@ -1,4 +1,4 @@
-//! What requests say they belong to.
+//! Trace context of requests.
 
 use std::sync::{
     Arc,

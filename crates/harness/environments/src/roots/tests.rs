@@ -122,7 +122,7 @@ fn pair(root: &str, handle: &str) -> (String, String) {
 fn omission(step: &StepRoots) -> &OmissionReason {
     assert!(step.resolved.is_empty(), "{step:?}");
     let [omitted] = step.omitted.as_slice() else {
-        panic!("not one: {step:?}");
+        panic!("expected one omission: {step:?}");
     };
     &omitted.reason
 }
