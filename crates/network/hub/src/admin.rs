@@ -1,5 +1,5 @@
-//! `/hub/v1/environments`: what there is, and how to be rid of it.
-//! Admins see everything, others what they own.
+//! Serves `/hub/v1/environments`: lists and removes environments.
+//! Admins see all environments, other principals their own.
 
 #[cfg(test)]
 mod tests;
@@ -23,12 +23,12 @@ use crate::{
 };
 
 const PATH: &str = "/hub/v1/environments";
-/// Environments of one answer.
+/// Environments per response.
 const PAGE: usize = 500;
-/// Records that one request looks at: what is not the principal's is looked at too.
+/// Records that one request scans, including those of other principals.
 const LOOKED_AT: usize = 8192;
 
-/// Answers `/hub/v1/environments`.
+/// Handler of `/hub/v1/environments`.
 #[derive(Clone, Debug)]
 pub struct Admin {
     services: Services,
@@ -36,17 +36,17 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Takes what it works with.
+    /// Creates the handler.
     pub fn new(services: Services, direct: Arc<Direct>) -> Self {
         Self { services, direct }
     }
 
-    /// Whether a path is for this.
+    /// Returns whether this handler serves a path.
     pub fn answers(path: &str) -> bool {
         path.starts_with("/hub/v1/")
     }
 
-    /// Answers a request; its body is not looked at.
+    /// Serves a request. Its body is ignored.
     pub async fn serve<B>(&self, request: Request<B>, peer: Peer) -> Response<Full<Bytes>> {
         let (parts, _) = request.into_parts();
         let answered = self.answer(&parts, peer, Moment::now()).await;
@@ -123,7 +123,7 @@ impl Admin {
         Ok(ok(&self.page(&principal, after.as_ref()).await?))
     }
 
-    /// A page of what the store has.
+    /// Returns a page of the store's environments that the principal may manage.
     async fn page(
         &self,
         principal: &Principal,
@@ -171,8 +171,8 @@ impl Admin {
         })
     }
 
-    /// Its direct executor, as far as this node knows one. What nobody has registered with the
-    /// relay either was registered for one, here before a restart or on another node.
+    /// Returns the status of the direct executor, as far as this node knows. An environment without
+    /// relay registration was registered as direct, before a restart or on another node.
     fn direct(&self, owned: &Owned) -> Option<EnvironmentStatus> {
         let found = self.direct.find(&owned.environment, &owned.owner);
         if found.is_none() && owned.current.is_some() {
@@ -209,34 +209,34 @@ impl Admin {
     }
 }
 
-/// Environments in the order of their ids.
+/// A page of environments, ordered by id.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct EnvironmentList {
-    /// Those of this page.
+    /// The environments of this page.
     pub environments: Vec<EnvironmentStatus>,
-    /// Ask with `?after=<this>` for more. Absent: that was all.
+    /// Pass `?after=<this>` for the next page. Absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-/// One environment.
+/// Status of one environment.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct EnvironmentStatus {
-    /// Its id.
+    /// The id.
     pub environment_id: String,
     /// The principal that owns it.
     pub owner: String,
-    /// Its current registration. Absent: a direct one that this node knows nothing of.
+    /// The current registration. Absent for a direct one unknown to this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registration_id: Option<String>,
-    /// How its executor is reached.
+    /// How the executor is reached.
     pub transport: Transport,
-    /// Whether its executor is connected.
+    /// Whether the executor is connected.
     pub online: bool,
-    /// The node its executor is connected to.
+    /// The node that the executor is connected to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// When the executor registered, as RFC 3339.
+    /// Time of registration, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered_at: Option<String>,
 }
@@ -247,6 +247,6 @@ pub struct EnvironmentStatus {
 pub enum Transport {
     /// Through the relay, encrypted end to end.
     Noise,
-    /// On a socket of its own to the hub.
+    /// Through a direct websocket to the hub.
     Direct,
 }

@@ -1,6 +1,6 @@
-//! The audit log: who asked for what, when, from where, and what came of it. One JSON object a line.
-//! Invariant: no secret is ever in it; and nothing is lost without a line that says how much.
-//! Not here: what operators debug with (`tracing`), what they graph (`metrics`).
+//! The audit log: who requested what, when, from where, and the outcome. One JSON object per line.
+//! Invariant: it contains no secrets, and lost lines are counted in a later line.
+//! Elsewhere: debug logs (`tracing`), metrics (`metrics`).
 
 #[cfg(test)]
 mod tests;
@@ -31,14 +31,14 @@ use crate::{
 
 /// Lines that may wait for the disk.
 const QUEUE: usize = 4096;
-/// Lines about refused strangers: they need no token to make as many as they like, which must
-/// neither fill the disk nor push out what others did.
+/// Rate limit for lines about refused unauthenticated requests. Anybody can cause them, so they
+/// must neither fill the disk nor displace other lines.
 const STRANGERS: Rule = Rule {
     burst: 1000,
     per_second: 20,
 };
 
-/// The audit log. Cheap to clone. Dropping the last clone waits until every line is written.
+/// The audit log. Cheap to clone. Dropping the last clone flushes all lines.
 #[derive(Clone, Debug)]
 pub struct Audit(Kind);
 
@@ -49,16 +49,16 @@ enum Kind {
 }
 
 impl Audit {
-    /// Sends lines to `tracing`, target `exec_hub::audit`.
+    /// Writes lines to `tracing` with target `exec_hub::audit`.
     pub fn tracing() -> Self {
         Self(Kind::Tracing)
     }
 
-    /// Appends lines to a file, which is made for the owner's eyes if need be. When it is moved away,
-    /// as log rotation does, a new one is made. Blocks.
+    /// Appends lines to a file, created with mode 0600. If log rotation moves the file away, a new
+    /// one is created. Blocks.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// Returns an error if the file cannot be opened.
     pub fn file(path: &Path) -> Result<Self, AuditError> {
         let failed = |source| AuditError {
             path: path.to_owned(),
@@ -70,8 +70,8 @@ impl Audit {
             .map_err(failed)
     }
 
-    /// Writes a line. Never waits: what finds the queue full is counted, and the count is written.
-    /// So are refusals of those who did not authenticate, beyond a number.
+    /// Records an event without waiting. Events that find the queue full are counted, and the count
+    /// is written. The same applies to unauthenticated refusals above the rate limit.
     pub fn record(&self, event: &Event) {
         let line = event.line();
         match &self.0 {
@@ -88,13 +88,13 @@ fn is_stranger(event: &Event) -> bool {
 
 /// Host: the audit log cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot open the audit log {path}")]
+#[error("failed to open the audit log {path}")]
 pub struct AuditError {
     path: PathBuf,
     source: io::Error,
 }
 
-/// The thread that writes the file, and the way to it.
+/// Handle to the thread that writes the file.
 struct Writer {
     lines: Option<mpsc::Sender<String>>,
     lost: Arc<AtomicU64>,
@@ -143,7 +143,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.lines = None;
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say; a panic was reported when it happened.
+            // A panic of the thread was already reported.
             drop(thread.join());
         }
     }
@@ -158,7 +158,7 @@ impl fmt::Debug for Writer {
 fn write(sink: &mut Sink, mut lines: mpsc::Receiver<String>, lost: &AtomicU64) {
     let mut failing = false;
     let mut batch = Vec::new();
-    // The last turn, when nobody can send any more, has no lines but may have losses to tell.
+    // The last iteration, after all senders are gone, has no lines but may have to report losses.
     loop {
         let last = lines.blocking_recv_many(&mut batch, QUEUE) == 0;
         let count = batch.len() as u64;
@@ -180,9 +180,9 @@ fn write(sink: &mut Sink, mut lines: mpsc::Receiver<String>, lost: &AtomicU64) {
             Ok(()) => failing = false,
             Err(error) => {
                 lost.fetch_add(missing + count, Ordering::Relaxed);
-                // Once for each spell: the disk may be full because of logs.
+                // Logged once per failure period: logs may be why the disk is full.
                 if !failing {
-                    tracing::error!(%error, "the audit log cannot be written");
+                    tracing::error!(%error, "failed to write the audit log");
                 }
                 failing = true;
             }
@@ -193,31 +193,31 @@ fn write(sink: &mut Sink, mut lines: mpsc::Receiver<String>, lost: &AtomicU64) {
     }
 }
 
-/// Something that happened.
+/// An audited event.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// When.
+    /// Time of the event.
     pub at: Timestamp,
-    /// What was asked for.
+    /// Requested action.
     pub action: Action,
-    /// What came of it.
+    /// Outcome of the request.
     pub outcome: Outcome,
-    /// From where.
+    /// Remote address.
     pub peer: Peer,
-    /// Who, if they authenticated.
+    /// Authenticated principal, if any.
     pub principal: Option<PrincipalName>,
-    /// What they authenticated with: an id, never a secret.
+    /// What the principal authenticated with: an id, never a secret.
     pub evidence: Option<String>,
-    /// In which environment.
+    /// Environment concerned.
     pub environment: Option<EnvironmentId>,
-    /// Under which registration.
+    /// Registration concerned.
     pub registration: Option<RegistrationId>,
-    /// The harness that a validation was about.
+    /// Principal of the harness that was validated.
     pub harness: Option<PrincipalName>,
 }
 
 impl Event {
-    /// Begins a line.
+    /// Creates an event with outcome `Allowed`.
     pub fn new(at: Timestamp, action: Action, peer: Peer) -> Self {
         Self {
             at,
@@ -232,13 +232,13 @@ impl Event {
         }
     }
 
-    /// Says who.
+    /// Sets the authenticated principal.
     pub fn by(&mut self, principal: &Principal) {
         self.principal = Some(principal.name.clone());
         self.evidence = Some(principal.evidence.to_string());
     }
 
-    /// The line, without its end.
+    /// Returns the JSON line without line feed.
     fn line(&self) -> String {
         let (outcome, reason) = match self.outcome {
             Outcome::Allowed => ("allowed", None),
@@ -256,31 +256,31 @@ impl Event {
             registration: self.registration.as_ref().map(RegistrationId::as_str),
             harness: self.harness.as_ref().map(PrincipalName::as_str),
         };
-        // Strings and nothing else: there is nothing in it that has no JSON.
+        // All members are strings, so serialization cannot fail.
         serde_json::to_string(&line).unwrap_or_default()
     }
 }
 
-/// What was asked for.
+/// Requested action.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Action {
-    /// An executor offered an environment.
+    /// An executor registered an environment.
     Register,
-    /// A harness asked for the way to one.
+    /// A harness asked for a connection to an environment.
     Connect,
-    /// An executor asked whether to let a harness in.
+    /// An executor validated a harness.
     Validate,
-    /// An executor offered an environment without relay.
+    /// An executor registered a direct environment.
     DirectRegister,
     /// A direct executor opened its socket.
     DirectExecutor,
     /// A harness opened a socket to a direct executor.
     DirectConnect,
-    /// Somebody listed environments.
+    /// A principal listed environments.
     List,
-    /// Somebody removed one.
+    /// A principal removed an environment.
     Remove,
     /// An executor's relay socket opened.
     ExecutorSocket,
@@ -288,12 +288,12 @@ pub enum Action {
     HarnessSocket,
 }
 
-/// What came of it.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
-    /// They got it.
+    /// The request was granted.
     Allowed,
-    /// They did not; the code says why.
+    /// The request was refused with this code.
     Refused(&'static str),
 }
 
@@ -321,7 +321,7 @@ struct Line<'a> {
 struct Sink {
     path: PathBuf,
     file: File,
-    /// Which file that is.
+    /// Device and inode of the open file.
     identity: (u64, u64),
 }
 

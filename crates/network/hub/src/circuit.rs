@@ -1,10 +1,10 @@
-//! Circuits: the bounded way of frames between one harness socket and one executor socket.
+//! Circuits: bounded frame queues between one harness websocket and one executor websocket.
 //!
-//! A circuit has two ends, and each end sends and receives. The ends may sit in one process, or a
-//! task may carry frames between two circuits on different machines; neither end can tell.
-//! Invariant: frames arrive unchanged, in order, and all of those sent before the ending, unless
-//! the receiving end itself gave up.
-//! Not here: which frame belongs to which circuit (`switch`), sockets (`rendezvous`).
+//! A circuit has two ends, each of which sends and receives. Both ends may be in one process, or a
+//! task may bridge two circuits on different nodes; the ends cannot distinguish this.
+//! Invariant: all frames sent before the close arrive unchanged and in order, unless the receiving
+//! end itself closed.
+//! Elsewhere: assigning frames to circuits (`executor_table`), websockets (`rendezvous`).
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,7 @@ use std::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// One end of a circuit. Dropping it ends the circuit.
+/// One end of a circuit. Dropping it closes the circuit.
 #[derive(Debug)]
 pub struct Circuit {
     /// Frames to the other end.
@@ -30,8 +30,8 @@ pub struct Circuit {
 }
 
 impl Circuit {
-    /// Makes a circuit: the harness's end, which sends into `to_executor`, and the executor's,
-    /// which sends into `to_harness`.
+    /// Creates a circuit and returns the harness's end, which sends into `to_executor`, and the
+    /// executor's end, which sends into `to_harness`.
     pub fn pair(to_executor: Room, to_harness: Room) -> (Self, Self) {
         use Ending::{ExecutorGone, HarnessGone};
         let (to_executor, from_harness) = lane(to_executor, HarnessGone, ExecutorGone);
@@ -47,41 +47,41 @@ impl Circuit {
         (harness, executor)
     }
 
-    /// Ends the circuit both ways. The other end still receives what was sent before.
+    /// Closes both directions. The other end still receives frames sent before.
     pub fn close(&mut self, ending: Ending) {
         self.sender.close(ending);
         self.receiver.close(ending);
     }
 }
 
-/// Why a circuit ended. The first reason given stays.
+/// Why a circuit closed. The first reason given is kept.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Ending {
-    /// The harness's socket ended.
+    /// The harness's websocket ended.
     HarnessGone,
-    /// The executor's socket ended.
+    /// The executor's websocket ended.
     ExecutorGone,
-    /// Another socket or another registration took the executor's place.
+    /// Another websocket or registration replaced the executor.
     Replaced,
-    /// The harness broke a rule of the relay.
+    /// The harness violated the relay protocol.
     Refused,
-    /// The harness took nothing for too long while frames waited for it.
+    /// The harness read nothing for too long while frames were queued.
     Stalled,
-    /// The harness continued its streams on another socket.
+    /// The harness resumed its streams on another websocket.
     Moved,
-    /// The nodes at the two ends have lost each other, or a frame between them.
+    /// The nodes at the two ends lost contact, or lost a frame.
     Unreachable,
-    /// The hub stops.
+    /// The hub is shutting down.
     Stopping,
 }
 
 impl Ending {
-    /// Returns the websocket close code that a harness is given.
+    /// Returns the websocket close code sent to the harness.
     pub const fn close_code(self) -> u16 {
         match self {
-            // 1012, service restart: come back, with a new ticket.
+            // 1012, service restart: the harness reconnects with a new grant.
             Self::ExecutorGone | Self::Replaced | Self::Unreachable | Self::Stopping => 1012,
             Self::Refused | Self::Stalled => 1008,
             Self::HarnessGone | Self::Moved => 1000,
@@ -90,7 +90,7 @@ impl Ending {
 }
 
 impl Ending {
-    /// Returns a short name, for metrics.
+    /// Returns the metric label.
     pub const fn name(self) -> &'static str {
         match self {
             Self::HarnessGone => "harness_gone",
@@ -104,7 +104,7 @@ impl Ending {
         }
     }
 
-    /// Returns the reason, for people.
+    /// Returns the human-readable reason.
     pub const fn text(self) -> &'static str {
         match self {
             Self::HarnessGone => "harness is gone",
@@ -125,10 +125,10 @@ impl fmt::Display for Ending {
     }
 }
 
-/// Capacity that an empty queue may keep, in frames: an idle circuit holds next to no memory.
+/// Queue capacity kept while empty, in frames: an idle circuit uses almost no memory.
 const IDLE_CAPACITY: usize = 32;
 
-/// How much may wait in one direction.
+/// Limits of one direction of a circuit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Room {
     /// Frames.
@@ -138,7 +138,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Returns what must be left of it before a sender that found it full goes on.
+    /// Returns the limits below which a blocked sender resumes.
     const fn reduced(self) -> Self {
         Self {
             frames: self.frames - self.frames / 16,
@@ -147,7 +147,7 @@ impl Room {
     }
 }
 
-/// Makes one direction, and says what it means when either half is dropped.
+/// Creates one direction, with the close reasons for when either half is dropped.
 fn lane(room: Room, sender_gone: Ending, receiver_gone: Ending) -> (Sender, Receiver) {
     let lane = Arc::new(Lane {
         room,
@@ -164,7 +164,7 @@ fn lane(room: Room, sender_gone: Ending, receiver_gone: Ending) -> (Sender, Rece
     (sender, receiver)
 }
 
-/// Puts frames into one direction.
+/// Sending half of one direction.
 #[derive(Debug)]
 pub struct Sender {
     lane: Arc<Lane>,
@@ -172,8 +172,8 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Queues a frame behind the others. It is taken even without room, so ask
-    /// [`Self::poll_ready`] first: the bound holds only for those who do.
+    /// Enqueues a frame. Accepts it even when the queue is full: the limit holds only if the caller
+    /// checks [`Self::poll_ready`] first.
     pub fn push(&mut self, frame: Bytes) -> Result<(), Ending> {
         let mut state = self.lane.lock();
         if let Some(ending) = state.ending {
@@ -185,9 +185,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Resolves when there is room for another frame. Who had to wait waits until a sixteenth of the
-    /// room is free: a full lane costs one wake-up for many frames, and a slow receiver does not
-    /// keep the sender waiting for long.
+    /// Resolves when the queue accepts another frame. After blocking, it waits until a sixteenth of
+    /// the queue is free, so that a full queue costs one wake-up for many frames.
     pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ending>> {
         let mut state = self.lane.lock();
         if let Some(ending) = state.ending {
@@ -202,13 +201,13 @@ impl Sender {
         Poll::Pending
     }
 
-    /// Waits for room and queues the frame. Cancelling leaves it unsent.
+    /// Waits for capacity and enqueues the frame. Cancelling leaves it unsent.
     pub async fn send(&mut self, frame: Bytes) -> Result<(), Ending> {
         poll_fn(|cx| self.poll_ready(cx)).await?;
         self.push(frame)
     }
 
-    /// Ends this direction. The receiver still gets what was sent before.
+    /// Closes this direction. The receiver still gets frames sent before.
     pub fn close(&mut self, ending: Ending) {
         self.lane.lock().end(ending);
     }
@@ -220,7 +219,7 @@ impl Drop for Sender {
     }
 }
 
-/// Takes frames out of one direction.
+/// Receiving half of one direction.
 #[derive(Debug)]
 pub struct Receiver {
     lane: Arc<Lane>,
@@ -228,7 +227,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Returns the next frame, or why there are no more.
+    /// Returns the next frame, or the close reason once the queue is drained.
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Ending>> {
         let mut state = self.lane.lock();
         if let Some(frame) = state.pop(self.lane.room) {
@@ -241,22 +240,22 @@ impl Receiver {
         Poll::Pending
     }
 
-    /// Returns the next frame if one waits.
+    /// Returns the next frame if one is queued.
     pub fn try_frame(&mut self) -> Option<Bytes> {
         self.lane.lock().pop(self.lane.room)
     }
 
-    /// Waits for the next frame. Cancelling loses nothing.
+    /// Waits for the next frame. Cancel-safe.
     pub async fn frame(&mut self) -> Result<Bytes, Ending> {
         poll_fn(|cx| self.poll_frame(cx)).await
     }
 
-    /// Whether no frame waits.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.lane.lock().queue.is_empty()
     }
 
-    /// Waits for the ending of this direction, whatever waits in it still. Cancelling loses nothing.
+    /// Waits until this direction is closed, even with frames still queued. Cancel-safe.
     pub async fn ended(&mut self) -> Ending {
         poll_fn(|cx| {
             let mut state = self.lane.lock();
@@ -271,7 +270,7 @@ impl Receiver {
         .await
     }
 
-    /// Ends this direction and drops what waits in it.
+    /// Closes this direction and drops queued frames.
     pub fn close(&mut self, ending: Ending) {
         let mut state = self.lane.lock();
         state.end(ending);
@@ -303,14 +302,14 @@ struct State {
     queue: VecDeque<Bytes>,
     bytes: usize,
     ending: Option<Ending>,
-    /// Set while the sender waits for room.
+    /// Set while the sender waits for capacity.
     sender: Option<Waker>,
     /// Set while the receiver waits for a frame.
     receiver: Option<Waker>,
 }
 
 impl State {
-    /// Whether there is room for a frame. An empty lane has room for any.
+    /// Returns whether another frame fits. An empty queue accepts any frame.
     fn fits(&self, room: Room) -> bool {
         self.queue.is_empty() || self.queue.len() < room.frames && self.bytes < room.bytes
     }

@@ -1,4 +1,4 @@
-//! How a harness socket reaches an executor socket, wherever that is.
+//! Connects harness websockets to executor websockets on any node.
 
 use std::{fmt, str::FromStr};
 
@@ -10,19 +10,19 @@ use crate::{
     store::{EnvironmentId, RegistrationId, Store},
 };
 
-/// Connects harness sockets with executor sockets.
+/// Opens circuits to executors.
 ///
-/// The [`Switch`](crate::executor_table::Switch) knows the sockets of this process; with more nodes than
-/// one, an exchange around it knows the others.
+/// The [`Switch`](crate::executor_table::Switch) does so for this process; in a cluster,
+/// [`Mesh`](crate::nats::Mesh) wraps it and also reaches other nodes.
 pub trait Exchange: fmt::Debug + Send + Sync {
-    /// Opens a circuit to the executor socket of a registration, and returns the harness's end.
-    /// Dropping the future leaves no circuit behind.
+    /// Opens a circuit to the executor of a registration and returns the harness's end. Dropping
+    /// the future leaves no circuit behind.
     fn dial(&self, dial: Dial) -> BoxFuture<'_, Result<Circuit, DialError>>;
 
-    /// Closes the executor sockets of an environment, on whichever node, whose registration is not
-    /// the one that `store` has now. Their harnesses are told to come back.
+    /// Closes executor websockets of an environment, on any node, with a registration other than
+    /// the current one in `store`. Their harnesses reconnect.
     ///
-    /// It may come late: a registration that was made since is not touched.
+    /// A late call is harmless: it does not touch newer registrations.
     fn supersede<'a>(
         &'a self,
         environment: EnvironmentId,
@@ -30,46 +30,45 @@ pub trait Exchange: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, ()>;
 }
 
-/// Where a harness wants to go. Its URL was checked before.
+/// A request to connect a harness. Its URL has been verified.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dial {
     /// The environment.
     pub environment: EnvironmentId,
-    /// The registration that the harness was told of.
+    /// The registration in the harness's URL.
     pub registration: RegistrationId,
-    /// Which harness this is.
+    /// Identifies the harness.
     pub harness: HarnessTag,
 }
 
-/// Why there is no circuit.
+/// Why no circuit was opened.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
-    /// Peer: no executor socket of that registration is connected. The harness asks the registry
-    /// again.
+    /// Peer: no executor of that registration is connected. The harness asks the registry again.
     #[error("executor is not connected")]
     Offline,
-    /// Peer: as many harnesses as allowed are connected to this executor.
+    /// Peer: the executor has its maximum number of harnesses.
     #[error("too many harnesses are connected to this executor")]
     Busy,
-    /// Host: the node of the executor cannot be reached now.
-    #[error("node of the executor cannot be reached")]
+    /// Host: the executor's node is unreachable at the moment.
+    #[error("node of the executor is unreachable")]
     Unreachable,
 }
 
-/// Tells sockets of one harness key from those of another.
+/// Distinguishes the websockets of one harness key from those of another.
 ///
-/// Made from the key and a secret of the hub, so that it says nothing about the key. Only the same
-/// harness may continue a stream on a new socket.
+/// Derived from the key and a secret of the hub, so it reveals nothing about the key. Only the same
+/// harness may resume a stream on another websocket.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 pub struct HarnessTag([u8; Self::LEN]);
 
 impl HarnessTag {
-    /// Bytes in a tag: two keys never share one by chance.
+    /// Bytes in a tag, enough to make collisions improbable.
     pub const LEN: usize = 16;
 
-    /// Makes a tag of bytes that depend on the harness key.
+    /// Creates a tag from bytes that depend on the harness key.
     pub const fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
     }
@@ -87,7 +86,7 @@ impl fmt::Debug for HarnessTag {
     }
 }
 
-/// Caller: the text is not a tag: 32 lower-case hexadecimal digits.
+/// Caller: the text is not a tag of 32 lower-case hexadecimal digits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected {} hexadecimal digits", HarnessTag::LEN * 2)]
 pub struct TagError;
@@ -128,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_survives_its_text() {
+    fn tag_round_trips_as_text() {
         let tag = HarnessTag::from_bytes(*b"\x00\x01\xfe\xff0123456789ab");
         assert_eq!(tag.to_string().parse(), Ok(tag));
         let json = serde_json::to_string(&tag).unwrap();
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_tags() {
+    fn invalid_tags_are_rejected() {
         let short = "0".repeat(31);
         let upper = "A".repeat(32);
         let wide = "é".repeat(16);

@@ -1,4 +1,4 @@
-//! What a hub is told when it starts. Pure: nothing is read or opened here.
+//! Configuration of a hub. Pure: nothing is read or opened here.
 
 use std::{
     net::SocketAddr,
@@ -9,38 +9,38 @@ use exec_transport::http::HostNames;
 
 use crate::{nats::NatsConfig, rate_limit::RateRules, store::NodeName, url::PublicUrl};
 
-/// How a hub runs.
+/// Configuration of a hub.
 #[derive(Clone, Debug)]
 pub struct HubConfig {
-    /// Where it listens. Port 0 takes a free one.
+    /// Address to listen on. Port 0 selects a free port.
     pub listen: SocketAddr,
-    /// Where clients find it. `None`: where each of them says it did, in its `Host` header.
+    /// URL under which clients reach the hub. `None`: taken from the `Host` header of each request.
     pub public_url: Option<PublicUrl>,
-    /// Names by which clients call it, beside its public one, IP addresses, `localhost`, the machine's
-    /// name and the names of its certificate.
+    /// Additional host names that requests may use, besides the public one, IP addresses,
+    /// `localhost`, the machine's name and the names of the certificate.
     pub allowed_hosts: HostNames,
-    /// What it keeps: the store, and the token file unless that is elsewhere.
+    /// Directory of the store and, by default, the token file.
     pub data_dir: PathBuf,
-    /// The tokens that let somebody in. `None`: `tokens.toml` in the data directory.
+    /// Token file. `None`: `tokens.toml` in the data directory.
     pub token_file: Option<PathBuf>,
-    /// Who may sign tokens of their own.
+    /// Accepts JWTs if set.
     pub jwt: Option<JwtConfig>,
-    /// Serves TLS with these. `None`: plain HTTP, for this machine or behind a proxy.
+    /// Serves TLS with these files. `None`: plain HTTP, for loopback or behind a proxy.
     pub tls: Option<TlsFiles>,
-    /// Makes it one node of several. Its name there is the configuration's own.
+    /// Joins a cluster if set. The node name is then that of the NATS configuration.
     pub nats: Option<NatsConfig>,
-    /// What it is called when it is alone.
+    /// Node name of a single hub.
     pub node: Option<NodeName>,
-    /// Where to write who did what. `None`: among the other logs.
+    /// Audit log file. `None`: `tracing`.
     pub audit_log: Option<PathBuf>,
-    /// Access keys that direct executors may sign with. `None`: they present a token.
+    /// File of access keys that direct executors may sign with. `None`: only tokens are accepted.
     pub access_keys: Option<PathBuf>,
-    /// How often somebody may ask.
+    /// Rate limits.
     pub rates: RateRules,
 }
 
 impl HubConfig {
-    /// The usual: alone, without TLS, with tokens from the data directory.
+    /// Creates the default configuration: single node, no TLS, tokens in the data directory.
     pub fn new(listen: SocketAddr, data_dir: impl Into<PathBuf>) -> Self {
         Self {
             listen,
@@ -58,35 +58,35 @@ impl HubConfig {
         }
     }
 
-    /// Returns where the tokens are.
+    /// Returns the path of the token file.
     pub fn token_file(&self) -> PathBuf {
         self.token_file
             .clone()
             .unwrap_or_else(|| Self::default_token_file(&self.data_dir))
     }
 
-    /// Returns where the tokens of a data directory are, unless somebody says otherwise.
+    /// Returns the default path of the token file in a data directory.
     pub fn default_token_file(data_dir: &Path) -> PathBuf {
         data_dir.join("tokens.toml")
     }
 }
 
-/// Who may sign tokens (HS256 JWT), and what these must say.
+/// How JWTs (HS256) are verified.
 #[derive(Clone, Debug)]
 pub struct JwtConfig {
-    /// Holds the shared secret.
+    /// File with the shared secret.
     pub secret_file: PathBuf,
-    /// Whom they must come from.
+    /// Required issuer.
     pub issuer: Option<String>,
-    /// Whom they must be meant for.
+    /// Required audience.
     pub audience: Option<String>,
 }
 
-/// What a hub proves itself with.
+/// Certificate and key of the hub.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The certificate chain, PEM.
+    /// Certificate chain in PEM format.
     pub certificates: PathBuf,
-    /// The private key, PEM.
+    /// Private key in PEM format.
     pub key: PathBuf,
 }

@@ -1,13 +1,14 @@
-//! Direct executors: they dial the hub and speak JSON-RPC on the socket, without relay and Noise.
+//! Direct executors: they dial the hub and speak JSON-RPC on the websocket, without relay and
+//! Noise.
 //!
-//! An executor registers, opens its socket and waits; a harness opens `GET /direct/<environment>`
-//! with its token, and the two are joined message by message, one harness at a time. When either
-//! ends, the other is closed, and the executor dials again.
-//! **This path is not end-to-end encrypted**: the hub can read every message. TLS guards the two
-//! ways to it. Who needs more takes the relay.
-//! Invariant: of two executors the newer wins, and the older is told to end. Whose an environment is
-//! the store knows; the table here holds sockets and who registered them, so that losing it costs a
-//! reconnect and nothing else. Executor and harness must come to the same node.
+//! An executor registers, opens its websocket and waits. A harness opens `GET
+//! /direct/<environment>` with its token, and the hub joins the two message by message, one harness
+//! at a time. When either ends, the other is closed, and the executor dials again.
+//! **This path is not end-to-end encrypted**: the hub can read every message. TLS protects the two
+//! connections. Use the relay for end-to-end encryption.
+//! Invariant: the newer of two executors wins, and the older one is closed. The store decides
+//! ownership; the table here only holds websockets and registrations, so losing it costs a
+//! reconnect. Executor and harness must connect to the same node.
 
 mod access_keys;
 mod slot_table;
@@ -44,21 +45,22 @@ pub struct Direct {
     services: Services,
     keys: Option<AccessKeys>,
     table: Mutex<Table>,
-    /// Counts whenever an executor begins to wait, or is joined: harnesses look again.
+    /// Incremented when an executor becomes available or is joined, so that waiting harnesses check
+    /// again.
     arrivals: watch::Sender<u64>,
 }
 
-/// What is known of a direct environment, for lists.
+/// Status of a direct environment.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Listed {
-    /// Its current registration.
+    /// Current registration.
     pub registration: RegistrationId,
-    /// Whether its executor is connected.
+    /// Whether the executor is connected.
     pub online: bool,
 }
 
 impl Direct {
-    /// Takes what it works with. Without keys, only tokens count.
+    /// Creates the service. Without keys, only tokens are accepted.
     pub fn new(services: Services, keys: Option<AccessKeys>) -> Self {
         Self {
             services,
@@ -68,8 +70,8 @@ impl Direct {
         }
     }
 
-    /// What this process knows of an environment of `owner`. `None`: it has not been registered
-    /// here since the start, or had to make room.
+    /// Returns what this process knows about an environment of `owner`. `None`: not registered here
+    /// since the start, or evicted from the table.
     pub fn find(&self, environment: &EnvironmentId, owner: &PrincipalName) -> Option<Listed> {
         let table = self.table();
         let slot = table.get(environment, owner)?;
@@ -79,12 +81,12 @@ impl Direct {
         })
     }
 
-    /// Forgets a registration and closes its sockets. False: there was none.
+    /// Removes a registration and closes its websockets. Returns whether it existed.
     pub fn remove(&self, environment: &EnvironmentId) -> bool {
         self.table().remove(environment)
     }
 
-    /// Never held across a wait.
+    /// Never held across an `.await`.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,7 +112,7 @@ impl Direct {
         let environment = &call.environment;
         let wanted: DirectRegisterRequest = posted.parse()?;
         if wanted.transport != DIRECT_TRANSPORT {
-            let message = format!("the only direct transport here is {DIRECT_TRANSPORT}");
+            let message = format!("the only supported direct transport is {DIRECT_TRANSPORT}");
             let status = StatusCode::BAD_REQUEST;
             return Err(Refusal::new(status, "unsupported_transport", message));
         }
@@ -118,14 +120,14 @@ impl Direct {
         if !principal.may_claim(environment) {
             return Err(refuse_registration(ClaimError::Foreign));
         }
-        // The store decides: of two who come first, on whichever nodes, one is.
+        // The store decides atomically which of two concurrent claims wins, on any nodes.
         let claimed = self.services.store.claim(environment, &principal.name);
         claimed.await.map_err(refuse_registration)?;
         let registration = RegistrationId::generate();
         self.table()
             .register(environment.clone(), principal.name, registration.clone())
             .map_err(|TableFull| {
-                let message = "the hub holds as many direct environments as it can";
+                let message = "the hub has reached its limit of direct environments";
                 Refusal::new(StatusCode::FORBIDDEN, "environment_limit", message)
             })?;
         event.registration = Some(registration.clone());
@@ -149,20 +151,21 @@ fn refuse_registration(error: ClaimError) -> Refusal {
     }
 }
 
-/// How a signed request begins its `Authorization`.
+/// Prefix of the `Authorization` header of a signed request.
 const SIGNED: &[u8] = b"AWS4-HMAC-SHA256";
 
-/// Somebody whose body has not been read.
+/// A caller before the request body has been read.
 #[derive(Debug)]
 pub(crate) enum Caller {
-    /// Known by a token.
+    /// Authenticated by a token.
     Known(Principal),
-    /// Names an access key of ours. The signature covers the body, so that comes first.
+    /// The signature names a known access key. It covers the body, which must be read before
+    /// verifying.
     Signed,
 }
 
 impl Direct {
-    /// Finds out who it is, as far as the head of a request tells.
+    /// Authenticates a caller as far as the request head allows.
     pub(crate) fn greet(&self, parts: &Parts, moment: Moment) -> Result<Caller, Refusal> {
         let Some(signed) = signed(parts) else {
             let known = self.services.gate.authenticate(&parts.headers, moment)?;
@@ -170,13 +173,13 @@ impl Direct {
         };
         if !self.keys()?.are_named_by(signed) {
             return Err(refuse_signature(
-                "the signature names no access key of this hub",
+                "signature does not name an access key of this hub",
             ));
         }
         Ok(Caller::Signed)
     }
 
-    /// Finds out who it is, now that the body is there.
+    /// Completes authentication once the body has been read.
     pub(crate) fn admit(
         &self,
         caller: Caller,
@@ -190,7 +193,7 @@ impl Direct {
         }
     }
 
-    /// Finds out who makes a request without a body.
+    /// Authenticates a request without body.
     fn identify(&self, parts: &Parts, moment: Moment) -> Result<Principal, Refusal> {
         match self.greet(parts, moment)? {
             Caller::Known(principal) => Ok(principal),

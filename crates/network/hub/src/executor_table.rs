@@ -1,8 +1,8 @@
-//! Who is connected to this process, and which frame goes where.
+//! Executor websockets of this process, and the assignment of frames to circuits.
 //!
-//! The [`Switch`] knows the executor socket of each environment and hands new circuits to the task
-//! that owns it. That task decides by its `Port`: pure code, which knows circuits and streams.
-//! Not here: sockets (`rendezvous`), other nodes (`nats`).
+//! The [`Switch`] has the executor websocket of each environment and hands new circuits to the task
+//! that owns it. That task uses its `Port`, which is pure code, to assign frames.
+//! Elsewhere: websockets (`rendezvous`), other nodes (`nats`).
 
 mod stream_demux;
 #[cfg(test)]
@@ -26,13 +26,13 @@ use crate::{
     store::{ConnectionId, EnvironmentId, RegistrationId, Store, StoreError},
 };
 
-/// Knows the executor sockets of this process, at most one per environment.
+/// The executor websockets of this process, at most one per environment.
 #[derive(Debug, Default)]
 pub struct Switch {
     sockets: Mutex<HashMap<EnvironmentId, Socket>>,
 }
 
-/// An executor socket, as the switch sees it.
+/// Entry of an executor websocket.
 #[derive(Debug)]
 struct Socket {
     registration: RegistrationId,
@@ -42,23 +42,23 @@ struct Socket {
     slots: Arc<Semaphore>,
 }
 
-/// A circuit on its way to the task of an executor socket.
+/// A new circuit for the task of an executor websocket.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     /// The executor's end.
     pub(crate) circuit: Circuit,
-    /// Who is at the other end.
+    /// The harness at the other end.
     pub(crate) harness: HarnessTag,
-    /// Its place among the harnesses of this executor.
+    /// Permit that counts against the limit of harnesses per executor.
     pub(crate) slot: OwnedSemaphorePermit,
 }
 
-/// An executor socket's place in the switch. Dropping it leaves the place.
+/// Attachment of an executor websocket to the table. Dropping it detaches.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     /// New circuits.
     pub(crate) arrivals: mpsc::Receiver<Arrival>,
-    /// Resolves when the socket must close, and says why.
+    /// Resolves with the reason when the websocket must close.
     pub(crate) evicted: oneshot::Receiver<Ending>,
     switch: Arc<Switch>,
     environment: EnvironmentId,
@@ -78,7 +78,7 @@ impl Drop for Attachment {
 }
 
 impl Switch {
-    /// Puts an executor socket in place. One that was there before is closed.
+    /// Attaches an executor websocket and closes a previous one.
     pub(crate) fn attach(
         self: &Arc<Self>,
         environment: EnvironmentId,
@@ -107,21 +107,21 @@ impl Switch {
         }
     }
 
-    /// Closes the executor socket of an environment unless it is `connection`: the executor has
-    /// appeared somewhere else.
+    /// Closes the executor websocket of an environment unless it is `connection`, because the
+    /// executor has connected elsewhere.
     pub fn replace(&self, environment: &EnvironmentId, connection: &ConnectionId) {
         self.close_if(environment, |socket| socket.connection != *connection);
     }
 
-    /// Closes this very executor socket of an environment, if it is still there.
+    /// Closes this executor websocket of an environment if it is still attached.
     pub fn evict(&self, environment: &EnvironmentId, connection: &ConnectionId) {
         self.close_if(environment, |socket| socket.connection == *connection);
     }
 
-    /// Closes the executor socket of an environment unless its registration is the current one.
+    /// Closes the executor websocket of an environment unless its registration is current.
     ///
     /// # Errors
-    /// [`StoreError`]: the socket stays.
+    /// Returns [`StoreError`] and keeps the websocket if the store fails.
     pub async fn close_superseded(
         &self,
         environment: &EnvironmentId,
@@ -134,8 +134,8 @@ impl Switch {
         let Some((registration, connection)) = found else {
             return Ok(());
         };
-        // Asked after the socket was found: its registration was made before, so that another one
-        // can only be newer. A socket that comes meanwhile asks the store itself.
+        // Queried after the lookup: any other registration can then only be newer. A websocket that
+        // attaches meanwhile queries the store itself.
         let current = store.registration(environment).await?;
         if current.is_none_or(|current| current.id != registration) {
             self.evict(environment, &connection);
@@ -143,7 +143,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Closes all executor sockets.
+    /// Closes all executor websockets.
     pub fn close_all(&self, ending: Ending) {
         let sockets = std::mem::take(&mut *self.lock());
         for socket in sockets.into_values() {
@@ -151,7 +151,7 @@ impl Switch {
         }
     }
 
-    /// Returns the executor sockets of this process.
+    /// Returns the executor websockets of this process.
     pub fn attached(&self) -> Vec<(EnvironmentId, RegistrationId, ConnectionId)> {
         self.lock()
             .iter()
@@ -206,7 +206,7 @@ impl Switch {
 
 impl Socket {
     fn close(self, ending: Ending) {
-        // Its task has ended by itself if nobody listens.
+        // The receiver is gone if the task has already ended.
         let _ended = self.evict.send(ending);
     }
 }
@@ -223,7 +223,7 @@ impl Exchange for Switch {
     ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             if let Err(error) = self.close_superseded(&environment, store).await {
-                tracing::warn!(%environment, %error, "sockets of superseded executors linger");
+                tracing::warn!(%environment, %error, "failed to close websockets of superseded executors");
             }
         })
     }

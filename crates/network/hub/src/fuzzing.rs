@@ -1,9 +1,9 @@
 //! Entry point of the fuzz target `rendezvous_url`.
 //!
-//! Invariants checked: an edited URL opens what the original opened, or nothing; a URL that the hub
-//! signs opens what it was made for; a JWT that counts has no critical extension and has not expired;
-//! a body that is taken means the same after it was encoded again; no `Host` header brings credentials
-//! or a path into a URL. Not here: the target itself and its corpus (`fuzz/`).
+//! Invariants checked: an edited URL grants what the original granted, or nothing; a URL that the
+//! hub signs grants exactly its claims; an accepted JWT has no critical extension and has not
+//! expired; an accepted body is unchanged after encoding it again; a `Host` header cannot add
+//! credentials or a path to a URL. Elsewhere: the target itself and its corpus (`fuzz/`).
 
 use std::{collections::HashMap, fmt, sync::OnceLock};
 
@@ -24,10 +24,10 @@ const NOW: Timestamp = Timestamp::from_seconds(1_800_000_000);
 const HUB: &str = "ws://h";
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 
-/// Takes bytes as something that reaches a hub. The first byte says as what.
+/// Interprets bytes as input of a hub. The first byte selects the kind.
 ///
 /// # Panics
-/// When one of the invariants above does not hold.
+/// Panics if an invariant above does not hold.
 pub fn rendezvous_url(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else {
         return;
@@ -48,7 +48,7 @@ fn signer() -> &'static Signer {
     static SIGNER: OnceLock<Signer> = OnceLock::new();
     SIGNER.get_or_init(|| match SigningKey::from_bytes(&[7; SigningKey::LEN]) {
         Some(key) => Signer::new(&key),
-        None => panic!("a key of that length is one"),
+        None => panic!("a key of this length is valid"),
     })
 }
 
@@ -81,14 +81,14 @@ fn check(url: &str) -> Option<Pass> {
     signer().check(path, query, NOW).ok()
 }
 
-/// Nobody guesses a signature.
+/// An unsigned URL is never accepted.
 fn raw_url(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         assert_eq!(check(text), None, "{text}");
     }
 }
 
-/// Replaces bytes of a URL that is good: pairs of a place and a byte.
+/// Replaces bytes of a valid URL: pairs of position and byte.
 fn edited_url(url: &str, edits: &[u8]) {
     let good = check(url);
     assert!(good.is_some(), "{url}");
@@ -106,7 +106,7 @@ fn edited_url(url: &str, edits: &[u8]) {
     }
 }
 
-/// Signs for an environment and a registration of the peer's choice, divided by a line break.
+/// Signs an environment and a registration chosen by the input, separated by a line feed.
 fn signed_url(bytes: &[u8]) {
     let Some((environment, registration)) = two_lines(bytes) else {
         return;
@@ -146,7 +146,7 @@ fn authority() -> &'static JwtAuthority {
     })
 }
 
-/// Signs a header and claims of the peer's choice, divided by a line break.
+/// Signs a header and claims chosen by the input, separated by a line feed.
 fn signed_jwt(bytes: &[u8]) {
     let Some((header, claims)) = two_lines(bytes) else {
         return;
@@ -164,11 +164,11 @@ fn signed_jwt(bytes: &[u8]) {
         return;
     };
     let Ok(header) = serde_json::from_str::<HashMap<String, Value>>(header) else {
-        panic!("a header that counts is an object: {header}");
+        panic!("accepted header is not an object: {header}");
     };
     assert!(!header.contains_key("crit"), "{header:?}");
     let Ok(claims) = serde_json::from_str::<Value>(claims) else {
-        panic!("claims that count are an object: {claims}");
+        panic!("accepted claims are not an object: {claims}");
     };
     assert_eq!(claims["sub"].as_str(), Some(principal.name.as_str()));
     let until = claims["exp"].as_i64().map(i128::from);
@@ -196,7 +196,7 @@ fn same_again<T: DeserializeOwned + Serialize>(bytes: &[u8]) {
     let once = serde_json::to_string(&taken);
     let again = once.as_deref().ok().map(serde_json::from_str::<T>);
     let (Ok(once), Some(Ok(again))) = (once, again) else {
-        panic!("what was taken can be sent");
+        panic!("accepted body cannot be encoded");
     };
     assert_eq!(serde_json::to_string(&again).ok(), Some(once));
 }
@@ -208,7 +208,7 @@ fn host(bytes: &[u8]) {
     let Ok(websocket) = PublicUrl::plain().websocket(Some(host)) else {
         return;
     };
-    // A name that URLs cannot have is the client's own problem, who asked for it.
+    // The client chose the host, so it may be unusable in URLs.
     if let Ok(url) = ::url::Url::parse(&format!("{websocket}/rendezvous/env-1?sig=x")) {
         assert_eq!(url.path(), "/rendezvous/env-1", "{host}");
         assert_eq!(url.query(), Some("sig=x"), "{host}");
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_corpus_is_replayed() {
+    fn corpus_is_replayed() {
         let corpus =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/rendezvous_url");
         let mut count = 0;
@@ -234,12 +234,12 @@ mod tests {
             rendezvous_url(&fs::read(file.unwrap().path()).unwrap());
             count += 1;
         }
-        assert!(count > 12, "the corpus is there");
+        assert!(count > 12, "the corpus is missing");
     }
 
     #[test]
-    fn bytes_at_random_find_nothing() {
-        // Splitmix64: a small stand-in for the fuzzer, on every change.
+    fn random_bytes_violate_no_invariant() {
+        // Splitmix64: a small substitute for the fuzzer in every test run.
         let mut state = 1u64;
         let mut byte = || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,7 +1,7 @@
-//! The hub as a whole: what it is made of, what it answers, how it starts and stops.
-//! Invariant: a hub that has started serves; whatever would keep it from that is an error of the
-//! start, with nothing left running.
-//! Not here: what the endpoints do (`registry`, `rendezvous`, `direct`, `admin`).
+//! The hub as a whole: its parts, start-up and shutdown.
+//! Invariant: a started hub serves requests. Any failure is an error of the start, with nothing
+//! left running.
+//! Elsewhere: the endpoints (`registry`, `rendezvous`, `direct`, `admin`).
 
 mod endpoints;
 
@@ -42,7 +42,7 @@ use crate::{
     url::{PublicUrl, Signer},
 };
 
-/// A hub that runs. Dropping it takes no more connections and closes those there are.
+/// A running hub. Dropping it stops listening and closes all connections.
 #[derive(Debug)]
 pub struct Hub {
     address: SocketAddr,
@@ -53,12 +53,12 @@ pub struct Hub {
     gate: Arc<Gate>,
     requests: Busy,
     sockets: Busy,
-    /// The listener, and what follows files.
+    /// The listener and the file watcher.
     tasks: JoinSet<()>,
 }
 
 impl Hub {
-    /// Starts a hub. When this returns, it serves.
+    /// Starts a hub. It serves when this returns.
     ///
     /// # Errors
     /// See [`StartError`]. Dropping the future leaves nothing running.
@@ -66,17 +66,18 @@ impl Hub {
         start(config).await
     }
 
-    /// Returns where it listens, with the port that was given.
+    /// Returns the listening address with the actual port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns where it listens, as a URL.
+    /// Returns the listening address as a URL.
     pub fn url(&self) -> String {
         format!("{}://{}", self.scheme, self.address)
     }
 
-    /// Stops: requests are finished, sockets are told to come back, and both within bounds.
+    /// Shuts down gracefully within a time limit: drains requests and closes websockets so that
+    /// clients reconnect.
     pub async fn stop(mut self) {
         self.stopping.send_replace(true);
         self.switch.close_all(Ending::Stopping);
@@ -89,7 +90,7 @@ impl Hub {
             }
         };
         if timeout(limits::STOP, ended).await.is_err() {
-            tracing::warn!("connections are cut that did not end in time");
+            tracing::warn!("dropping connections that did not drain in time");
         }
         self.tasks.shutdown().await;
     }
@@ -97,16 +98,16 @@ impl Hub {
 
 impl Drop for Hub {
     fn drop(&mut self) {
-        // Sockets have tasks of their own.
+        // Websockets have their own tasks.
         self.stopping.send_replace(true);
         self.switch.close_all(Ending::Stopping);
     }
 }
 
-/// What a hub is called that nobody named.
+/// Default node name of a single hub.
 const ALONE: &str = "hub";
 
-/// What is read from files, all of it before anything runs.
+/// Everything that is read from files, before anything runs.
 struct Files {
     tls: Option<TlsAcceptor>,
     hosts: AllowedHosts,
@@ -119,7 +120,7 @@ struct Files {
 }
 
 impl Files {
-    /// Blocks.
+    /// Opens all files. Blocks.
     fn open(config: &HubConfig) -> Result<Self, StartError> {
         let tls = match &config.tls {
             Some(files) => Some(tls::acceptor(&files.certificates, &files.key)?),
@@ -159,7 +160,7 @@ fn authority(config: &JwtConfig) -> Result<JwtAuthority, StartError> {
     })
 }
 
-/// How this hub finds executors and remembers things: alone, or with other nodes.
+/// Store and circuit dialer: of a single hub, or of a cluster node.
 struct Backing {
     store: Arc<dyn Store>,
     exchange: Arc<dyn Exchange>,
@@ -182,7 +183,7 @@ impl Backing {
                 mesh: Some(mesh),
             });
         }
-        // Without NATS the file was opened; without the file there is nothing to serve.
+        // `Files::open` opened the store unless NATS is configured.
         let store = store.ok_or(StartError::Interrupted)?;
         Ok(Self {
             store: Arc::new(store),
@@ -292,7 +293,8 @@ async fn serve(
         Upgrade::Relay(admission) => rendezvous.serve(admission, socket).await,
         Upgrade::Direct(upgrade, peer) => {
             let mut stopping = rendezvous.stopping.clone();
-            // Boxed: the tasks of the many other sockets need no room for it.
+            // Boxed, so that the tasks of relay websockets, which are far more numerous, stay
+            // small.
             let served = Box::pin(direct.serve(upgrade, socket.into_link(peer.to_string())));
             tokio::select! {
                 () = served => {}
@@ -302,7 +304,7 @@ async fn serve(
     }
 }
 
-/// Which names of the hub requests may use.
+/// Returns the host names that requests may use.
 fn hosts(config: &HubConfig) -> Result<AllowedHosts, StartError> {
     let public = config.public_url.as_ref().and_then(PublicUrl::host_name);
     let hosts = AllowedHosts::new(config.allowed_hosts.iter().chain(public));
@@ -330,7 +332,7 @@ fn options(hosts: AllowedHosts) -> SiteOptions {
     }
 }
 
-/// Counts what goes on. Clones count together.
+/// Counts tasks in progress. Clones share the count.
 #[derive(Clone, Debug)]
 struct Busy(watch::Sender<usize>);
 
@@ -341,20 +343,20 @@ impl Default for Busy {
 }
 
 impl Busy {
-    /// Counts one more, until the guard is dropped.
+    /// Counts a task until the guard is dropped.
     fn begin(&self) -> Guard {
         self.0.send_modify(|count| *count += 1);
         Guard(self.clone())
     }
 
-    /// Resolves when nothing goes on.
+    /// Resolves when no task is in progress.
     async fn idle(&self) {
-        // The sender is here, so the channel is open.
+        // `self` holds the sender, so the channel is open.
         drop(self.0.subscribe().wait_for(|count| *count == 0).await);
     }
 }
 
-/// Something that goes on.
+/// Guard of a task in progress.
 #[derive(Debug)]
 struct Guard(Busy);
 
@@ -364,56 +366,56 @@ impl Drop for Guard {
     }
 }
 
-/// Why a hub does not start. In every case nothing is left running.
+/// Why a hub did not start. Nothing is left running in any of these cases.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Host: the address cannot be listened on.
-    #[error("cannot listen on {address}")]
+    /// Host: binding the address failed.
+    #[error("failed to listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,
         /// Why.
         source: io::Error,
     },
-    /// Caller: the certificate or its key cannot be used.
-    #[error("cannot serve TLS")]
+    /// Caller: the certificate or key is invalid.
+    #[error("failed to set up TLS")]
     Tls(#[from] TlsError),
-    /// Caller: the token file cannot be used.
-    #[error("cannot use the token file")]
+    /// Caller: the token file is invalid.
+    #[error("invalid token file")]
     Tokens(#[from] ReadError),
-    /// Caller: the file of the JWT secret cannot be read.
-    #[error("cannot read the JWT secret {path}")]
+    /// Caller: the JWT secret cannot be read.
+    #[error("failed to read the JWT secret {path}")]
     JwtSecret {
         /// The file.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// Caller: the JWT secret is too short to be one.
-    #[error("cannot use the JWT secret {path}")]
+    /// Caller: the JWT secret is too short.
+    #[error("invalid JWT secret {path}")]
     WeakJwtSecret {
         /// The file.
         path: PathBuf,
         /// Why.
         source: SecretTooShort,
     },
-    /// Caller: the file of access keys cannot be used.
-    #[error("cannot use the access keys")]
+    /// Caller: the access key file is invalid.
+    #[error("invalid access key file")]
     AccessKeys(#[from] KeysError),
     /// Host: the embedded store cannot be opened.
-    #[error("cannot open the store")]
+    #[error("failed to open the store")]
     Open(#[from] OpenError),
-    /// Host: the store does not work.
-    #[error("cannot use the store")]
+    /// Host: the store failed.
+    #[error("failed to use the store")]
     Store(#[from] StoreError),
-    /// Host: the other nodes cannot be joined.
-    #[error("cannot join the other nodes")]
+    /// Host: joining the cluster failed.
+    #[error("failed to join the cluster")]
     Nats(#[from] NatsError),
-    /// Host: the audit log cannot be written.
+    /// Host: the audit log cannot be opened.
     #[error(transparent)]
     Audit(#[from] AuditError),
-    /// We: a task of the start ended early.
+    /// Us: a start-up task was cancelled.
     #[error("start was interrupted")]
     Interrupted,
 }

@@ -1,10 +1,11 @@
-//! Self-hosted registry and rendezvous: any machine behind any NAT, end to end encrypted.
+//! Self-hosted registry and rendezvous: reaches machines behind any NAT, with end-to-end
+//! encryption.
 //!
-//! The [`registry`] answers HTTP: who an environment is, and who may talk to it. The
-//! [`rendezvous`] carries frames between the websockets of executors and harnesses; it cannot read
-//! them. What is remembered sits behind [`store::Store`], and who is connected behind
-//! [`exchange::Exchange`], so that one process and many ([`nats`]) are the same hub.
-//! Not here: what travels inside the frames.
+//! The [`registry`] serves HTTP: it registers environments and authorizes connections to them. The
+//! [`rendezvous`] forwards frames between the websockets of executors and harnesses and cannot read
+//! them. State is behind [`store::Store`] and connected executors are behind
+//! [`circuit_dialer::Exchange`], so that a single process and a cluster ([`nats`]) behave the same.
+//! Elsewhere: the content of frames (`exec-relay`).
 
 pub mod admin;
 pub mod audit;

@@ -1,8 +1,8 @@
-//! What the hub counts, for Prometheus.
+//! Prometheus metrics of the hub.
 //!
-//! Each hub has a recorder of its own, so that two in one process do not mix. Handles are made once;
-//! counting a batch of frames is one atomic addition.
-//! Not here: an HTTP listener; `hub` answers `/metrics` with [`Metrics::render`].
+//! Each hub has its own recorder, so that two hubs in one process stay separate. Handles are
+//! created once; counting a batch of frames is one atomic addition.
+//! Elsewhere: the HTTP listener; `hub` serves `/metrics` with [`Metrics::render`].
 
 use http::StatusCode;
 use metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
@@ -10,27 +10,27 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, Prometheu
 
 use crate::rendezvous::Farewell;
 
-/// The hub's counters.
+/// The hub's metrics.
 pub struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
-    /// Executor sockets that are open.
+    /// Open executor websockets.
     pub(crate) executors: Gauge,
-    /// Harness sockets that are open.
+    /// Open harness websockets.
     pub(crate) harnesses: Gauge,
-    /// Frames handed to executors.
+    /// Frames sent to executors.
     pub(crate) to_executor: Traffic,
-    /// Frames handed to harnesses.
+    /// Frames sent to harnesses.
     pub(crate) to_harness: Traffic,
-    /// Frames of a harness on a stream of another.
+    /// Frames of a harness on a stream of another harness.
     pub(crate) foreign: Counter,
-    /// Frames of an executor that no harness waits for.
+    /// Frames of an executor on an unknown stream.
     pub(crate) unknown: Counter,
-    /// Messages that are no frames.
+    /// Messages that are not valid frames.
     pub(crate) garbage: Counter,
-    /// Streams that the hub refused to a harness.
+    /// Streams refused by the hub.
     pub(crate) refused_streams: Counter,
-    /// Streams that ended because their harness's socket did.
+    /// Streams reset because the harness disconnected.
     pub(crate) lost_streams: Counter,
 }
 
@@ -57,7 +57,7 @@ impl Traffic {
     }
 }
 
-/// A batch of frames.
+/// Size of a batch of frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moved {
     frames: u64,
@@ -79,7 +79,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Starts at zero.
+    /// Creates metrics at zero.
     pub fn new() -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         let handle = recorder.handle();
@@ -113,7 +113,7 @@ impl Metrics {
         }
     }
 
-    /// Counts an answer. `route` is a name of ours, never a path that a client chose.
+    /// Counts a response. `route` is a fixed name, never a path chosen by a client.
     pub fn answered(&self, route: &'static str, status: StatusCode) {
         let labels = vec![
             Label::new("route", route),
@@ -123,25 +123,25 @@ impl Metrics {
         self.recorder.register_counter(&key, &METADATA).increment(1);
     }
 
-    /// Counts a socket that ended.
+    /// Counts a closed websocket.
     pub(crate) fn ended(&self, role: &'static str, why: Farewell) {
         let labels = vec![Label::new("role", role), Label::new("reason", why.name())];
         let key = Key::from_parts(ENDED, labels);
         self.recorder.register_counter(&key, &METADATA).increment(1);
     }
 
-    /// Notes how this node stands among the others.
+    /// Sets the cluster gauges.
     pub(crate) fn mesh(&self, nodes: usize, circuits: usize) {
         for (name, value) in [(NODES, nodes), (BRIDGED, circuits)] {
             let gauge = self
                 .recorder
                 .register_gauge(&Key::from_name(name), &METADATA);
-            // Far below what a float counts exactly.
+            // Far below the precision limit of f64.
             gauge.set(value as f64);
         }
     }
 
-    /// Returns everything in the text format of Prometheus.
+    /// Renders all metrics in the Prometheus text format.
     pub fn render(&self) -> String {
         self.handle.render()
     }
@@ -159,32 +159,32 @@ const BRIDGED: &str = "exec_hub_bridged_circuits";
 
 const METADATA: Metadata<'_> = Metadata::new("exec_hub", Level::INFO, None);
 
-/// Names, kinds (gauges have no unit here) and explanations.
+/// Name, unit (none for gauges) and description.
 const DESCRIPTIONS: &[(&str, Option<Unit>, &str)] = &[
-    (SOCKETS, None, "Websockets that are open, by role"),
-    (FRAMES, Some(Unit::Count), "Frames handed on, by receiver"),
+    (SOCKETS, None, "Open websockets by role"),
+    (FRAMES, Some(Unit::Count), "Frames forwarded, by receiver"),
     (
         BYTES,
         Some(Unit::Count),
-        "Bytes of frames handed on, by receiver",
+        "Bytes of frames forwarded, by receiver",
     ),
-    (DROPPED, Some(Unit::Count), "Messages that went nowhere"),
+    (DROPPED, Some(Unit::Count), "Messages dropped, by reason"),
     (
         RESETS,
         Some(Unit::Count),
-        "Streams that the hub itself ended",
+        "Streams reset by the hub, by reason",
     ),
     (
         ENDED,
         Some(Unit::Count),
-        "Websockets that ended, by role and reason",
+        "Websockets closed, by role and reason",
     ),
-    (NODES, None, "Hub nodes that live, this one included"),
-    (BRIDGED, None, "Circuits that lead to other nodes"),
+    (NODES, None, "Live hub nodes, including this one"),
+    (BRIDGED, None, "Circuits bridged to other nodes"),
     (
         REQUESTS,
         Some(Unit::Count),
-        "HTTP answers, by route and status",
+        "HTTP responses, by route and status",
     ),
 ];
 
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_counted_is_rendered() {
+    fn counters_are_rendered() {
         let metrics = Metrics::new();
         metrics.executors.increment(2);
         metrics.executors.decrement(1);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn two_hubs_count_apart() {
+    fn metrics_of_two_hubs_are_separate() {
         let (one, two) = (Metrics::new(), Metrics::new());
         one.foreign.increment(1);
         let line = "exec_hub_frames_dropped_total{reason=\"foreign\"} 1";

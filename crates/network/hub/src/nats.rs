@@ -1,10 +1,10 @@
-//! More than one machine: hub nodes that share a NATS broker are one hub.
+//! Clusters: hub nodes that share a NATS broker form one hub.
 //!
-//! [`NatsStore`] keeps the hub's state in JetStream, [`Mesh`] carries circuits between nodes. An
-//! executor may be connected to one node and its harness to another; any node may die, which costs
-//! its own connections a reconnect and nothing else.
-//! Invariant: the broker carries what sockets carry: frames that it cannot read.
-//! Not here: sockets (`rendezvous`), what a circuit is (`circuit`), who may do what (`registry`).
+//! [`NatsStore`] keeps the hub's state in JetStream, and [`Mesh`] bridges circuits between nodes.
+//! An executor may be connected to one node and its harness to another. When a node dies, only its
+//! own connections have to reconnect.
+//! Invariant: the broker only carries encrypted frames, like the websockets.
+//! Elsewhere: websockets (`rendezvous`), circuits (`circuit`), permissions (`registry`).
 
 mod bridge;
 mod bucket;

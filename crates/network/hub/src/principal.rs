@@ -1,7 +1,7 @@
-//! Who makes a request, and what that allows.
-//! Invariant: a [`Principal`] exists only for a request that authenticated; every right it has is
-//! asked for through it.
-//! Not here: how it authenticated (`tokens`), who owns an environment (`store`).
+//! Principals and their rights.
+//! Invariant: a [`Principal`] exists only for an authenticated request, and every permission check
+//! goes through it.
+//! Elsewhere: authentication (`tokens`), ownership of environments (`store`).
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -10,66 +10,66 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::store::EnvironmentId;
 
-/// Somebody who authenticated, with the rights that what they presented gives them.
+/// An authenticated caller with the rights of its credentials.
 #[derive(Clone, Debug)]
 pub struct Principal {
-    /// Who.
+    /// The name.
     pub name: PrincipalName,
-    /// What kinds of requests they may make.
+    /// Permitted kinds of requests.
     pub roles: Roles,
-    /// Which environments their token names.
+    /// Environments that the token is restricted to.
     pub environments: Environments,
-    /// What they authenticated with.
+    /// What the caller authenticated with.
     pub evidence: Evidence,
 }
 
 impl Principal {
-    /// Whether they may make `environment` theirs, nobody owning it yet.
+    /// Returns whether the principal may claim an environment without owner.
     pub fn may_claim(&self, environment: &EnvironmentId) -> bool {
         self.roles.contains(Role::Executor) && self.is_meant_for(environment)
     }
 
-    /// Whether they may register an executor of an environment that `owner` has.
+    /// Returns whether the principal may register an executor of `owner`'s environment.
     pub fn may_register(&self, environment: &EnvironmentId, owner: &PrincipalName) -> bool {
         self.roles.contains(Role::Executor) && self.owns(environment, owner)
     }
 
-    /// Whether they may connect to an environment that `owner` has.
+    /// Returns whether the principal may connect to `owner`'s environment.
     pub fn may_connect(&self, environment: &EnvironmentId, owner: &PrincipalName) -> bool {
         self.roles.contains(Role::Harness)
             && (self.owns(environment, owner) || self.environments.name(environment))
     }
 
-    /// Whether they might connect to an environment that nobody owns yet, once somebody does.
+    /// Returns whether the principal could connect to an environment that has no owner yet.
     pub fn may_await(&self, environment: &EnvironmentId) -> bool {
         self.roles.contains(Role::Harness) && self.is_meant_for(environment)
     }
 
-    /// Whether they see an environment that `owner` has, and may remove it.
+    /// Returns whether the principal may see and remove `owner`'s environment.
     pub fn may_manage(&self, environment: &EnvironmentId, owner: &PrincipalName) -> bool {
         self.roles.contains(Role::Admin) || self.owns(environment, owner)
     }
 
-    /// An owner's token with globs is not good for the owner's other environments.
+    /// A token with globs is not valid for the owner's other environments.
     fn owns(&self, environment: &EnvironmentId, owner: &PrincipalName) -> bool {
         self.name == *owner && self.is_meant_for(environment)
     }
 
-    /// A token with globs is meant for what they name, any other for everything.
+    /// A token with globs is valid for matching environments, any other token for all.
     fn is_meant_for(&self, environment: &EnvironmentId) -> bool {
         self.environments.is_empty() || self.environments.name(environment)
     }
 }
 
-/// What a request authenticated with. Names no secret, so that it can be logged.
+/// What a request authenticated with. Contains no secret, so it can be logged.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Evidence {
-    /// A token of the token file, by its id.
+    /// The id of a token in the token file.
     Token(String),
     /// A signed JWT.
     Jwt,
-    /// A request signed with an access key, by its id.
+    /// The id of the access key that signed the request.
     AccessKey(String),
 }
 
@@ -83,18 +83,18 @@ impl fmt::Display for Evidence {
     }
 }
 
-/// Who somebody is, as the operator named them: `alice`, `ci@example.org`.
+/// Name of a principal, chosen by the operator: `alice`, `ci@example.org`.
 ///
-/// Printable ASCII without blanks, at most [`PrincipalName::MAX_BYTES`]: it goes into files, logs
-/// and stores.
+/// Printable ASCII without whitespace, at most [`PrincipalName::MAX_BYTES`] long, because it
+/// appears in files, logs and stores.
 #[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct PrincipalName(Arc<str>);
 
 impl PrincipalName {
-    /// The longest name.
+    /// Longest name.
     pub const MAX_BYTES: usize = 128;
 
-    /// The name as text.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -137,7 +137,7 @@ impl<'de> Deserialize<'de> for PrincipalName {
     }
 }
 
-/// Caller: the text is no name of a principal.
+/// Caller: the text is not a valid principal name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error(
     "expected 1 to {} printable ASCII characters without blanks",
@@ -145,20 +145,20 @@ impl<'de> Deserialize<'de> for PrincipalName {
 )]
 pub struct NameError;
 
-/// One kind of request.
+/// A kind of request that a principal may make.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Registers environments, and validates those who connect to them.
+    /// Registers environments and validates harnesses.
     Executor,
     /// Connects to environments.
     Harness,
-    /// Sees and removes every environment.
+    /// Lists and removes every environment.
     Admin,
 }
 
 impl Role {
-    /// As it is written in files and tokens.
+    /// Returns the name used in files and tokens.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Executor => "executor",
@@ -185,7 +185,7 @@ impl FromStr for Role {
     }
 }
 
-/// Caller: the text is no role.
+/// Caller: the text is not a role.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected `executor`, `harness` or `admin`")]
 pub struct RoleError;
@@ -196,7 +196,7 @@ pub struct RoleError;
 pub struct Roles(Vec<Role>);
 
 impl Roles {
-    /// Takes the roles in any order and number.
+    /// Creates a set from roles in any order.
     pub fn new(roles: impl IntoIterator<Item = Role>) -> Self {
         let mut roles: Vec<_> = roles.into_iter().collect();
         roles.sort_unstable();
@@ -204,25 +204,25 @@ impl Roles {
         Self(roles)
     }
 
-    /// Whether `role` is one of them.
+    /// Returns whether the set contains `role`.
     pub fn contains(&self, role: Role) -> bool {
         self.0.contains(&role)
     }
 
-    /// The roles, in order.
+    /// Returns the roles in order.
     pub fn iter(&self) -> impl Iterator<Item = Role> + '_ {
         self.0.iter().copied()
     }
 }
 
 impl Default for Roles {
-    /// What somebody needs who runs an executor and works with it.
+    /// The roles to run an executor and to work with it.
     fn default() -> Self {
         Self(vec![Role::Executor, Role::Harness])
     }
 }
 
-/// The globs of a token, such as `build-*`. None at all is no name at all.
+/// The environment globs of a token, such as `build-*`. An empty list matches nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Environments {
     globs: Vec<String>,
@@ -230,15 +230,15 @@ pub struct Environments {
 }
 
 impl Environments {
-    /// The longest glob, and how many a token may have: more than any list people keep by hand.
+    /// Longest glob and maximum number per token: more than any hand-written list.
     pub const MAX_GLOB_BYTES: usize = 256;
     /// See [`Environments::MAX_GLOB_BYTES`].
     pub const MAX_GLOBS: usize = 64;
 
-    /// Takes the globs.
+    /// Parses the globs.
     ///
     /// # Errors
-    /// When there are too many, or one is too long or does not parse.
+    /// Returns an error if there are too many, or one is too long or invalid.
     pub fn new(globs: Vec<String>) -> Result<Self, GlobError> {
         if globs.len() > Self::MAX_GLOBS {
             return Err(GlobError::TooMany);
@@ -263,48 +263,48 @@ impl Environments {
         })
     }
 
-    /// Whether one of the globs matches.
+    /// Returns whether one of the globs matches.
     pub fn name(&self, environment: &EnvironmentId) -> bool {
         let matches = |set: &GlobSet| set.is_match(environment.as_str());
         self.set.as_ref().is_some_and(matches)
     }
 
-    /// Whether there are no globs.
+    /// Returns whether there are no globs.
     pub fn is_empty(&self) -> bool {
         self.globs.is_empty()
     }
 
-    /// The globs as they were given.
+    /// Returns the globs as given.
     pub fn globs(&self) -> &[String] {
         &self.globs
     }
 }
 
-/// Caller: the globs cannot be used.
+/// Caller: the globs are invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GlobError {
-    /// Caller: too many.
+    /// Caller: there are too many.
     #[error("more than {} environment globs", Environments::MAX_GLOBS)]
     TooMany,
-    /// Caller: empty or too long.
+    /// Caller: a glob is empty or too long.
     #[error(
         "environment glob {index} must have 1 to {} bytes",
         Environments::MAX_GLOB_BYTES
     )]
     Length {
-        /// Which one, from 0.
+        /// Index of the glob, from 0.
         index: usize,
     },
-    /// Caller: no glob.
+    /// Caller: the syntax is invalid.
     #[error("environment glob {index} is no glob")]
     Syntax {
-        /// Which one, from 0.
+        /// Index of the glob, from 0.
         index: usize,
-        /// What is wrong.
+        /// The syntax error.
         source: globset::Error,
     },
-    /// Caller: all of them together are too much.
+    /// Caller: the globs are too complex together.
     #[error("the environment globs are too complex")]
     TooComplex(#[source] globset::Error),
 }
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_and_named_tokens_connect_and_nobody_else() {
+    fn only_owners_and_matching_tokens_may_connect() {
         let (environment, alice) = ("env-1".parse().unwrap(), "alice".parse().unwrap());
         let connects = |name, roles: &[Role], globs: &[&str]| {
             principal(name, roles, globs).may_connect(&environment, &alice)
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_with_globs_claims_only_what_they_name() {
+    fn token_with_globs_claims_only_matching_environments() {
         let claims = |roles: &[Role], globs: &[&str]| {
             principal("alice", roles, globs).may_claim(&"env-1".parse().unwrap())
         };
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_owner_registers_and_only_admins_manage_what_others_own() {
+    fn only_the_owner_registers_and_only_admins_manage_other_environments() {
         let (environment, alice) = ("env-1".parse().unwrap(), "alice".parse().unwrap());
         let registers = |name, roles: &[Role], globs: &[&str]| {
             principal(name, roles, globs).may_register(&environment, &alice)
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn globs_name_what_they_match_and_no_more() {
+    fn globs_match_whole_ids() {
         let build = environments(&["build-*", "box_{1,2}"]).unwrap();
         let names = |id: &str| build.name(&id.parse().unwrap());
         assert!(names("build-7") && names("build-") && names("box_2"));
@@ -393,12 +393,12 @@ mod tests {
     }
 
     #[test]
-    fn no_globs_name_nothing() {
+    fn empty_globs_match_nothing() {
         assert!(!environments(&[]).unwrap().name(&"a".parse().unwrap()));
     }
 
     #[test]
-    fn bad_globs_are_refused() {
+    fn invalid_globs_are_rejected() {
         assert!(matches!(
             environments(&["ok", "["]),
             Err(GlobError::Syntax { index: 1, .. })

@@ -1,8 +1,8 @@
-//! How often somebody may ask: token buckets by principal and by address.
-//! Invariant: tables are bounded. When one is full of busy strangers, those who are new share one
-//! bucket, so that a flood of addresses costs the others nothing.
-//! Not here: `register` and the sockets of executors, which are never limited: executors take a
-//! refusal for good. Who comes there without a token that counts is counted by address.
+//! Rate limiter: token buckets per principal and per address.
+//! Invariant: tables are bounded. When one is full of active keys, new keys share one bucket, so
+//! that a flood of addresses does not affect known ones.
+//! Not limited: `register` and executor websockets, because executors treat a refusal as final.
+//! Failed authentication there is limited by address.
 
 use std::{
     collections::HashMap,
@@ -14,21 +14,21 @@ use std::{
 
 use crate::principal::PrincipalName;
 
-/// Buckets of each kind: some megabytes at most.
+/// Buckets of each kind: a few megabytes at most.
 const CAPACITY: usize = 16_384;
 
-/// How often whom.
+/// Limits per address and per principal.
 #[derive(Clone, Copy, Debug)]
 pub struct RateRules {
-    /// All requests of one address, before anybody looks at what they present.
+    /// All requests of one address, before authentication.
     pub address: Rule,
-    /// Requests of one kind of one principal.
+    /// Requests of one kind by one principal.
     pub principal: Rule,
 }
 
 impl Default for RateRules {
-    /// A fleet of a thousand that comes back all at once behind one address, or as one principal,
-    /// is served. What goes on like that is not.
+    /// Allows a fleet of a thousand to reconnect at once from one address or as one principal, but
+    /// not continuously.
     fn default() -> Self {
         Self {
             address: Rule {
@@ -43,21 +43,21 @@ impl Default for RateRules {
     }
 }
 
-/// A kind of request that is limited.
+/// A rate-limited kind of request.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Asked {
-    /// A harness asks for the way to an environment.
+    /// A harness asks for a connection.
     Connect,
-    /// An executor asks about a harness.
+    /// An executor validates a harness.
     Validate,
-    /// Somebody looks at environments or removes one.
+    /// A principal lists or removes environments.
     Admin,
-    /// A harness opens a direct socket.
+    /// A harness opens a direct websocket.
     Direct,
 }
 
-/// All buckets of a hub.
+/// All rate limits of a hub.
 #[derive(Debug)]
 pub struct RateLimits(Mutex<Tables>);
 
@@ -68,7 +68,7 @@ struct Tables {
 }
 
 impl RateLimits {
-    /// Makes full buckets.
+    /// Creates full buckets.
     pub fn new(rules: RateRules) -> Self {
         Self(Mutex::new(Tables {
             addresses: Buckets::new(rules.address, CAPACITY),
@@ -79,7 +79,7 @@ impl RateLimits {
     /// Counts a request of an address.
     ///
     /// # Errors
-    /// When there were too many.
+    /// Returns an error above the limit.
     pub fn address(&self, address: IpAddr, now: Instant) -> Result<(), Limited> {
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = tables.addresses.take(network(address), now);
@@ -89,7 +89,7 @@ impl RateLimits {
     /// Counts a request of a principal.
     ///
     /// # Errors
-    /// When there were too many.
+    /// Returns an error above the limit.
     pub fn principal(
         &self,
         asked: Asked,
@@ -102,15 +102,15 @@ impl RateLimits {
     }
 }
 
-/// Peer: it asks too often.
+/// Peer: the rate limit is exceeded.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("too many requests")]
 pub struct Limited {
-    /// How long to wait.
+    /// Time until the next request is allowed.
     pub retry_after: Duration,
 }
 
-/// What one subscriber has: an IPv4 address, or a /64 of IPv6.
+/// Returns the network of one subscriber: an IPv4 address, or a /64 prefix of IPv6.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -121,31 +121,31 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// How a bucket fills.
+/// Parameters of a token bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// What it holds: how many may come at once.
+    /// Capacity: requests allowed at once.
     pub burst: u32,
-    /// How many more may come each second, for ever.
+    /// Refill rate: requests per second.
     pub per_second: u32,
 }
 
-/// One bucket per key, all of one rule.
+/// One token bucket per key, all with the same rule.
 #[derive(Debug)]
 pub struct Buckets<K> {
     rule: Rule,
     capacity: usize,
     table: HashMap<K, Bucket>,
-    /// For keys that found the table full.
+    /// Shared by keys that find the table full.
     strangers: Bucket,
     swept_at: Option<Instant>,
 }
 
 impl<K: Eq + Hash> Buckets<K> {
-    /// A full table is searched for idle buckets no more often than this.
+    /// Minimum interval between searches for idle buckets in a full table.
     const SWEEP: Duration = Duration::from_secs(1);
 
-    /// Makes a table of at most `capacity` buckets.
+    /// Creates a table of at most `capacity` buckets.
     pub fn new(rule: Rule, capacity: usize) -> Self {
         Self {
             rule,
@@ -156,10 +156,10 @@ impl<K: Eq + Hash> Buckets<K> {
         }
     }
 
-    /// Takes one out of a bucket.
+    /// Takes one token.
     ///
     /// # Errors
-    /// When it is empty: how long until it is not.
+    /// Returns the time until a token is available.
     pub fn take(&mut self, key: K, now: Instant) -> Result<(), Duration> {
         let is_new = !self.table.contains_key(&key);
         if is_new && self.table.len() >= self.capacity {
@@ -173,17 +173,17 @@ impl<K: Eq + Hash> Buckets<K> {
         bucket.take(self.rule, now)
     }
 
-    /// How many buckets there are.
+    /// Returns the number of buckets.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
-    /// Forgets buckets that are full again: a new one would be no different.
+    /// Removes full buckets, which are equivalent to new ones.
     fn sweep(&mut self, now: Instant) {
         let since = self.swept_at.map(|at| now.saturating_duration_since(at));
         if since.is_some_and(|since| since < Self::SWEEP) {
@@ -195,7 +195,7 @@ impl<K: Eq + Hash> Buckets<K> {
     }
 }
 
-/// A bucket, as the moment at which it will be full. That is all there is to know.
+/// A token bucket, represented by the time at which it is full.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     full_at: Option<Instant>,
@@ -213,7 +213,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// How long it takes to be full.
+    /// Returns the time until the bucket is full.
     fn missing(self, now: Instant) -> Duration {
         let until = |at: Instant| at.saturating_duration_since(now);
         self.full_at.map_or(Duration::ZERO, until)
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_and_principals_are_counted_apart() {
+    fn kinds_and_principals_are_limited_separately() {
         let one = Rule {
             burst: 1,
             per_second: 1,
@@ -264,23 +264,23 @@ mod tests {
     };
 
     #[test]
-    fn a_burst_then_a_steady_rate() {
+    fn bucket_allows_a_burst_then_a_steady_rate() {
         let (mut buckets, t0) = (Buckets::new(RULE, 8), Instant::now());
         for _ in 0..3 {
             assert_eq!(buckets.take("a", t0), Ok(()));
         }
         assert_eq!(buckets.take("a", t0), Err(Duration::from_millis(100)));
-        assert_eq!(buckets.take("b", t0), Ok(()), "buckets are apart");
+        assert_eq!(buckets.take("b", t0), Ok(()), "buckets are independent");
         let t1 = t0 + Duration::from_millis(100);
         assert_eq!(buckets.take("a", t1), Ok(()));
         assert_eq!(buckets.take("a", t1), Err(Duration::from_millis(100)));
         let t2 = t1 + Duration::from_secs(3600);
         let taken = (0..100).filter(|_| buckets.take("a", t2).is_ok()).count();
-        assert_eq!(taken, 3, "waiting longer saves no more than a burst");
+        assert_eq!(taken, 3, "waiting longer accumulates at most a burst");
     }
 
     #[test]
-    fn a_refusal_costs_nothing() {
+    fn refused_request_takes_no_token() {
         let (mut buckets, t0) = (Buckets::new(RULE, 8), Instant::now());
         let refused = (0..100).filter(|_| buckets.take("a", t0).is_err()).count();
         assert_eq!(refused, 97);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_makes_strangers_share_and_forgets_the_idle() {
+    fn full_table_shares_a_bucket_and_drops_idle_keys() {
         let (mut buckets, t0) = (Buckets::new(RULE, 4), Instant::now());
         for key in 0..4 {
             buckets.take(key, t0).unwrap();
@@ -297,7 +297,7 @@ mod tests {
             .filter(|key| buckets.take(*key, t0).is_ok())
             .count();
         assert_eq!((strangers, buckets.len()), (3, 4));
-        assert_eq!(buckets.take(0, t0), Ok(()), "who is known is not disturbed");
+        assert_eq!(buckets.take(0, t0), Ok(()), "known keys are not affected");
         let later = t0 + Duration::from_secs(2);
         assert_eq!(buckets.take(5000, later), Ok(()));
         assert_eq!(buckets.len(), 1);

@@ -1,8 +1,8 @@
-//! The registry: who an environment is, and who may talk to it, over HTTP.
-//! Invariant: a request is judged in one order (route, method, rate, principal, body, rights), every
-//! refusal has the envelope `{"error":{"code","message"}}`, and every one that names an environment
-//! leaves a line in the audit log.
-//! Not here: the sockets that the URLs lead to (`rendezvous`), remembering (`store`).
+//! The registry's HTTP API: registers environments and authorizes connections to them.
+//! Invariant: every request is checked in the same order (route, method, rate limit, principal,
+//! body, permissions), every refusal has the envelope `{"error":{"code","message"}}`, and every
+//! request that names an environment is audited.
+//! Elsewhere: the websockets behind the URLs (`rendezvous`), persistence (`store`).
 
 mod operations;
 mod refusal;
@@ -40,35 +40,35 @@ use crate::{
     url::{PublicUrl, Signer},
 };
 
-/// What the HTTP endpoints of a hub work with.
+/// Dependencies of the hub's HTTP endpoints.
 #[derive(Clone, Debug)]
 pub struct Services {
-    /// Who comes in.
+    /// Authentication, rate limits and audit log.
     pub gate: Arc<Gate>,
-    /// What is remembered.
+    /// Persistent state.
     pub store: Arc<dyn Store>,
-    /// The sockets of executors.
+    /// Connected executors.
     pub exchange: Arc<dyn Exchange>,
     /// Signs rendezvous URLs.
     pub signer: Arc<Signer>,
-    /// Where clients find this hub.
+    /// URL under which clients reach this hub.
     pub address: PublicUrl,
 }
 
 impl Services {
-    /// Closes the executor sockets of an environment that do not belong to its current registration.
+    /// Closes executor websockets of an environment that do not belong to its current registration.
     pub(crate) async fn close_others(&self, environment: &EnvironmentId) {
         let closing = self.exchange.supersede(environment.clone(), &*self.store);
         if tokio::time::timeout(CLOSING, closing).await.is_err() {
-            tracing::warn!(%environment, "sockets of superseded executors linger");
+            tracing::warn!(%environment, "failed to close websockets of superseded executors in time");
         }
     }
 }
 
-/// How long closing the sockets of those before may hold up an answer. They are refused in any case.
+/// How long closing superseded websockets may delay a response. They are refused in any case.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Answers `POST /cloud/environment/<id>/<operation>`.
+/// Handler of `POST /cloud/environment/<id>/<operation>`.
 #[derive(Clone, Debug)]
 pub struct Registry {
     services: Services,
@@ -76,17 +76,17 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Takes what it works with.
+    /// Creates the handler.
     pub fn new(services: Services, direct: Arc<Direct>) -> Self {
         Self { services, direct }
     }
 
-    /// Whether a path is the registry's to answer.
+    /// Returns whether this handler serves a path.
     pub fn answers(path: &str) -> bool {
         path.starts_with(Route::PREFIX)
     }
 
-    /// Answers a request. What it asks for is done to its end once its body has come, even if the
+    /// Serves a request. Once its body has been read, the operation runs to completion even if the
     /// future is dropped.
     pub async fn serve<B>(&self, request: Request<B>, peer: Peer) -> Response<Full<Bytes>>
     where
@@ -96,7 +96,7 @@ impl Registry {
         self.serve_at(request, peer, Moment::now()).await
     }
 
-    /// The same, at a time of the caller's choice.
+    /// Like [`Self::serve`], at a given time.
     async fn serve_at<B>(
         &self,
         request: Request<B>,
@@ -151,7 +151,7 @@ impl Registry {
         gate.finish(answered).await
     }
 
-    /// Finds out who asks, and reads what for.
+    /// Authenticates the caller and reads the body.
     async fn admit<B>(
         &self,
         call: &Call,
@@ -166,8 +166,8 @@ impl Registry {
         let gate = &self.services.gate;
         let (headers, moment) = (&call.parts.headers, call.moment);
         let asked = match operation {
-            // Executors take any refusal for good, so nobody counts how often they register. Those
-            // who cannot say who they are are no executors.
+            // Executors treat any refusal as final, so registrations are not rate limited. Failed
+            // authentication is.
             Operation::Register => {
                 let principal = gate.authenticate(headers, moment);
                 let principal =
@@ -211,7 +211,7 @@ impl Registry {
     }
 }
 
-/// A request, as far as all operations look at it.
+/// The parts of a request that all operations use.
 #[derive(Debug)]
 pub(crate) struct Call {
     parts: Parts,
@@ -221,7 +221,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// The hub's own websocket URL, as the client knows it.
+    /// Returns the hub's websocket URL as the client knows it.
     pub(crate) fn websocket(&self, address: &PublicUrl) -> Result<String, Refusal> {
         Ok(address.websocket(host(&self.parts.headers))?)
     }
@@ -231,7 +231,7 @@ fn host(headers: &HeaderMap) -> Option<&str> {
     headers.get(header::HOST)?.to_str().ok()
 }
 
-/// What a path asks for. The id is not checked yet.
+/// A parsed path. The environment id is not validated yet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Route<'a> {
     environment: &'a str,
@@ -249,7 +249,7 @@ enum Operation {
 impl<'a> Route<'a> {
     const PREFIX: &'static str = "/cloud/environment/";
 
-    /// `None`: there is nothing at this path.
+    /// Returns `None` if the path is unknown.
     fn parse(path: &'a str) -> Option<Self> {
         let rest = path.strip_prefix(Self::PREFIX)?;
         let (environment, operation) = rest.split_once('/')?;
@@ -278,19 +278,19 @@ impl Operation {
     }
 }
 
-/// Lets requests in and keeps the log of it.
+/// Authenticates, rate limits and audits requests.
 #[derive(Debug)]
 pub struct Gate {
     authenticator: Authenticator,
     rates: RateLimits,
     audit: Audit,
-    /// A place for each request that is being finished.
+    /// Permits of requests that run to completion.
     places: Arc<Semaphore>,
     bodies: BodyBudget,
 }
 
 impl Gate {
-    /// Takes what it judges by.
+    /// Creates a gate.
     pub fn new(authenticator: Authenticator, rates: RateLimits, audit: Audit) -> Self {
         Self {
             authenticator,
@@ -301,31 +301,31 @@ impl Gate {
         }
     }
 
-    /// The log.
+    /// Returns the audit log.
     pub fn audit(&self) -> &Audit {
         &self.audit
     }
 
-    /// Who may come in.
+    /// Returns the authenticator.
     pub fn authenticator(&self) -> &Authenticator {
         &self.authenticator
     }
 
-    /// What the bodies of all requests share.
+    /// Returns the memory budget of request bodies.
     pub(crate) fn bodies(&self) -> &BodyBudget {
         &self.bodies
     }
 
-    /// Counts a request of an address.
+    /// Applies the rate limit of an address.
     pub(crate) fn address(&self, peer: Peer, moment: Moment) -> Result<(), Refusal> {
         match peer {
             Peer::Network(address) => Ok(self.rates.address(address.ip(), moment.instant)?),
-            // Accounts of this machine are let in by the operator, one by one.
+            // Peers on a unix socket are local accounts that the operator trusts.
             Peer::Account(_) => Ok(()),
         }
     }
 
-    /// Finds out who it is, and counts it.
+    /// Authenticates a caller and applies the principal's rate limit.
     pub(crate) fn admit(
         &self,
         headers: &HeaderMap,
@@ -337,13 +337,14 @@ impl Gate {
         Ok(principal)
     }
 
-    /// Counts somebody who could not say who they are, where not all requests of an address are
-    /// counted. Returns the answer: the refusal, or that there were too many of them.
+    /// Applies the address rate limit to a failed authentication, for endpoints without one.
+    /// Returns the refusal, or "too many requests".
     pub(crate) fn stranger(&self, refusal: Refusal, peer: Peer, moment: Moment) -> Refusal {
         self.address(peer, moment).err().unwrap_or(refusal)
     }
 
-    /// Finds out who it is. Who fails is to be counted by the caller, unless that was done before.
+    /// Authenticates a caller. The caller must apply the rate limit to failures, unless it did so
+    /// before.
     pub(crate) fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -352,7 +353,7 @@ impl Gate {
         Ok(self.authenticator.authenticate(headers, moment.at)?)
     }
 
-    /// Counts a request of a principal.
+    /// Applies the rate limit of a principal.
     pub(crate) fn count(
         &self,
         asked: Asked,
@@ -364,9 +365,9 @@ impl Gate {
             .principal(asked, &principal.name, moment.instant)?)
     }
 
-    /// Does something to its end, even if whoever asked for it hangs up: what the store was told to
-    /// do happens in any case, so what follows from it must happen, too. Dropping the future before
-    /// there is a place for it leaves it undone.
+    /// Runs an operation to completion even if the client disconnects: a change of the store must
+    /// be followed by its consequences. Dropping the future before a permit is available leaves it
+    /// undone.
     pub(crate) async fn finish<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
@@ -377,17 +378,17 @@ impl Gate {
             drop(place);
             result
         });
-        // It panicked, or the hub ends.
+        // The task panicked, or the runtime is shutting down.
         done.await.unwrap_or_else(|_| Err(Refusal::unfinished()))
     }
 
-    /// Resolves when nothing is left to be finished.
+    /// Resolves when all operations have completed.
     pub(crate) async fn idle(&self) {
         let all = u32::try_from(limits::REQUESTS).unwrap_or(u32::MAX);
         drop(self.places.acquire_many(all).await);
     }
 
-    /// Writes down what came of a request, and hands it on.
+    /// Records the outcome in the audit log and returns the result.
     pub(crate) fn conclude<T>(
         &self,
         mut event: Event,
@@ -401,12 +402,12 @@ impl Gate {
     }
 }
 
-/// Both clocks, read once for each request.
+/// Both clocks, read once per request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
-    /// For what others are told, and what is kept.
+    /// Wall-clock time, for clients and the store.
     pub(crate) at: Timestamp,
-    /// For what is counted.
+    /// Monotonic time, for rate limits.
     pub(crate) instant: Instant,
 }
 

@@ -1,9 +1,10 @@
-//! The websockets of executors and harnesses, and the frames between them.
+//! Relay websockets of executors and harnesses.
 //!
-//! One task owns each socket. A frame is read, its stream id is looked at, and the very bytes go
-//! into a circuit to the task of the other socket. What one side does not take is not read from the
-//! other.
-//! Not here: which URL is whose (`url`), which stream belongs to whom (`switch`), what frames say.
+//! One task owns each websocket. It reads a frame, inspects its stream id, and forwards the
+//! unchanged bytes through a circuit to the task of the other websocket. Backpressure: while one
+//! side does not read, the other is not read from.
+//! Elsewhere: URLs (`url`), the assignment of streams (`executor_table`), the content of frames
+//! (`exec-relay`).
 
 mod executor;
 mod harness;
@@ -35,50 +36,50 @@ use crate::{
     url::{Pass, PassError, Signer},
 };
 
-/// How long the store may take to record an executor. Executors give the upgrade ten seconds.
+/// Timeout for recording an executor in the store. Executors allow the upgrade ten seconds.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long another node may take to answer.
+/// Timeout for dialling another node.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Takes in the websockets of executors and harnesses.
+/// Accepts the relay websockets of executors and harnesses.
 #[derive(Debug)]
 pub struct Rendezvous {
-    /// Checks URLs.
+    /// Verifies URLs.
     pub signer: Arc<Signer>,
-    /// Knows which registrations are current.
+    /// Current registrations.
     pub store: Arc<dyn Store>,
-    /// Finds executors, on whichever node.
+    /// Opens circuits to executors on any node.
     pub exchange: Arc<dyn Exchange>,
     /// The executors of this process.
     pub switch: Arc<Switch>,
-    /// This process.
+    /// Name of this node.
     pub node: NodeName,
-    /// What is counted.
+    /// Metrics.
     pub metrics: Arc<Metrics>,
-    /// Becomes true when the hub stops.
+    /// Becomes true when the hub shuts down.
     pub stopping: watch::Receiver<bool>,
 }
 
-/// Why a socket is not let in.
+/// Why a websocket is refused.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Peer: the URL opens nothing.
+    /// Peer: the URL is invalid.
     #[error(transparent)]
     Url(#[from] PassError),
-    /// Peer: another registration has taken this one's place.
+    /// Peer: the registration has been superseded.
     #[error("registration is not current")]
     Superseded,
-    /// Host: the store cannot be asked. The executor keeps its URL and tries again.
+    /// Host: the store is unavailable. The executor keeps its URL and retries.
     #[error("store is not available")]
     Store,
-    /// Host: the hub stops.
+    /// Host: the hub is shutting down.
     #[error("hub is stopping")]
     Stopping,
 }
 
 impl Refusal {
-    /// Returns the answer to the upgrade.
+    /// Returns the status of the refused upgrade.
     pub const fn status(&self) -> StatusCode {
         match self {
             Self::Url(error) => error.status(),
@@ -87,7 +88,7 @@ impl Refusal {
         }
     }
 
-    /// Returns a short name, for programs and the audit log.
+    /// Returns the error code for clients and the audit log.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Url(error) => error.code(),
@@ -98,20 +99,20 @@ impl Refusal {
     }
 }
 
-/// A socket that may be opened. Its upgrade has not been answered yet.
+/// An admitted websocket. Its upgrade has not been answered yet.
 #[derive(Debug)]
 pub enum Admission {
     /// An executor that harnesses can reach from now on. Dropping it detaches the executor.
     Executor(ExecutorAttachment),
-    /// A harness and what it asks for.
+    /// A harness and its dial request.
     Harness(Dial),
 }
 
 impl Rendezvous {
-    /// Decides on an upgrade by its path and query, at `now`.
+    /// Admits or refuses an upgrade by its path and query.
     ///
-    /// An executor is attached when this returns, before its upgrade is answered: a harness that
-    /// asks for it as soon as the executor sees the answer finds it online.
+    /// An executor is attached before its upgrade is answered: a harness that connects as soon as
+    /// the executor sees the response finds it online.
     pub async fn admit(
         &self,
         path: &str,
@@ -150,11 +151,11 @@ impl Rendezvous {
         }
     }
 
-    /// Attaches an executor to the switch and to the store.
+    /// Attaches an executor to the executor table and to the store.
     ///
-    /// The switch comes before the store: whoever learns from the store that the executor is here
-    /// finds it in the switch, and a registration that is superseded meanwhile is noticed by one of
-    /// them. The registration is checked before both, so that a URL of the past closes no socket.
+    /// The table comes first: a reader that finds the presence in the store finds the executor
+    /// in the table, and one of the two notices a superseded registration. The registration is
+    /// checked before both, so that an outdated URL closes no websocket.
     async fn attach(&self, presence: Presence) -> Result<ExecutorAttachment, Refusal> {
         let current = self.store.registration(&presence.environment).await;
         let current = current.map_err(|_| Refusal::Store)?;
@@ -162,7 +163,7 @@ impl Rendezvous {
             return Err(Refusal::Superseded);
         }
         let attachment = ExecutorAttachment::new(&self.switch, &self.store, presence.clone());
-        // The switch closes what it knows when the hub stops. This socket may have come after that.
+        // On shutdown the table closes its websockets. This one may have attached after that.
         if *self.stopping.borrow() {
             return Err(Refusal::Stopping);
         }
@@ -170,13 +171,13 @@ impl Rendezvous {
             Ok(()) => Ok(attachment),
             Err(AttachError::Superseded) => Err(Refusal::Superseded),
             Err(error @ AttachError::Store(_)) => {
-                tracing::warn!(environment = %presence.environment, %error, "executor not attached");
+                tracing::warn!(environment = %presence.environment, %error, "failed to attach executor");
                 Err(Refusal::Store)
             }
         }
     }
 
-    /// Serves a socket until it ends. Dropping the future cuts it.
+    /// Serves a websocket until it ends. Dropping the future drops the connection.
     pub async fn serve(&self, admission: Admission, mut socket: Socket) {
         let (role, open) = match &admission {
             Admission::Executor(_) => ("executor", &self.metrics.executors),
@@ -186,7 +187,7 @@ impl Rendezvous {
         let farewell = self.relay(admission, &mut socket).await;
         open.decrement(1);
         self.metrics.ended(role, farewell);
-        tracing::debug!(role, reason = farewell.name(), "socket ended");
+        tracing::debug!(role, reason = farewell.name(), "websocket closed");
         farewell.say(&mut socket).await;
     }
 
@@ -217,21 +218,21 @@ impl Rendezvous {
     }
 }
 
-/// How long the store may take to record that an executor is gone.
+/// Timeout for removing an executor from the store.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An executor that harnesses can reach. Dropping it detaches the executor in the background, so
-/// that an upgrade that fails after it was agreed to leaves nothing behind.
+/// that a failed upgrade leaves nothing behind.
 #[derive(Debug)]
 pub struct ExecutorAttachment {
-    // Dropped before the presence: whoever finds the presence gone finds the slot gone, too.
+    // Dropped before the presence: once the presence is gone, the table entry is gone, too.
     slot: Attachment,
     presence: PresenceGuard,
 }
 
 impl ExecutorAttachment {
-    /// Puts the executor into the switch. The caller attaches `presence` to the store; it is
-    /// detached with this in any case, as a store that failed may have recorded it nevertheless.
+    /// Attaches the executor to the table. The caller attaches `presence` to the store. Drop
+    /// detaches it in any case, because a failed store may have recorded it nevertheless.
     fn new(switch: &Arc<Switch>, store: &Arc<dyn Store>, presence: Presence) -> Self {
         let slot = switch.attach(
             presence.environment.clone(),
@@ -248,17 +249,17 @@ impl ExecutorAttachment {
         }
     }
 
-    /// The executor's place in the switch.
+    /// Returns the attachment to the executor table.
     fn slot(&mut self) -> &mut Attachment {
         &mut self.slot
     }
 
-    /// What is recorded of the executor.
+    /// Returns the presence record.
     pub(crate) fn presence(&self) -> &Presence {
         &self.presence.presence
     }
 
-    /// Detaches the executor from the switch and from the store.
+    /// Detaches the executor from the table and the store.
     async fn detach(self) {
         let Self { slot, mut presence } = self;
         drop(slot);
@@ -267,7 +268,7 @@ impl ExecutorAttachment {
     }
 }
 
-/// Detaches the presence from the store when it is dropped, unless that was done.
+/// Removes the presence from the store on drop, unless that was done.
 #[derive(Debug)]
 struct PresenceGuard {
     store: Arc<dyn Store>,
@@ -280,7 +281,7 @@ impl Drop for PresenceGuard {
         if self.is_detached {
             return;
         }
-        // Without a runtime the process ends, and with it every presence of this node.
+        // Without a runtime the process is exiting, and every presence of this node ends with it.
         if let Ok(runtime) = Handle::try_current() {
             let (store, presence) = (Arc::clone(&self.store), self.presence.clone());
             runtime.spawn(async move { detach(&*store, &presence).await });
@@ -292,36 +293,36 @@ async fn detach(store: &dyn Store, presence: &Presence) {
     let environment = &presence.environment;
     match timeout(DETACH_TIMEOUT, store.detach(presence, Timestamp::now())).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%environment, %error, "executor not detached"),
-        Err(_) => tracing::warn!(%environment, "executor not detached in time"),
+        Ok(Err(error)) => tracing::warn!(%environment, %error, "failed to detach executor"),
+        Err(_) => tracing::warn!(%environment, "timeout while detaching executor"),
     }
 }
 
-/// Why a socket ends.
+/// Why a websocket closes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Farewell {
     /// The peer closed it.
     Peer,
-    /// The connection broke, or the peer was silent, or took nothing, for too long.
+    /// The connection broke, or the peer was silent or did not read for too long.
     Lost,
-    /// The peer does not speak websocket.
+    /// The peer violated the websocket protocol.
     Protocol,
     /// A message is too long.
     TooLong,
-    /// A message is no frame.
+    /// A message is not a valid frame.
     Garbage,
     /// A message is text.
     Text,
-    /// There is no executor to talk to.
+    /// The executor is not connected.
     NoExecutor,
-    /// This executor has too many harnesses.
+    /// The executor has its maximum number of harnesses.
     Busy,
-    /// The way to the other side ended.
+    /// The circuit closed.
     Circuit(Ending),
 }
 
 impl Farewell {
-    /// Returns a short name, for metrics.
+    /// Returns the metric label.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Peer => "closed",
@@ -336,10 +337,10 @@ impl Farewell {
         }
     }
 
-    /// Returns the close code (RFC 6455 section 7.4) and a reason for people.
+    /// Returns the close code (RFC 6455 section 7.4) and reason.
     const fn close(self) -> Option<(u16, &'static str)> {
         Some(match self {
-            // Nobody is there to be told.
+            // The peer is gone.
             Self::Lost => return None,
             Self::Peer => (1000, ""),
             Self::Protocol => (1002, "not a websocket frame"),
@@ -352,32 +353,34 @@ impl Farewell {
         })
     }
 
-    /// Returns why a socket cannot be read any further.
+    /// Returns the close reason for a read error.
     fn unreadable(error: &ReadError) -> Self {
         match error {
             ReadError::TooLong(_) => Self::TooLong,
             ReadError::Protocol(_) => Self::Protocol,
             ReadError::InvalidUtf8 => Self::Garbage,
-            // Whatever else: nobody is there to be told.
+            // Any other error means that the peer is gone.
             ReadError::Io(_) | ReadError::Exited(_) | _ => Self::Lost,
         }
     }
 
-    /// Closes a socket, within bounds. Whatever it has not taken by then is lost with it.
+    /// Closes a websocket within a time limit. Unsent frames are lost.
     async fn say(self, socket: &mut Socket) {
         let Some((code, reason)) = self.close() else {
             return;
         };
         let closed = async {
             poll_fn(|cx| socket.writer.poll_close_with(code, reason, cx)).await?;
-            // What the peer has sent meanwhile is taken off the connection: otherwise the system
-            // would cut it, and the peer might not get to read the code.
+            // Drain what the peer has sent: otherwise the kernel would reset the connection, and
+            // the peer might not receive the close code.
             while let Ok(Some(_)) = socket.reader.next().await {}
             io::Result::Ok(())
         };
         match timeout(limits::CLOSE, closed).await {
             Ok(Ok(())) | Err(_) => {}
-            Ok(Err(error)) => tracing::trace!(%error, "socket was gone before it was closed"),
+            Ok(Err(error)) => {
+                tracing::trace!(%error, "connection ended before the close completed")
+            }
         }
     }
 }
@@ -398,16 +401,16 @@ impl From<DialError> for Farewell {
     }
 }
 
-/// How a flush went.
+/// Result of a flush.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Flush {
-    /// Nothing is left.
+    /// Everything is written.
     Done,
-    /// The peer does not take it all now. The task is woken when it takes more.
+    /// The peer does not read. The task is woken when it does.
     Blocked,
 }
 
-/// Hands over what is buffered, and what the socket itself has to say, such as a ping.
+/// Flushes buffered frames and control frames such as pings.
 fn flush(writer: &mut SocketWriter, cx: &mut Context<'_>) -> Result<Flush, Farewell> {
     loop {
         let blocked = match writer.poll_flush(cx) {

@@ -1,9 +1,9 @@
-//! What the hub remembers: who owns an environment, its current registration, whether its executor
-//! is connected, and the authorizations that wait for their one use.
-//! Invariant: [`Store`] is the only way in, so that one process (`RedbStore`) and many (`NatsStore`)
-//! keep the same promises. Records decide, stores keep: the rules of a registration are pure code in
-//! [`Record`].
-//! Not here: sockets (`rendezvous`), HTTP (`registry`), where tokens come from (`tokens`).
+//! The hub's state: owners of environments, current registrations, presence of executors, and
+//! pending authorizations.
+//! Invariant: all access goes through [`Store`], so that a single process (`RedbStore`) and a
+//! cluster (`NatsStore`) give the same guarantees. The rules of registration are pure code in
+//! [`Record`]; stores only persist.
+//! Elsewhere: websockets (`rendezvous`), HTTP (`registry`), tokens (`tokens`).
 
 mod ids;
 mod pending_authorizations;
@@ -35,27 +35,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::{limits, principal::PrincipalName};
 
-/// Keeps the hub's state. Nodes that share a store are one hub.
+/// Holds the hub's state. Nodes that share a store form one hub.
 ///
-/// Every call is atomic: of two that race, one happens before the other, on whichever nodes they
-/// are made. A call that is dropped midway has happened or not; it is never half done.
+/// Every call is atomic: concurrent calls are serialized, on any nodes. A call that is dropped
+/// midway has either happened or not.
 pub trait Store: fmt::Debug + Send + Sync {
-    /// Whether the store can keep what it is asked to, as far as is known without asking for it. One
-    /// that failed is tried again.
+    /// Checks whether the store can write, as far as known without writing. Retries a failed store.
     fn check(&self) -> BoxFuture<'_, Result<(), StoreError>>;
 
-    /// The key that signs rendezvous URLs: made on first use, then the same for ever.
+    /// Returns the key that signs rendezvous URLs. It is created on first use and never changes.
     fn signing_key(&self) -> BoxFuture<'_, Result<SigningKey, StoreError>>;
 
-    /// Makes an environment the principal's own, by the rules of
-    /// [`Record::claim`](Record::claim). Nothing happens when it is already.
+    /// Makes the principal the owner of an environment, by the rules of
+    /// [`Record::claim`](Record::claim). No effect if it already is.
     fn claim<'a>(
         &'a self,
         environment: &'a EnvironmentId,
         principal: &'a PrincipalName,
     ) -> BoxFuture<'a, Result<(), ClaimError>>;
 
-    /// Whose an environment is. `None`: nobody's; the first to claim or register it owns it.
+    /// Returns the owner of an environment. `None`: the first to claim or register it becomes the
+    /// owner.
     fn owner<'a>(
         &'a self,
         environment: &'a EnvironmentId,
@@ -64,49 +64,49 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Makes `new` the current registration of its environment, by the rules of
     /// [`Record::register`](Record::register).
     ///
-    /// The first principal to register an environment owns it. What was registered before is
-    /// superseded: it can no longer be attached.
+    /// The first principal to register an environment owns it. Previous registrations are
+    /// superseded and can no longer be attached.
     fn register(&self, new: NewRegistration) -> BoxFuture<'_, Result<Registration, RegisterError>>;
 
-    /// The current registration. `None`: there never was one, or it was removed.
+    /// Returns the current registration. `None`: there never was one, or it was removed.
     fn registration<'a>(
         &'a self,
         environment: &'a EnvironmentId,
     ) -> BoxFuture<'a, Result<Option<Registration>, StoreError>>;
 
-    /// Up to `limit` environments in the order of their ids, those after `after`.
+    /// Returns up to `limit` environments after `after`, ordered by id.
     fn environments<'a>(
         &'a self,
         after: Option<&'a EnvironmentId>,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<Owned>, StoreError>>;
 
-    /// Forgets the environment, its owner included. False: there was none.
+    /// Removes the environment and its owner. Returns whether it existed.
     fn remove<'a>(
         &'a self,
         environment: &'a EnvironmentId,
     ) -> BoxFuture<'a, Result<bool, StoreError>>;
 
-    /// Notes that an executor's socket is connected, in place of any other of its environment.
+    /// Records that an executor's websocket is connected, replacing any other of its environment.
     fn attach(&self, presence: Presence) -> BoxFuture<'_, Result<(), AttachError>>;
 
-    /// Notes that this very socket is gone `now`. Nothing happens when another has taken its place.
+    /// Records that this websocket ended at `now`. No effect if another has replaced it.
     fn detach<'a>(
         &'a self,
         presence: &'a Presence,
         now: Timestamp,
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Where the executor is connected. `None`: nowhere.
+    /// Returns where the executor is connected, if it is.
     ///
-    /// The presence may be that of a superseded registration for the moment until its socket is
-    /// closed; the caller compares.
+    /// The presence may belong to a superseded registration until its websocket is closed; the
+    /// caller must compare.
     fn presence<'a>(
         &'a self,
         environment: &'a EnvironmentId,
     ) -> BoxFuture<'a, Result<Option<Presence>, StoreError>>;
 
-    /// Keeps an authorization, made `now`, until it is redeemed or expires.
+    /// Stores an authorization until it is redeemed or expires.
     fn authorize(
         &self,
         token: TokenHash,
@@ -114,9 +114,9 @@ pub trait Store: fmt::Debug + Send + Sync {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<(), AuthorizeError>>;
 
-    /// Takes an authorization out. Of all who ask for one token, one gets it, once.
+    /// Redeems an authorization. Of all calls for one token, exactly one gets it.
     ///
-    /// `None`: never made, used, or expired at `now`.
+    /// Returns `None` if it never existed, was used, or has expired.
     fn redeem(
         &self,
         token: TokenHash,
@@ -124,47 +124,47 @@ pub trait Store: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'_, Result<Option<Authorization>, StoreError>>;
 }
 
-/// An environment and whose it is.
+/// An environment with its owner.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Owned {
     /// The environment.
     pub environment: EnvironmentId,
-    /// Its owner.
+    /// The owner.
     pub owner: PrincipalName,
-    /// Its current registration. `None`: only direct executors have come so far.
+    /// The current registration. `None`: only direct executors have registered so far.
     pub current: Option<Registration>,
 }
 
-/// A registration as it is asked for.
+/// A registration request.
 #[derive(Clone, Debug)]
 pub struct NewRegistration {
     /// The environment.
     pub environment: EnvironmentId,
-    /// The id it shall have: a fresh one.
+    /// The new id.
     pub id: RegistrationId,
-    /// The executor's static keys.
+    /// The executor's public keys.
     pub executor_key: PublicKey,
-    /// Who asks.
+    /// The registering principal.
     pub principal: PrincipalName,
-    /// When.
+    /// Time of the request.
     pub at: Timestamp,
 }
 
-/// An executor's websocket, connected somewhere.
+/// A connected executor websocket.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Presence {
     /// The environment.
     pub environment: EnvironmentId,
-    /// The registration whose URL opened the socket.
+    /// The registration in the websocket's URL.
     pub registration: RegistrationId,
-    /// The node that holds the socket.
+    /// The node that has the websocket.
     pub node: NodeName,
-    /// The socket.
+    /// Id of the websocket.
     pub connection: ConnectionId,
 }
 
-/// What a harness authorization allows, once, until it expires.
+/// What a harness authorization permits, once, until it expires.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Authorization {
@@ -172,78 +172,79 @@ pub struct Authorization {
     pub environment: EnvironmentId,
     /// The registration that was current.
     pub registration: RegistrationId,
-    /// The harness's static keys.
+    /// The harness's public keys.
     pub harness_key: PublicKey,
-    /// Who asked for it.
+    /// The principal that requested it.
     pub principal: PrincipalName,
-    /// The first moment at which it is worth nothing.
+    /// Expiry. Invalid from this time on.
     pub expires_at: Timestamp,
 }
 
-/// Why the store cannot serve at all right now.
+/// Why the store cannot serve at the moment.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Host: the store is unreachable or cannot write. Asking again later may work.
-    #[error("the store is unavailable")]
+    /// Host: the store is unreachable or cannot write. A retry may succeed.
+    #[error("store is unavailable")]
     Unavailable(#[source] Arc<dyn Error + Send + Sync>),
-    /// Host: what the store holds is not what the hub wrote.
-    #[error("the store holds a damaged record of {what}")]
+    /// Host: a stored record is malformed.
+    #[error("store contains a damaged record of {what}")]
     Damaged {
         /// Which record, without its content.
         what: String,
     },
-    /// We: the store is shutting down.
-    #[error("the store is closed")]
+    /// Us: the store is shutting down.
+    #[error("store is closed")]
     Closed,
 }
 
 impl StoreError {
-    /// Wraps what the storage underneath said.
+    /// Wraps an error of the underlying storage.
     pub fn unavailable(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Unavailable(Arc::from(cause.into()))
     }
 }
 
-/// Why an environment was not made somebody's. In every case it is whose it was.
+/// Why a claim failed. The ownership is unchanged in all cases.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClaimError {
     /// Caller: another principal owns the environment.
-    #[error("the environment belongs to another principal")]
+    #[error("environment belongs to another principal")]
     Foreign,
-    /// Caller: it owns as many environments as one principal may.
+    /// Caller: the principal has reached its quota of environments.
     #[error(
-        "this principal owns {} environments, which is as many as one may own; remove one first",
+        "principal has reached its limit of {} environments; remove one first",
         limits::ENVIRONMENTS_PER_PRINCIPAL
     )]
     Limit,
-    /// Caller: the hub keeps no more environments.
-    #[error("the hub holds as many environments as it can")]
+    /// Caller: the hub has reached its limit of environments.
+    #[error("hub has reached its limit of environments")]
     Full,
     /// Host: see the source.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Why a registration was not made. In every case the current one stays.
+/// Why a registration failed. The current one is unchanged in all cases.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
     /// Caller: another principal owns the environment.
-    #[error("the environment belongs to another principal")]
+    #[error("environment belongs to another principal")]
     Foreign,
-    /// Caller: another executor took this one's place and still holds it. Waiting may help.
-    #[error("another executor has taken over this environment")]
+    /// Caller: another executor has replaced this one and still holds the environment. A retry may
+    /// succeed.
+    #[error("another executor has replaced this one")]
     Conflict,
-    /// Caller: it owns as many environments as one principal may.
+    /// Caller: the principal has reached its quota of environments.
     #[error(
-        "this principal owns {} environments, which is as many as one may own; remove one first",
+        "principal has reached its limit of {} environments; remove one first",
         limits::ENVIRONMENTS_PER_PRINCIPAL
     )]
     Limit,
-    /// Caller: the hub keeps no more environments.
-    #[error("the hub holds as many environments as it can")]
+    /// Caller: the hub has reached its limit of environments.
+    #[error("hub has reached its limit of environments")]
     Full,
     /// Host: see the source.
     #[error(transparent)]
@@ -261,27 +262,27 @@ impl From<ClaimError> for RegisterError {
     }
 }
 
-/// Why an executor's socket was not attached.
+/// Why an executor's websocket was not attached.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// Peer: its registration is not the current one, or the environment is gone.
-    #[error("the registration is not current")]
+    /// Peer: the registration is not current, or the environment was removed.
+    #[error("registration is not current")]
     Superseded,
     /// Host: see the source.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Why an authorization was not kept.
+/// Why an authorization was not stored.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorizeError {
-    /// Caller: too many of its own wait for their use. They expire within a minute.
-    #[error("too many harness authorizations of this principal are waiting")]
+    /// Caller: the principal has too many pending authorizations. They expire within a minute.
+    #[error("principal has too many pending harness authorizations")]
     Limit,
-    /// Host: too many of all principals wait. They expire within a minute.
-    #[error("too many harness authorizations are waiting")]
+    /// Host: all principals together have too many. They expire within a minute.
+    #[error("too many pending harness authorizations")]
     Full,
     /// Host: see the source.
     #[error(transparent)]

@@ -1,7 +1,7 @@
-//! How a request proves who makes it: tokens of the token file, and signed JWTs.
-//! Invariant: a token itself exists only where it is made and where it is presented; the file, the
-//! memory of the hub and every log hold hashes and ids.
-//! Not here: what a principal may do (`principal`), signed requests of direct executors (`direct`).
+//! Authentication by tokens of the token file and by signed JWTs.
+//! Invariant: the token itself exists only where it is created and presented; the file, the hub's
+//! memory and all logs contain hashes and ids.
+//! Elsewhere: permissions (`principal`), signed requests of direct executors (`direct`).
 
 mod authenticator;
 mod edit;
@@ -30,10 +30,10 @@ use sha2::{Digest, Sha256};
 
 use self::file::Table;
 
-/// How often the file is looked at: a revoked token is refused within a second.
+/// How often the file is checked: a revoked token is refused within a second.
 const LOOK: Duration = Duration::from_millis(400);
 
-/// The tokens that count now. Cheap to clone: all clones see the same.
+/// The currently valid tokens. Cheap to clone: all clones share the state.
 #[derive(Clone, Debug)]
 pub struct Tokens(Arc<Shared>);
 
@@ -50,23 +50,23 @@ struct Seen {
     health: Health,
 }
 
-/// Whether the tokens in use are those of the file.
+/// Whether the tokens in use match the file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Health {
-    /// They are.
+    /// The tokens match the file.
     Current,
-    /// There is no file. Nobody gets in by a token.
+    /// The file does not exist. No token is valid.
     Missing,
-    /// The file is broken, and this is how; the tokens it had before still count.
+    /// The file is invalid, for this reason; the previous tokens remain valid.
     Stale(String),
 }
 
 impl Tokens {
-    /// Reads the file. One that is not there yet has no tokens: it may come later. Blocks.
+    /// Reads the file. A missing file has no tokens and may be created later. Blocks.
     ///
     /// # Errors
-    /// When it is there and cannot be used.
+    /// Returns an error if the file exists but is invalid.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let stamp = stamp(path);
         let (table, health) = match file::read(path) {
@@ -83,22 +83,22 @@ impl Tokens {
         })))
     }
 
-    /// Follows the file for as long as the future lives.
+    /// Watches the file until the future is dropped.
     pub async fn follow(&self) {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             look.tick().await;
             let tokens = self.clone();
-            // A look that panicked has changed nothing; the next one may do better.
+            // A check that panicked has changed nothing; the next one may succeed.
             drop(tokio::task::spawn_blocking(move || tokens.look()).await);
         }
     }
 
-    /// Looks whether the file has changed, and takes over what it holds now. Blocks.
+    /// Checks whether the file has changed, and reloads it. Blocks.
     ///
-    /// A file that is gone is believed when it is gone twice in a row: an editor that moves a new
-    /// one into its place leaves a moment without.
+    /// A missing file takes effect when it is missing twice in a row: an editor that replaces the
+    /// file leaves a moment without it.
     pub fn look(&self) {
         let stamp = stamp(&self.0.path);
         let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,7 +106,7 @@ impl Tokens {
             if stamp.is_none() && seen.health != Health::Missing {
                 self.put(Table::default());
                 seen.health = Health::Missing;
-                tracing::warn!(path = %self.0.path.display(), "the token file is gone: no token counts");
+                tracing::warn!(path = %self.0.path.display(), "token file is missing: no token is valid");
             }
             return;
         }
@@ -117,22 +117,22 @@ impl Tokens {
         match file::read(&self.0.path) {
             Ok(entries) => {
                 let table = Table::new(entries);
-                tracing::info!(tokens = table.len(), "the token file was read again");
+                tracing::info!(tokens = table.len(), "reloaded the token file");
                 self.put(table);
                 seen.health = Health::Current;
             }
-            // Gone between two looks: the next one sees to it.
+            // Removed in between: the next check handles it.
             Err(ReadError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 seen.stamp = None;
             }
             Err(error) => {
-                tracing::warn!(%error, "the token file is broken: the tokens it had before count");
+                tracing::warn!(%error, "token file is invalid: the previous tokens remain valid");
                 seen.health = Health::Stale(error.to_string());
             }
         }
     }
 
-    /// Whether the tokens in use are those of the file.
+    /// Returns whether the tokens in use match the file.
     pub fn health(&self) -> Health {
         let seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.health.clone()
@@ -150,7 +150,7 @@ impl Tokens {
     }
 }
 
-/// Tells one state of a file from another.
+/// Identifies a version of the file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Stamp {
     inode: u64,
@@ -159,7 +159,7 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-/// `None`: it is not there, or cannot be looked at.
+/// Returns `None` if the file is missing or inaccessible.
 fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::metadata(path).ok()?;
     Some(Stamp {
@@ -170,7 +170,7 @@ fn stamp(path: &Path) -> Option<Stamp> {
     })
 }
 
-/// A token: 256 random bits with a prefix that secret scanners can look for. `Debug` hides it.
+/// A token: 256 random bits with a prefix that secret scanners recognize. `Debug` redacts it.
 #[derive(Clone)]
 pub struct Token(String);
 
@@ -178,10 +178,10 @@ impl Token {
     const PREFIX: &str = "exh_";
     const BYTES: usize = 32;
 
-    /// Makes a new one.
+    /// Generates a token.
     ///
     /// # Errors
-    /// When the host has no randomness.
+    /// Returns an error if the host provides no randomness.
     fn generate() -> Result<Self, Unspecified> {
         let mut bytes = [0; Self::BYTES];
         rand::fill(&mut bytes)?;
@@ -189,7 +189,7 @@ impl Token {
         Ok(Self(format!("{}{text}", Self::PREFIX)))
     }
 
-    /// The text of it, to be shown once to whoever asked for the token.
+    /// Returns the token, to be displayed once to its creator.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -201,10 +201,10 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The SHA-256 of a token, which is all that the hub keeps of it.
+/// SHA-256 of a token, the only form that the hub stores.
 ///
-/// Tokens are looked up by it. That takes no constant time and need not: a token has 256 random
-/// bits, so nobody can choose hashes near to one that exists.
+/// Lookups by hash need not be constant-time: tokens have 256 random bits, so an attacker cannot
+/// choose hashes close to an existing one.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 struct Digest256([u8; 32]);
 
@@ -217,7 +217,7 @@ impl Digest256 {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Reads 64 hexadecimal digits.
+    /// Parses 64 hexadecimal digits.
     fn from_hex(hex: &str) -> Option<Self> {
         let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
         if pairs.len() != 32 || !rest.is_empty() {
@@ -238,23 +238,23 @@ impl fmt::Debug for Digest256 {
     }
 }
 
-/// Names a token in lists and logs. No secret.
+/// Identifies a token in lists and logs. Not secret.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(transparent)]
 pub struct TokenId(String);
 
 impl TokenId {
-    /// The longest id.
+    /// Longest id.
     const MAX_BYTES: usize = 64;
 
-    /// Takes an id. `None`: it is empty, too long, or has characters that need quoting somewhere.
+    /// Validates an id. Returns `None` if it is empty, too long, or needs quoting.
     pub fn new(text: &str) -> Option<Self> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         let good = !text.is_empty() && text.len() <= Self::MAX_BYTES && text.bytes().all(plain);
         good.then(|| Self(text.to_owned()))
     }
 
-    /// Makes a new one: short enough to type.
+    /// Generates an id that is short enough to type.
     fn generate() -> Result<Self, Unspecified> {
         let mut bytes = [0; 5];
         rand::fill(&mut bytes)?;
@@ -263,7 +263,7 @@ impl TokenId {
         ))
     }
 
-    /// The id as text.
+    /// Returns the id.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,7 +1,7 @@
-//! Rendezvous URLs: what the registry hands out, and what the rendezvous lets in.
+//! Rendezvous URLs: signed by the registry, verified by the rendezvous.
 //!
-//! A URL is its own ticket: sockets present nothing else. It is signed with the hub's key, so that
-//! every node recognises it and nothing is remembered about it.
+//! A URL is its own credential: websockets present nothing else. It is signed with the hub's key,
+//! so that every node can verify it without stored state.
 
 #[cfg(test)]
 mod tests;
@@ -18,16 +18,16 @@ use crate::{
     store::{EnvironmentId, RegistrationId, SigningKey, Timestamp},
 };
 
-/// Where rendezvous URLs live.
+/// Path of rendezvous URLs.
 const PATH: &str = "/rendezvous/";
-/// Separates these signatures from whatever else the key may sign.
+/// Separates these signatures from other uses of the key.
 const DOMAIN: &str = "exec-hub/rendezvous/v1";
 /// Separates harness tags from signatures.
 const TAG_DOMAIN: &[u8] = b"exec-hub/harness-tag/v1";
-/// Longest query looked at: ours are below 400 bytes.
+/// Longest accepted query. Ours are below 400 bytes.
 const MAX_QUERY_BYTES: usize = 1024;
 
-/// Makes and checks rendezvous URLs.
+/// Signs and verifies rendezvous URLs.
 pub struct Signer {
     key: hmac::Key,
 }
@@ -39,15 +39,15 @@ impl std::fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// Takes the hub's key.
+    /// Creates a signer with the hub's key.
     pub fn new(key: &SigningKey) -> Self {
         Self {
             key: hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()),
         }
     }
 
-    /// Returns the URL of an executor: good for as long as its registration is current.
-    /// `websocket` is the hub's own URL, as [`PublicUrl`](PublicUrl) gives it.
+    /// Returns the URL of an executor, valid while its registration is current. `websocket` is the
+    /// hub's own URL, as [`PublicUrl`](PublicUrl) returns it.
     pub fn executor_url(
         &self,
         websocket: &str,
@@ -61,7 +61,7 @@ impl Signer {
         )
     }
 
-    /// Returns the URL of a harness: good for [`limits::HARNESS_URL_LIFETIME`] from `now`.
+    /// Returns the URL of a harness, valid for [`limits::HARNESS_URL_LIFETIME`] from `now`.
     pub fn harness_url(
         &self,
         websocket: &str,
@@ -85,7 +85,7 @@ impl Signer {
         )
     }
 
-    /// Returns what the path and query of a request allow at `now`.
+    /// Verifies the path and query of a request and returns its claims.
     pub fn check(
         &self,
         path: &str,
@@ -171,8 +171,8 @@ impl Signer {
     }
 }
 
-/// Joins the fields so that no two lists give the same bytes: each ends with a byte that no field
-/// of a valid URL contains, and the first field decides how many there are.
+/// Encodes the fields unambiguously: each ends with a byte that no field of a valid URL contains,
+/// and the first field determines their number.
 fn message(fields: &[&str]) -> Vec<u8> {
     let mut message = Vec::with_capacity(256);
     for field in std::iter::once(&DOMAIN).chain(fields) {
@@ -182,7 +182,7 @@ fn message(fields: &[&str]) -> Vec<u8> {
     message
 }
 
-/// The members of a query. Each may come once, and no other may.
+/// The parameters of a query. Each is allowed once, and no others.
 struct Query {
     role: String,
     registration: String,
@@ -218,48 +218,48 @@ impl Query {
     }
 }
 
-/// What a valid rendezvous URL allows.
+/// The claims of a valid rendezvous URL.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Pass {
-    /// To be the executor of a registration, while that is current.
+    /// Act as the executor of a registration while it is current.
     Executor {
         /// The environment.
         environment: EnvironmentId,
         /// The registration.
         registration: RegistrationId,
     },
-    /// To reach the executor of a registration.
+    /// Connect to the executor of a registration.
     Harness {
         /// The environment.
         environment: EnvironmentId,
         /// The registration.
         registration: RegistrationId,
-        /// The key that the ticket was made for.
+        /// Tag of the harness key that the URL was issued for.
         harness: HarnessTag,
     },
 }
 
-/// Peer: why a URL opens nothing.
+/// Peer: why a URL is rejected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PassError {
-    /// It is no rendezvous URL.
+    /// Not a rendezvous URL.
     #[error("not a rendezvous URL")]
     Unknown,
-    /// An executor URL that this hub did not sign.
+    /// An executor URL with an invalid signature.
     #[error("executor URL is not valid")]
     ForgedExecutor,
-    /// A harness URL that this hub did not sign.
+    /// A harness URL with an invalid signature.
     #[error("harness URL is not valid")]
     ForgedHarness,
-    /// A harness URL whose time is over.
+    /// An expired harness URL.
     #[error("harness URL has expired")]
     Expired,
 }
 
 impl PassError {
-    /// Returns the answer to the upgrade: 4xx makes an executor register again, 401 makes a
-    /// harness fetch a fresh ticket.
+    /// Returns the status of the refused upgrade: 4xx makes an executor register again, 401 makes a
+    /// harness request a new grant.
     pub const fn status(self) -> StatusCode {
         match self {
             Self::Unknown => StatusCode::NOT_FOUND,
@@ -268,7 +268,7 @@ impl PassError {
         }
     }
 
-    /// Returns a short name, for programs and the audit log.
+    /// Returns the error code for clients and the audit log.
     pub const fn code(self) -> &'static str {
         match self {
             Self::Unknown => "not_found",
@@ -278,7 +278,7 @@ impl PassError {
     }
 }
 
-/// The address that goes into URLs: what the operator said, or else what the client itself used.
+/// The hub's address in URLs: configured by the operator, or taken from the client's request.
 #[derive(Clone, Debug)]
 pub struct PublicUrl {
     fixed: Option<Url>,
@@ -292,7 +292,7 @@ enum Scheme {
 }
 
 impl PublicUrl {
-    /// Takes what the operator said: an `http`, `https`, `ws` or `wss` URL, possibly with a path
+    /// Parses the operator's setting: an `http`, `https`, `ws` or `wss` URL, possibly with a path
     /// under which a proxy serves the hub.
     pub fn fixed(url: &str) -> Result<Self, HostError> {
         let mut url = Url::parse(url.trim()).map_err(|_| HostError::Public)?;
@@ -317,7 +317,7 @@ impl PublicUrl {
         })
     }
 
-    /// Takes the `Host` header of each request.
+    /// Uses the `Host` header of each request, without TLS.
     pub const fn plain() -> Self {
         Self {
             fixed: None,
@@ -325,7 +325,7 @@ impl PublicUrl {
         }
     }
 
-    /// Takes the `Host` header of each request, which came over TLS.
+    /// Uses the `Host` header of each request, with TLS.
     pub const fn tls() -> Self {
         Self {
             fixed: None,
@@ -333,13 +333,13 @@ impl PublicUrl {
         }
     }
 
-    /// Returns the host name that the operator said, if that is what it is.
+    /// Returns the configured host name, if it is not an IP address.
     pub fn host_name(&self) -> Option<&str> {
         self.fixed.as_ref()?.domain()
     }
 
-    /// Returns the websocket URL of this hub without a trailing slash, for a client that sent this
-    /// `Host` header.
+    /// Returns the hub's websocket URL without trailing slash, for a client that sent this `Host`
+    /// header.
     pub fn websocket(&self, host: Option<&str>) -> Result<String, HostError> {
         if let Some(fixed) = &self.fixed {
             return Ok(fixed.as_str().trim_end_matches('/').to_owned());
@@ -364,16 +364,16 @@ impl Scheme {
     }
 }
 
-/// Why the hub's own address is not known.
+/// Why the hub's address is unknown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// Caller: the public URL is not one.
+    /// Caller: the public URL is invalid.
     #[error(
         "public URL must be http(s)://host[:port][/path] without credentials, query or fragment"
     )]
     Public,
-    /// Peer: the request names no host, or none that can be part of a URL.
+    /// Peer: the `Host` header is missing or invalid.
     #[error("request has no usable Host header")]
     Host,
 }

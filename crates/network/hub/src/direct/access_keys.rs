@@ -1,4 +1,4 @@
-//! Access keys that may sign requests: a TOML file, read at the start.
+//! Access keys that may sign requests, from a TOML file read at start-up.
 
 use std::{
     collections::HashMap,
@@ -17,12 +17,12 @@ use crate::{
     store::Timestamp,
 };
 
-/// More than a thousand keys need.
+/// Enough for more than a thousand keys.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// What executors sign for unless they are told otherwise.
+/// Default service name that executors sign for.
 const DEFAULT_SERVICE: &str = "execute-api";
 
-/// Who may sign requests, with what.
+/// Access keys and their principals.
 ///
 /// ```toml
 /// service = "execute-api"     # the default
@@ -39,10 +39,11 @@ pub struct AccessKeys {
 }
 
 impl AccessKeys {
-    /// Reads a file. Blocks.
+    /// Reads the file. Blocks.
     ///
     /// # Errors
-    /// When it cannot be read, or is no such file. Its content is not repeated.
+    /// Returns an error if the file cannot be read or is malformed. The error does not repeat its
+    /// content.
     pub fn read(path: &Path) -> Result<Self, KeysError> {
         let io = |source| KeysError::Io {
             path: path.to_owned(),
@@ -88,7 +89,7 @@ impl AccessKeys {
         })
     }
 
-    /// Whether a signature names one of the keys. That says nothing about who made it.
+    /// Returns whether a signature names one of the keys. This does not verify the signature.
     pub(super) fn are_named_by(&self, authorization: &HeaderValue) -> bool {
         let text = authorization.to_str().unwrap_or_default();
         let credential = text.split_once("Credential=").map(|(_, rest)| rest);
@@ -96,7 +97,7 @@ impl AccessKeys {
         id.is_some_and(|id| self.keys.contains_key(id))
     }
 
-    /// Finds out who signed a request.
+    /// Verifies a signed request and returns its principal.
     pub(super) fn verify(
         &self,
         request: SignedRequest<'_>,
@@ -147,45 +148,45 @@ struct Row {
     environments: Vec<String>,
 }
 
-/// Why the access keys cannot be used. Nothing of the file is repeated: it holds secrets.
+/// Why the access keys cannot be used. Errors never repeat file content, which is secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeysError {
-    /// Host: it cannot be read.
-    #[error("cannot read the access keys {path}")]
+    /// Host: the file cannot be read.
+    #[error("failed to read the access keys {path}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The I/O error.
         source: io::Error,
     },
-    /// Caller: it is larger than any such file.
-    #[error("the access keys have more than {MAX_FILE_BYTES} bytes")]
+    /// Caller: the file is too large.
+    #[error("access key file exceeds {MAX_FILE_BYTES} bytes")]
     TooLarge,
-    /// Caller: it is no TOML, or has other members.
-    #[error("the access keys are no such file: see line {line}")]
+    /// Caller: the file is not valid TOML or has unknown members.
+    #[error("invalid access key file: see line {line}")]
     Syntax {
-        /// Where, from 1.
+        /// Line number, from 1.
         line: usize,
     },
-    /// Caller: a key without id or secret.
-    #[error("access key {index} has no id or no secret")]
+    /// Caller: a key has an empty id or secret.
+    #[error("access key {index} has an empty id or secret")]
     Empty {
-        /// Which, from 1.
+        /// Number of the key, from 1.
         index: usize,
     },
-    /// Caller: an id again.
-    #[error("access key {index} repeats the id of another")]
+    /// Caller: two keys have the same id.
+    #[error("access key {index} has the id of another key")]
     Repeated {
-        /// Which, from 1.
+        /// Number of the key, from 1.
         index: usize,
     },
-    /// Caller: unusable globs.
-    #[error("access key {index} has unusable environments")]
+    /// Caller: the environment globs are invalid.
+    #[error("access key {index} has invalid environment globs")]
     Environments {
-        /// Which, from 1.
+        /// Number of the key, from 1.
         index: usize,
-        /// What is wrong.
+        /// The glob error.
         source: GlobError,
     },
 }

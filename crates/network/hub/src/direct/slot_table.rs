@@ -1,6 +1,5 @@
-//! Who is registered, who waits, and who is joined. Bounded; no call in here waits.
-//! Not here: whose an environment is. That is in the store, and a slot that is dropped or out of date
-//! changes nothing about it.
+//! Registered direct environments, with waiting and joined executors. Bounded; no call blocks.
+//! Elsewhere: ownership, which is in the store. A dropped or stale slot does not affect it.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,32 +15,32 @@ use crate::{
     store::{EnvironmentId, RegistrationId},
 };
 
-/// How many direct environments a process remembers. Each may hold two sockets.
+/// Direct environments that a process tracks. Each may hold two websockets.
 pub(super) const CAPACITY: usize = 4096;
-/// How many registrations of the past are known again, of each environment.
+/// Past registrations remembered per environment.
 const PAST: usize = 8;
 
-/// How a harness gets to an executor: its socket is handed over.
+/// Hands the websocket of a harness to the task of an executor.
 pub(super) type Handover = oneshot::Sender<Link>;
 
-/// All direct environments.
+/// All direct environments of this process.
 #[derive(Debug, Default)]
 pub(super) struct Table(BTreeMap<EnvironmentId, Slot>);
 
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// Who registered. The store may know another owner by now: then nobody is joined here.
+    /// Principal that registered. If the store now has another owner, nothing is joined here.
     pub(super) owner: PrincipalName,
     pub(super) registration: RegistrationId,
     past: VecDeque<RegistrationId>,
     seat: Option<Seat>,
 }
 
-/// An executor's socket.
+/// The websocket of an executor.
 #[derive(Debug)]
 struct Seat {
     id: SeatId,
-    /// Ends it.
+    /// Closes the websocket.
     stop: Arc<Notify>,
     state: State,
 }
@@ -51,51 +50,51 @@ enum State {
     /// Not ready for a harness yet.
     Between,
     Waiting(Handover),
-    /// A harness of this principal was agreed to; its socket is on the way, or not.
+    /// Reserved for a harness of this principal that is still completing its upgrade.
     Promised(PrincipalName),
     /// Joined with a harness of this principal.
     Joined(PrincipalName),
 }
 
-/// Tells one socket from the next.
+/// Identifies one websocket of an executor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct SeatId(Uuid);
 
-/// There is no room for another environment.
+/// The table has no capacity for another environment.
 #[derive(Debug)]
 pub(super) struct Full;
 
-/// Why an executor's socket is not taken.
+/// Why an executor's websocket is rejected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum SitError {
-    /// Its registration is of the past: another executor has taken over.
+    /// A newer registration has replaced this one.
     Superseded,
-    /// Its registration is not known: the hub may have been restarted.
+    /// The registration is unknown; the hub may have restarted.
     Unknown,
 }
 
-/// What a harness finds.
+/// Result of looking for an executor.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// An executor that waits. It is this harness's now.
+    /// A waiting executor, now reserved for this harness.
     Executor(Handover),
-    /// Nobody, as yet.
+    /// No executor yet.
     Nobody,
-    /// An executor that is joined with a harness of the same principal, which may be told to go.
+    /// An executor joined with a harness of the same principal, which may be closed.
     Mine(Arc<Notify>),
-    /// An executor that is joined with somebody else.
+    /// An executor joined with another principal.
     Busy,
 }
 
 impl Table {
-    /// Makes a registration the current one, and tells the executor of the one before to go.
+    /// Makes a registration current and closes the executor of the previous one.
     pub(super) fn register(
         &mut self,
         environment: EnvironmentId,
         owner: PrincipalName,
         registration: RegistrationId,
     ) -> Result<(), Full> {
-        // What another principal left behind is over: its executor must not serve this one.
+        // A slot of another principal is stale: its executor must not serve this one.
         if self.get(&environment, &owner).is_none() {
             self.remove(&environment);
         }
@@ -111,7 +110,7 @@ impl Table {
             return Ok(());
         }
         if self.0.len() >= CAPACITY {
-            // Those without a socket are refused with 409 and come back.
+            // Executors without websocket get 409 and register again.
             let empty =
                 |(id, slot): (&EnvironmentId, &Slot)| slot.seat.is_none().then(|| id.clone());
             let unused = self.0.iter().find_map(empty).ok_or(Full)?;
@@ -127,7 +126,7 @@ impl Table {
         Ok(())
     }
 
-    /// Whether a registration may open its socket, and whose it is.
+    /// Checks whether a registration may open its websocket, and returns its slot.
     pub(super) fn check(
         &self,
         environment: &EnvironmentId,
@@ -143,7 +142,7 @@ impl Table {
         }
     }
 
-    /// Takes an executor's socket, in place of any before.
+    /// Attaches an executor's websocket, replacing any previous one.
     pub(super) fn sit(
         &mut self,
         environment: &EnvironmentId,
@@ -165,7 +164,7 @@ impl Table {
         Some((id, stop))
     }
 
-    /// Waits for a harness. False: another socket has taken the place.
+    /// Makes the executor available to harnesses. Returns false if another websocket replaced it.
     pub(super) fn wait(
         &mut self,
         environment: &EnvironmentId,
@@ -180,7 +179,7 @@ impl Table {
         waits
     }
 
-    /// Looks for an executor of the owner. One that waits is taken.
+    /// Looks for an executor of the owner, and reserves it if it waits.
     pub(super) fn find(
         &mut self,
         environment: &EnvironmentId,
@@ -206,7 +205,7 @@ impl Table {
         }
     }
 
-    /// The harness that was promised has come.
+    /// Marks an executor as joined: the reserved harness has arrived.
     pub(super) fn join(&mut self, environment: &EnvironmentId, id: SeatId) {
         if let Some(seat) = self.seat(environment, id)
             && let State::Promised(principal) = &seat.state
@@ -215,7 +214,7 @@ impl Table {
         }
     }
 
-    /// An executor's socket is gone. Nothing happens when another has its place.
+    /// Detaches an executor's websocket, unless another one has replaced it.
     pub(super) fn leave(&mut self, environment: &EnvironmentId, id: SeatId) {
         if self.seat(environment, id).is_some()
             && let Some(slot) = self.0.get_mut(environment)
@@ -224,7 +223,7 @@ impl Table {
         }
     }
 
-    /// Forgets an environment. False: there was none.
+    /// Removes an environment. Returns whether it existed.
     pub(super) fn remove(&mut self, environment: &EnvironmentId) -> bool {
         let slot = self.0.remove(environment);
         if let Some(seat) = slot.as_ref().and_then(|slot| slot.seat.as_ref()) {
@@ -233,7 +232,7 @@ impl Table {
         slot.is_some()
     }
 
-    /// What `owner` registered.
+    /// Returns the slot that `owner` registered.
     pub(super) fn get(&self, environment: &EnvironmentId, owner: &PrincipalName) -> Option<&Slot> {
         let slot = self.0.get(environment);
         slot.filter(|slot| slot.owner == *owner)
@@ -251,7 +250,7 @@ impl Table {
 }
 
 impl Slot {
-    /// Whether an executor's socket is there.
+    /// Returns whether an executor's websocket is attached.
     pub(super) fn is_online(&self) -> bool {
         self.seat.is_some()
     }

@@ -1,4 +1,5 @@
-//! `GET /direct/<environment>` for harnesses, `GET /direct/<environment>/executor` for executors.
+//! Websocket upgrades: `GET /direct/<environment>` for harnesses, `GET
+//! /direct/<environment>/executor` for executors.
 
 use std::{future::poll_fn, io, task::Poll, time::Duration};
 
@@ -28,10 +29,10 @@ use crate::{
 };
 
 const PREFIX: &str = "/direct/";
-/// How long a harness waits for an executor that dials again: that takes it less than a second.
+/// How long a harness waits for an executor to reconnect, which takes less than a second.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A websocket that was agreed to.
+/// An accepted websocket upgrade.
 #[derive(Debug)]
 pub struct DirectUpgrade(pub(super) Side);
 
@@ -45,15 +46,15 @@ pub(super) enum Side {
 }
 
 impl Direct {
-    /// Whether a path is for direct sockets.
+    /// Returns whether a path belongs to direct websockets.
     pub fn answers(path: &str) -> bool {
         path.starts_with(PREFIX)
     }
 
-    /// Decides on a websocket.
+    /// Accepts or refuses a websocket upgrade.
     ///
     /// # Errors
-    /// The answer to give instead.
+    /// Returns the response to send instead.
     pub async fn upgrade(
         &self,
         parts: &Parts,
@@ -105,7 +106,7 @@ impl Direct {
         self.services.gate.conclude(event, decided)
     }
 
-    /// 409 makes an executor register again; any other refusal but a 5xx ends it.
+    /// 409 makes an executor register again; any other refusal except 5xx ends it.
     async fn admit_executor(
         &self,
         parts: &Parts,
@@ -114,7 +115,7 @@ impl Direct {
         moment: Moment,
         event: &mut Event,
     ) -> Result<Side, Refusal> {
-        // Counted only when it fails: an executor takes most refusals for good.
+        // Rate limited only on failure, because executors treat most refusals as final.
         let principal = self
             .identify(parts, moment)
             .map_err(|refusal| self.services.gate.stranger(refusal, peer, moment))?;
@@ -129,7 +130,8 @@ impl Direct {
         if !principal.may_register(&environment, &slot.owner) {
             return Err(Refusal::forbidden("this environment is not yours"));
         }
-        // It was removed meanwhile, perhaps on another node: whoever registers now owns it.
+        // The environment was removed meanwhile, perhaps on another node: the next registrant owns
+        // it.
         if owner.as_ref() != Some(&slot.owner) {
             return Err(SitError::Unknown.into_refusal());
         }
@@ -174,10 +176,10 @@ impl Direct {
         owner.map_err(|error| Refusal::store(&error))
     }
 
-    /// Takes the executor that waits, or the next that comes.
+    /// Returns the waiting executor, or the next one that connects.
     ///
-    /// A harness whose old socket is not known to be dead yet must not be kept out by it: the newer
-    /// one of the same principal wins.
+    /// A new connection of the same principal replaces its old one, which may be dead without the
+    /// hub knowing yet.
     async fn wait_for_executor(
         &self,
         environment: &EnvironmentId,
@@ -230,11 +232,11 @@ impl SitError {
 }
 
 impl Direct {
-    /// Serves a socket until it ends. Dropping the future cuts it, and whoever it is joined with.
+    /// Serves a websocket until it ends. Dropping the future closes it and its peer.
     pub async fn serve(&self, upgrade: DirectUpgrade, mut link: Link) {
         match upgrade.0 {
             Side::Harness(handover) => {
-                // The executor's task joins the two. When it has gone meanwhile, so does this.
+                // The executor's task joins the two, unless it has ended meanwhile.
                 if let Err(mut link) = handover.send(link) {
                     close(&mut *link.writer).await;
                 }
@@ -261,7 +263,7 @@ impl Direct {
     }
 }
 
-/// A place in the table, given back at the end.
+/// An attached executor websocket, detached on drop.
 struct Seat<'a> {
     direct: &'a Direct,
     environment: EnvironmentId,
@@ -269,7 +271,7 @@ struct Seat<'a> {
 }
 
 impl Seat<'_> {
-    /// Waits for a harness and is joined with it, once.
+    /// Waits for a harness and joins it, once.
     async fn serve(&self, link: &mut Link) {
         loop {
             let (handover, mut harness) = oneshot::channel();
@@ -290,7 +292,7 @@ impl Seat<'_> {
                 },
                 () = idle(link) => return,
             }
-            // A harness was promised and did not come: its socket broke before it was one.
+            // The reserved harness did not arrive: its connection failed during the upgrade.
         }
     }
 }
@@ -301,8 +303,8 @@ impl Drop for Seat<'_> {
     }
 }
 
-/// Keeps a socket alive until it ends. An executor speaks when it is spoken to; one that does not
-/// wait for that is no executor.
+/// Keeps an idle websocket alive until it ends. Returns if the executor sends a message before any
+/// request.
 async fn idle(link: &mut Link) {
     loop {
         let wants_flush = poll_fn(|cx| {
@@ -317,15 +319,15 @@ async fn idle(link: &mut Link) {
     }
 }
 
-/// How long a socket may take nothing of what is written to it.
+/// Write timeout without progress.
 const STALL: Duration = Duration::from_secs(60);
-/// How long a socket may take to say goodbye.
+/// Time limit for the closing handshake.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Carries messages both ways until one side is done, breaks, or sends what is no text.
+/// Forwards messages both ways until one side ends, fails, or sends a binary message.
 ///
-/// A message is held whole, so a pair costs as much memory as the largest message each way. A side
-/// that takes nothing stops the other from sending.
+/// Messages are buffered whole, so a pair uses memory for the largest message each way. A slow
+/// reader applies backpressure to the other side.
 pub(super) async fn join(one: &mut Link, two: &mut Link) {
     tokio::select! {
         () = carry(&mut *one.reader, &mut *two.writer) => {}
@@ -346,7 +348,8 @@ async fn carry(from: &mut dyn MessageReader, to: &mut dyn MessageWriter) {
             Some(Ok(Some(message))) if str::from_utf8(&message).is_ok() => {
                 to.push(Outgoing::Text(message.into()), Encoding::Text);
             }
-            // Binary messages are an agreement of two ends that see each other's sockets.
+            // Binary messages require both ends to negotiate on the same websocket, so they are not
+            // forwarded.
             Some(Ok(Some(_)) | Ok(None) | Err(_)) => return,
         }
         if flush(to).await.is_err() {
@@ -355,7 +358,7 @@ async fn carry(from: &mut dyn MessageReader, to: &mut dyn MessageWriter) {
     }
 }
 
-/// Flushes for as long as the socket takes something.
+/// Flushes, with a timeout that restarts whenever bytes were written.
 pub(super) async fn flush(writer: &mut dyn MessageWriter) -> io::Result<()> {
     loop {
         let before = writer.buffered();
@@ -367,8 +370,8 @@ pub(super) async fn flush(writer: &mut dyn MessageWriter) -> io::Result<()> {
     }
 }
 
-/// Says goodbye, within limits.
+/// Closes the websocket within a time limit.
 pub(super) async fn close(writer: &mut dyn MessageWriter) {
-    // Gone or not: nobody waits for it any more.
+    // The result does not matter: the connection is dropped either way.
     drop(timeout(CLOSING, writer.close()).await);
 }

@@ -1,7 +1,7 @@
-//! Which frame goes where, at one executor socket.
+//! Assigns the frames of one executor websocket to circuits, and limits handshakes.
 //!
-//! Invariant: a stream id belongs to one circuit at a time: the first that used it, until it ends,
-//! or until the same harness continues the stream on another socket.
+//! Invariant: a stream id belongs to one circuit at a time: the first that used it, until the
+//! stream ends or the same harness resumes it on another websocket.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,35 +13,36 @@ use exec_relay::route::{Kind, Route};
 
 use crate::{circuit_dialer::HarnessTag, limits};
 
-/// A circuit at one executor socket.
+/// Id of a circuit at one executor websocket.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct CircuitId(pub(super) u64);
 
-/// What becomes of a harness's frame.
+/// What to do with a frame from a harness.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Verdict {
-    /// It goes to the executor.
+    /// Forward it to the executor.
     Forward,
-    /// It goes to the executor, and the harness's other circuit, which has no streams left, ends.
+    /// Forward it to the executor, and close the harness's other circuit, which has no streams
+    /// left.
     Overtake(CircuitId),
-    /// It goes nowhere, and the harness is told that the stream is over.
+    /// Drop it, and reset the stream at the harness.
     Reset,
-    /// It goes nowhere: the stream belongs to another harness.
+    /// Drop it: the stream belongs to another harness.
     Foreign,
 }
 
-/// What becomes of an executor's frame.
+/// What to do with a frame from the executor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Delivery {
-    /// It goes to this circuit.
+    /// Forward it to this circuit.
     Forward(CircuitId),
-    /// It goes to this circuit, which then ends: its harness has failed too often.
+    /// Forward it to this circuit, then close the circuit: its harness failed too many handshakes.
     ForwardAndRefuse(CircuitId),
-    /// It goes nowhere: the stream belongs to nobody.
+    /// Drop it: the stream is unknown.
     Unknown,
 }
 
-/// The circuits and streams of one executor socket.
+/// The circuits and streams of one executor websocket.
 #[derive(Debug)]
 pub(crate) struct Port {
     circuits: HashMap<CircuitId, Member>,
@@ -62,14 +63,14 @@ struct Member {
 #[derive(Debug)]
 struct Stream {
     circuit: CircuitId,
-    /// Its share of the circuit's unanswered handshakes.
+    /// This stream's share of the circuit's unanswered handshakes.
     unanswered: usize,
-    /// Whether the executor has answered a handshake with one of its own, or sent data.
+    /// Whether the executor has completed a handshake or sent data.
     is_open: bool,
 }
 
 impl Member {
-    /// Whether it owns as many streams as it may.
+    /// Returns whether the circuit has its maximum number of streams.
     fn is_full(&self) -> bool {
         self.streams.len() >= limits::STREAMS_PER_HARNESS
     }
@@ -86,7 +87,7 @@ impl Port {
         }
     }
 
-    /// Notes a new circuit.
+    /// Adds a circuit.
     pub(crate) fn admit(&mut self, harness: HarnessTag) -> CircuitId {
         let id = CircuitId(self.next);
         self.next += 1;
@@ -99,7 +100,7 @@ impl Port {
         id
     }
 
-    /// Forgets a circuit. Returns its streams: the executor must hear that each is over.
+    /// Removes a circuit and returns its streams, which must be reset at the executor.
     pub(crate) fn remove(&mut self, id: CircuitId) -> Vec<Arc<str>> {
         let streams = self
             .circuits
@@ -111,7 +112,7 @@ impl Port {
         streams
     }
 
-    /// Judges a frame from a harness.
+    /// Decides about a frame from a harness.
     pub(crate) fn judge(&mut self, from: CircuitId, frame: &Route<'_>, now: Instant) -> Verdict {
         let owner = self
             .streams
@@ -137,7 +138,7 @@ impl Port {
         }
     }
 
-    /// Finds the circuit that an executor's frame belongs to.
+    /// Finds the circuit of a frame from the executor.
     pub(crate) fn deliver(&mut self, frame: &Route<'_>, now: Instant) -> Delivery {
         let Some(stream) = self.streams.get_mut(frame.stream_id) else {
             return Delivery::Unknown;
@@ -148,8 +149,8 @@ impl Port {
             return Delivery::Forward(id);
         }
         let answered = std::mem::take(&mut stream.unanswered);
-        // A handshake on a stream that is open is answered by a reset, and the stream goes on: it
-        // stays its harness's, so that the executor hears when that is gone.
+        // The executor answers a handshake on an open stream with a reset, and the stream goes on.
+        // It stays assigned, so that the executor learns when the harness disconnects.
         let goes_on = stream.is_open && answered > 0;
         let member = self.circuits.get_mut(&id);
         let mut refuse = false;
@@ -170,7 +171,7 @@ impl Port {
         }
     }
 
-    /// Gives a free stream id to a circuit, unless that has enough of them.
+    /// Assigns a free stream id to a circuit, unless that has too many.
     fn own(&mut self, circuit: CircuitId, stream_id: &str) -> bool {
         let Some(member) = self.circuits.get_mut(&circuit) else {
             return false;
@@ -189,15 +190,15 @@ impl Port {
         true
     }
 
-    /// Moves a stream to the socket on which its harness continues. The old socket may look alive
-    /// for as long as nobody has noticed that its network is gone.
+    /// Moves a stream to the websocket on which its harness resumed it. The old websocket may look
+    /// alive until its connection times out.
     fn overtake(&mut self, old: CircuitId, new: CircuitId, frame: &Route<'_>) -> Option<Verdict> {
         let owner = self.circuits.get(&old)?.harness;
         let same = self.circuits.get(&new)?.harness == owner;
         if frame.kind != Kind::Resume || !same {
             return None;
         }
-        // Before the old one loses it: a stream of nobody's would never be reset.
+        // Check before the old circuit loses the stream: an unassigned stream would never be reset.
         if self.circuits.get(&new)?.is_full() {
             return Some(Verdict::Reset);
         }
@@ -220,7 +221,7 @@ impl Port {
         ) else {
             return false;
         };
-        // One that is refused uses up nothing that the others need.
+        // A refused handshake must not use up capacity that others need.
         if member.unanswered >= limits::UNANSWERED_HANDSHAKES
             || !self.conduct.allow(member.harness, now)
         {
@@ -239,35 +240,35 @@ impl Port {
         let Some(stream) = self.streams.remove(stream_id) else {
             return;
         };
-        // Handshakes that nobody answered stay counted: a harness that takes its own back would
-        // otherwise have as many as it likes.
+        // Unanswered handshakes stay counted. Otherwise a harness could reset its own streams to
+        // start an unlimited number.
         if let Some(member) = self.circuits.get_mut(&stream.circuit) {
             member.streams.retain(|id| **id != *stream_id);
         }
     }
 }
 
-/// The harnesses of one executor socket, as far as there is anything to remember of them.
+/// Handshake limiter of one executor websocket, with a record per harness.
 #[derive(Debug, Default)]
 pub(super) struct Conduct {
     harnesses: HashMap<HarnessTag, Record>,
-    /// Failures of all harnesses since the executor last refused everybody.
+    /// Failures of all harnesses since the executor's last cooldown.
     failed: usize,
-    /// Until when it does.
+    /// End of the executor's cooldown.
     cooling: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Record {
-    /// When handshakes were let through that are not answered. Those of sockets that are gone are
-    /// never answered: they count for as long as the executor may take.
+    /// Start times of forwarded handshakes without an answer. Those of closed websockets are never
+    /// answered; they count until the executor's handshake timeout.
     unanswered: VecDeque<Instant>,
     failed: usize,
     failed_at: Instant,
 }
 
 impl Conduct {
-    /// Lets a handshake through, or not.
+    /// Returns whether to forward a handshake, and counts it.
     pub(super) fn allow(&mut self, harness: HarnessTag, now: Instant) -> bool {
         if self.harnesses.len() >= CROWD {
             self.harnesses.retain(|_, record| !record.is_idle(now));
@@ -286,14 +287,14 @@ impl Conduct {
         true
     }
 
-    /// The handshake that was let through last goes nowhere after all.
+    /// Uncounts the handshake that was allowed last.
     pub(super) fn take_back(&mut self, harness: HarnessTag) {
         if let Some(record) = self.harnesses.get_mut(&harness) {
             record.unanswered.pop_back();
         }
     }
 
-    /// Notes that `count` handshakes were answered.
+    /// Records that `count` handshakes were answered.
     pub(super) fn answered(&mut self, harness: HarnessTag, count: usize) {
         if let Some(record) = self.harnesses.get_mut(&harness) {
             record
@@ -302,10 +303,10 @@ impl Conduct {
         }
     }
 
-    /// Notes that `count` handshakes that were answered were refused. Returns whether the harness
-    /// is refused from now on.
+    /// Records that `count` answered handshakes were refused. Returns whether the harness is
+    /// blocked from now on.
     ///
-    /// What an executor refuses while it refuses everybody says nothing about a harness.
+    /// Refusals during the executor's cooldown do not count against a harness.
     pub(super) fn failed(&mut self, harness: HarnessTag, count: usize, now: Instant) -> bool {
         if count == 0 || self.cooling.is_some_and(|until| now < until) {
             return false;
@@ -326,7 +327,7 @@ impl Conduct {
 }
 
 impl Record {
-    /// Forgets what is long ago.
+    /// Drops expired entries.
     fn forget(&mut self, now: Instant) {
         let is_old = |at: Instant, age| now.saturating_duration_since(at) >= age;
         while let Some(at) = self.unanswered.front()
@@ -345,16 +346,16 @@ impl Record {
     }
 }
 
-/// When it is time to look for idle ones. An environment takes thirty handshakes a second, so that
-/// no more than two thousand harnesses have any within a minute.
+/// Number of harnesses at which idle ones are removed. An environment accepts thirty handshakes a
+/// second, so at most two thousand harnesses have any within a minute.
 const CROWD: usize = 1024;
 
-/// Lets a burst through at once, and then one more per interval.
+/// Token bucket: allows a burst, then one per interval.
 #[derive(Debug)]
 pub(super) struct Bucket {
     interval: Duration,
     burst: u32,
-    /// When the bucket is full again. Full, if that is past.
+    /// When the bucket is full again. In the past if it is full.
     full_at: Instant,
 }
 
@@ -367,7 +368,7 @@ impl Bucket {
         }
     }
 
-    /// Takes one, or returns false and takes nothing.
+    /// Takes one token. Returns false if the bucket is empty.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let full_at = self.full_at.max(now) + self.interval;
         if full_at > now + self.interval * self.burst {
@@ -383,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_passes_and_then_one_per_interval() {
+    fn burst_is_allowed_then_one_per_interval() {
         let (now, interval) = (Instant::now(), Duration::from_secs(1));
         let mut bucket = Bucket::new(3, interval, now);
         let passed = |bucket: &mut Bucket, at| (0..10).filter(|_| bucket.take(at)).count();

@@ -1,4 +1,4 @@
-//! Which endpoint answers a request.
+//! Routes requests to endpoints.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
     store::Store,
 };
 
-/// Everything that a hub answers.
+/// All HTTP endpoints of a hub.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     pub(super) registry: Registry,
@@ -35,20 +35,20 @@ pub(super) struct Endpoints {
     pub(super) metrics: Arc<Metrics>,
     pub(super) gate: Arc<Gate>,
     pub(super) mesh: Option<Arc<Mesh>>,
-    /// Requests that are being answered.
+    /// Requests in progress.
     pub(super) requests: Busy,
 }
 
-/// A websocket that a hub agreed to.
+/// An accepted websocket upgrade.
 #[derive(Debug)]
 pub(super) enum Upgrade {
-    /// Of the relay.
+    /// A relay websocket.
     Relay(Admission),
-    /// Of a direct executor, or of its harness.
+    /// A websocket of a direct executor or its harness.
     Direct(DirectUpgrade, Peer),
 }
 
-/// How long the store may take to say how it is. Whoever asks waits for some seconds at the most.
+/// Timeout of the store's readiness check. Probes wait a few seconds at most.
 const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Reply = Response<Full<Bytes>>;
@@ -118,7 +118,7 @@ impl Endpoints {
         if *request.method() != Method::GET {
             return Answer::Reply(Refusal::method("GET").into_response());
         }
-        // Said here, where nothing is written down yet: the log tells of sockets.
+        // Checked before auditing: the audit log only has websocket requests.
         if !wants_websocket(request.headers()) {
             let status = StatusCode::UPGRADE_REQUIRED;
             let message = "expected a websocket upgrade";
@@ -158,7 +158,7 @@ impl Endpoints {
         }
     }
 
-    /// Who comes with a URL that opens nothing is counted.
+    /// Requests with invalid URLs count against the address's rate limit.
     fn refuse(&self, refusal: &rendezvous::Refusal, peer: Peer, moment: Moment) -> Reply {
         let answer = Refusal::new(refusal.status(), refusal.code(), refusal);
         let answer = match refusal {
@@ -175,7 +175,7 @@ impl Endpoints {
     }
 }
 
-/// A store that hangs is as bad as one that fails.
+/// A store that hangs counts as failed.
 async fn store_readiness(store: &dyn Store) -> Reply {
     match timeout(STORE_TIMEOUT, store.check()).await {
         Ok(Ok(())) => text(StatusCode::OK, "ready\n"),
@@ -186,7 +186,7 @@ async fn store_readiness(store: &dyn Store) -> Reply {
     }
 }
 
-/// What was asked for, as far as a URL that opens nothing can tell.
+/// Guesses the action of a rejected URL, for the audit log.
 fn refused_action(query: Option<&str>) -> Option<Action> {
     let query = query?;
     if query.contains("role=environment") {
@@ -198,8 +198,8 @@ fn refused_action(query: Option<&str>) -> Option<Action> {
     }
 }
 
-/// 502 with this code makes executors ask again, where they would take any other refusal for good;
-/// harnesses ask again after any 5xx.
+/// 502 with this code makes executors retry; they treat other refusals as final. Harnesses retry
+/// after any 5xx.
 fn stopping() -> Reply {
     let code = exec_registry::api::Code::AuthenticationServiceUnavailable.as_str();
     Refusal::new(StatusCode::BAD_GATEWAY, code, "the hub is stopping").into_response()
@@ -213,7 +213,7 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Reply {
     response
 }
 
-/// Who answers, by the path alone. Names go into metrics, so that there are few of them.
+/// The endpoint of a path. Names are metric labels, so there are few.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Route {
     Health,
@@ -260,7 +260,7 @@ mod tests {
     use crate::store::{lose_writer, on_disk};
 
     #[tokio::test]
-    async fn a_hub_whose_store_cannot_write_is_not_ready() {
+    async fn hub_is_not_ready_when_its_store_cannot_write() {
         let (environment, alice) = ("env".parse().unwrap(), "alice".parse().unwrap());
         let (store, disk) = on_disk();
         assert_eq!(store_readiness(&store).await.status(), StatusCode::OK);

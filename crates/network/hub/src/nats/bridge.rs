@@ -1,8 +1,8 @@
-//! Carries the frames of one circuit between two nodes: one task at each end.
+//! Bridges one circuit between two nodes, with one task at each end.
 //!
-//! A bridge joins the local end of a circuit with a pair of subjects. Invariant: frames arrive
-//! unchanged and in order, or the circuit ends at both ends; nothing is lost silently. Memory per
-//! circuit is bounded by its window.
+//! A bridge connects the local end of a circuit to a pair of NATS subjects. Invariant: frames
+//! arrive unchanged and in order, or the circuit closes at both ends; no frame is lost silently.
+//! The flow control window bounds the memory of each circuit.
 
 mod inbound;
 
@@ -26,20 +26,20 @@ use super::{
 };
 use crate::circuit::{Circuit, Ending, Receiver};
 
-/// What both nodes agreed on before frames flow.
+/// Parameters that both nodes agreed on.
 #[derive(Debug)]
 pub(in crate::nats) struct Opening {
-    /// The circuit.
+    /// Id of the circuit.
     pub(in crate::nats) wire: WireId,
-    /// The direction in which this end sends.
+    /// Direction in which this end sends.
     pub(in crate::nats) towards: Towards,
-    /// What the other end granted this one.
+    /// Window granted by the other end.
     pub(in crate::nats) window: u32,
-    /// How often the connection had been lost when the subscription was made.
+    /// Number of connection losses when the subscription was made.
     pub(in crate::nats) losses: u64,
 }
 
-/// Joins the local end of a circuit with the other node.
+/// Connects the local end of a circuit to the other node.
 #[derive(Debug)]
 pub(in crate::nats) struct Bridge {
     circuit: Circuit,
@@ -49,24 +49,24 @@ pub(in crate::nats) struct Bridge {
     place: Place,
     link: watch::Receiver<Link>,
     losses: u64,
-    /// When to send the mark behind the last burst.
+    /// When to send the mark after the last burst.
     mark: Option<Instant>,
-    /// Until when the other end must have said something.
+    /// Deadline for the first packet of the other end.
     opening: Option<Instant>,
-    /// Set while the local end is gone and the other has no room for what it sent.
+    /// Set while the local end is closed and its remaining frames wait for credit.
     rest: Option<Rest>,
 }
 
-/// What a local end sent before it was gone, and what goes no further for want of credit.
+/// Remaining frames of a closed local end that wait for credit.
 #[derive(Clone, Copy, Debug)]
 struct Rest {
     ending: Ending,
-    /// When it is given up.
+    /// When to give up.
     until: Instant,
 }
 
 impl Bridge {
-    /// Joins `circuit` with the other node. `packets` is the subscription of this end.
+    /// Connects `circuit` to the other node. `packets` is the subscription of this end.
     pub(in crate::nats) fn new(
         circuit: Circuit,
         connection: &Connection,
@@ -85,23 +85,23 @@ impl Bridge {
             place,
             link: connection.watch(),
             losses: opening.losses,
-            // The first packet is a mark: it tells the other end that this one is there.
+            // The first packet is a mark, which shows the other end that this one is running.
             mark: Some(now),
             opening: Some(now + OPENING),
             rest: None,
         }
     }
 
-    /// Carries frames until the circuit ends at either end, or one node loses the other.
+    /// Forwards frames until the circuit closes at either end, or the nodes lose contact.
     pub(in crate::nats) async fn run(mut self) -> Ending {
         let ending = match self.carry().await {
-            // The peer ended it, or nobody is there to be told.
+            // The other end closed it, or is gone.
             End::Remote(ending) => ending,
             End::Local(ending) => {
                 let last = self.outbound.close(ending);
-                // What cannot be told now the other node learns from this one's next heartbeat.
+                // Without a connection, the other node learns it from this node's next heartbeat.
                 if self.link.borrow().is_up {
-                    // The connection takes it or is broken; neither end waits for the other.
+                    // Neither end waits for the other.
                     let sent = tokio::time::timeout(FAREWELL, self.outbound.send(last)).await;
                     tracing::trace!(?sent, "circuit closed");
                 }
@@ -141,20 +141,20 @@ impl Bridge {
         }
     }
 
-    /// Handles one event, and returns the packet that answers it.
+    /// Handles one event and returns the packet to send, if any.
     fn handle(&mut self, event: Event) -> Result<Option<Bytes>, End> {
         match event {
             Event::Message(Some(message)) => {
                 self.opening = None;
                 let asks = self.inbound.handle_message(&message).map_err(|fault| {
-                    tracing::error!(%fault, "circuit between nodes ends");
+                    tracing::error!(%fault, "closing a bridged circuit");
                     End::Local(Ending::Unreachable)
                 })?;
                 match asks {
                     Asks::Nothing => {}
                     Asks::Grant(bytes) => {
                         self.outbound.grant(bytes);
-                        // The other end takes some: there is time again.
+                        // The other end accepts frames again, so the deadline is lifted.
                         self.rest = None;
                     }
                 }
@@ -183,7 +183,7 @@ impl Bridge {
         }
     }
 
-    /// Sends a packet, unless the circuit must end first.
+    /// Sends a packet, unless the circuit must close first.
     async fn send(&mut self, packet: Bytes) -> Result<(), End> {
         tokio::select! {
             biased;
@@ -197,20 +197,20 @@ impl Bridge {
 enum Event {
     /// A packet, or the end of the subscription.
     Message(Option<Bytes>),
-    /// The local end took frames, for which credit may be due, or is gone.
+    /// The local end took frames, for which credit may be due, or is closed.
     Moved(Result<Option<u32>, Ending>),
-    /// The local end gave a frame, or is gone.
+    /// The local end sent a frame, or is closed.
     Frame(Result<Bytes, Ending>),
-    /// The local end is gone, and there is no credit for what it may have sent before.
+    /// The local end is closed, but its remaining frames lack credit.
     Gone(Ending),
-    /// A burst was over a while ago.
+    /// Some time has passed since the last burst.
     Mark,
 }
 
 enum End {
-    /// The other end must be told.
+    /// Closed locally: notify the other end.
     Local(Ending),
-    /// The other end told.
+    /// Closed by the other end.
     Remote(Ending),
 }
 
@@ -225,7 +225,7 @@ async fn at(time: Option<Instant>) {
     }
 }
 
-/// What the local end does next. Without credit its frames stay where they are.
+/// Returns the next event of the local end. Without credit, its frames stay in the queue.
 async fn next(receiver: &mut Receiver, has_credit: bool) -> Event {
     if has_credit {
         Event::Frame(receiver.frame().await)
@@ -244,21 +244,20 @@ async fn given_up(rest: Option<Rest>) -> Ending {
     }
 }
 
-/// After a burst, a mark shows the other end within this time whether the burst's end was lost.
+/// After a burst, a mark reveals within this time whether the last packet was lost.
 const MARK: Duration = Duration::from_millis(500);
 
-/// How long the other end has to say something at first. The request for the circuit itself may
-/// take two seconds.
+/// Deadline for the first packet of the other end. The dial request itself may take two seconds.
 const OPENING: Duration = Duration::from_secs(5);
 
-/// How long the other end may take nothing before it is told that this one is gone, without the
-/// frames that were sent last: it comes back for all of them anyway.
+/// How long a closed end waits for credit before it drops its last frames: the peers resend them
+/// after reconnecting.
 const REST: Duration = Duration::from_secs(5);
 
-/// How long the last packet may take.
+/// Timeout for sending the last packet.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// One direction of a circuit, at its sending end.
+/// Sending half of a bridged circuit.
 #[derive(Debug)]
 struct Outbound {
     client: Client,
@@ -268,7 +267,7 @@ struct Outbound {
 }
 
 impl Outbound {
-    /// Sends to `subject`, whose receiver granted `window`.
+    /// Creates a half that sends to `subject` with the granted window.
     fn new(client: Client, subject: String, window: u32) -> Self {
         Self {
             client,
@@ -278,17 +277,17 @@ impl Outbound {
         }
     }
 
-    /// Whether frames may be sent.
+    /// Returns whether frames may be sent.
     fn is_open(&self) -> bool {
         self.credit.is_open()
     }
 
-    /// The other end took some.
+    /// Adds credit granted by the other end.
     fn grant(&mut self, bytes: u32) {
         self.credit.grant(bytes);
     }
 
-    /// Makes a packet of a frame and of those that wait behind it.
+    /// Builds a packet from a frame and further queued ones.
     fn batch(&mut self, first: &Bytes, queue: &mut Receiver) -> Bytes {
         let mut batch = Batch::new(self.number(), first);
         while !batch.is_full()
@@ -301,28 +300,28 @@ impl Outbound {
         packet
     }
 
-    /// Makes a packet that gives credit.
+    /// Builds a packet that grants credit.
     fn credit(&mut self, bytes: u32) -> Bytes {
         packet::credit(self.number(), bytes)
     }
 
-    /// Makes a packet that follows a burst.
+    /// Builds the mark after a burst.
     fn mark(&mut self) -> Bytes {
         packet::mark(self.number())
     }
 
-    /// Makes the last packet.
+    /// Builds the last packet.
     fn close(&mut self, ending: Ending) -> Bytes {
         packet::close(self.number(), ending)
     }
 
-    /// Sends a packet. It waits while the connection has more to do than it can.
+    /// Sends a packet. Waits while the connection's buffer is full.
     async fn send(&self, packet: Bytes) -> Result<(), Ending> {
         self.client
             .publish(self.subject.clone(), packet)
             .await
             .map_err(|error| {
-                tracing::warn!(%error, "a packet was not sent");
+                tracing::warn!(%error, "failed to send a packet");
                 Ending::Unreachable
             })
     }

@@ -1,6 +1,6 @@
-//! A JetStream key-value bucket, with the few operations the store needs.
-//! Invariant: reads ask the bucket's leader, never a replica that may lag, so that a record written
-//! on one node is seen by the next read on any other.
+//! A JetStream key-value bucket, reduced to the operations that the store needs.
+//! Invariant: reads query the bucket's leader, never a lagging replica, so that a record written on
+//! one node is visible to the next read on any other.
 
 use std::{
     error::Error,
@@ -23,16 +23,16 @@ use super::{
 };
 use crate::store::{StoreError, Timestamp};
 
-/// What a bucket is made like.
+/// Configuration of a bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
-    /// The name behind the prefix.
+    /// Name after the prefix.
     pub(super) name: &'static str,
-    /// What it is for, as the broker's tools show it.
+    /// Description shown by the broker's tools.
     pub(super) description: &'static str,
-    /// Records vanish this long after they were written. `None`: never.
+    /// Lifetime of records. `None`: unlimited.
     pub(super) max_age: Option<Duration>,
-    /// All records together.
+    /// Total size of all records.
     pub(super) max_bytes: i64,
 }
 
@@ -45,38 +45,38 @@ pub(super) struct Bucket {
     store: kv::Store,
 }
 
-/// A record as it was read.
+/// A record as read.
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
-    /// What is in it. `None`: nothing, or no longer.
+    /// The value. `None`: never written, or deleted.
     pub(super) value: Option<Bytes>,
-    /// When that was written or deleted, by the broker's clock; 1970 if nothing is known of it.
+    /// Time of the write or deletion by the broker's clock; 1970 if unknown.
     pub(super) at: Timestamp,
-    /// Stands for the state that was read: a write that names it fails when there was another.
+    /// Revision that was read, for conditional writes.
     pub(super) revision: Revision,
 }
 
-/// A state of a record; the default is that of one that never was. Revisions of one bucket grow.
+/// Revision of a record; the default means never written. Revisions of one bucket increase.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(transparent)]
 pub(super) struct Revision(u64);
 
-/// Why a write did not happen.
+/// Why a write failed.
 #[derive(Debug)]
 pub(super) enum WriteError {
-    /// Somebody else wrote since the record was read.
+    /// The record has changed since it was read.
     Raced,
-    /// The bucket holds all it may.
+    /// The bucket is full.
     Full,
-    /// The broker did not answer as it should. The write may have happened.
+    /// The broker failed. The write may have happened.
     Store(StoreError),
 }
 
 impl Bucket {
-    /// Opens a bucket and makes it if it does not exist.
+    /// Opens a bucket, creating it if missing.
     ///
     /// # Errors
-    /// [`NatsError::Bucket`].
+    /// Returns [`NatsError::Bucket`].
     pub(super) async fn open(
         connection: &Connection,
         prefix: &Prefix,
@@ -86,8 +86,8 @@ impl Bucket {
         let mut context = jetstream::new(connection.client.clone());
         context.set_timeout(REQUEST);
         let bucket = format!("{}-{}", prefix.as_str(), shape.name);
-        // As the key-value convention has it, so that the broker's own tools show the bucket. Made
-        // by hand, because the library's way asks for account details that older brokers lack.
+        // Follows the key-value convention, so that the broker's tools show the bucket. Created by
+        // hand, because the library queries account details that older brokers lack.
         let config = stream::Config {
             name: format!("KV_{bucket}"),
             description: Some(shape.description.to_owned()),
@@ -117,10 +117,10 @@ impl Bucket {
         })
     }
 
-    /// Makes the bucket again if the broker lost it.
+    /// Creates the bucket again if the broker lost it.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// Returns [`StoreError::Unavailable`].
     pub(super) async fn restore(&self) -> Result<(), StoreError> {
         self.ask(make(&self.context, &self.config))
             .await?
@@ -130,7 +130,7 @@ impl Bucket {
     /// Reads a record.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// Returns [`StoreError::Unavailable`].
     pub(super) async fn read(&self, key: &str) -> Result<Slot, StoreError> {
         let subject = format!("{}{key}", self.store.prefix);
         let read = self.store.stream.get_last_raw_message_by_subject(&subject);
@@ -149,7 +149,7 @@ impl Bucket {
                 };
             }
         };
-        // Deleted records leave a marker behind, which says so in this header.
+        // Deleted records leave a marker with this header.
         let is_marker = message.headers.get(OPERATION).is_some();
         Ok(Slot {
             value: (!is_marker).then_some(message.payload),
@@ -158,10 +158,10 @@ impl Bucket {
         })
     }
 
-    /// Writes a record if it is still as it was at `seen`.
+    /// Writes a record if it is unchanged since `seen`.
     ///
     /// # Errors
-    /// [`WriteError`].
+    /// Returns [`WriteError`].
     pub(super) async fn write(
         &self,
         key: &str,
@@ -173,10 +173,10 @@ impl Bucket {
         written.map(Revision).map_err(write_error)
     }
 
-    /// Writes a record over whatever there is.
+    /// Writes a record unconditionally.
     ///
     /// # Errors
-    /// [`WriteError`], but never `Raced`.
+    /// Returns [`WriteError`], but never `Raced`.
     pub(super) async fn overwrite(
         &self,
         key: &str,
@@ -193,34 +193,35 @@ impl Bucket {
         })
     }
 
-    /// Deletes a record if it is still as it was at `seen`. Of all who try, one succeeds.
+    /// Deletes a record if it is unchanged since `seen`. Of concurrent calls, one succeeds.
     ///
     /// # Errors
-    /// [`WriteError`].
+    /// Returns [`WriteError`].
     pub(super) async fn delete(&self, key: &str, seen: Revision) -> Result<(), WriteError> {
         let delete = self.store.purge_expect_revision(key, Some(seen.0));
         let deleted = self.ask(delete).await.map_err(WriteError::Store)?;
         deleted.map_err(write_error)
     }
 
-    /// Takes a record out and leaves no marker of it, unless it was written after `seen`.
+    /// Removes a record without leaving a marker, unless it was written after `seen`.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// Returns [`StoreError::Unavailable`].
     pub(super) async fn purge(&self, key: &str, seen: Revision) -> Result<(), StoreError> {
         let subject = format!("{}{key}", self.store.prefix);
         let purge = self.store.stream.purge();
-        // The broker takes the first number that stays.
+        // The broker expects the first number to keep.
         let purge = purge.sequence(seen.0 + 1).filter(subject);
         let purged = self.ask(purge.into_future()).await?;
         purged.map_err(StoreError::unavailable)?;
         Ok(())
     }
 
-    /// The keys that begin with `<family>.`, without that, in order. Some may be deleted records.
+    /// Returns the keys with prefix `<family>.`, without the prefix, in order. May include deleted
+    /// records.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// Returns [`StoreError::Unavailable`].
     pub(super) async fn keys(&self, family: &str) -> Result<Vec<String>, StoreError> {
         let begin = format!("{}{family}.", self.store.prefix);
         let list = async {
@@ -239,20 +240,20 @@ impl Bucket {
         self.ask(list).await?
     }
 
-    /// How many records there are, those deleted lately included.
+    /// Returns the number of records, including recently deleted ones.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// Returns [`StoreError::Unavailable`].
     pub(super) async fn count(&self) -> Result<u64, StoreError> {
         let info = self.ask(self.store.stream.get_info()).await?;
         Ok(info.map_err(StoreError::unavailable)?.state.messages)
     }
 
-    /// Asks the broker something. Without a connection the library would wait for one, and when it is
-    /// lost, for the answer's time; a caller with a request to answer does not.
+    /// Runs a request to the broker and fails fast. Without a connection the library would wait for
+    /// one, and after a loss for the whole timeout.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`]: what was asked for may have happened.
+    /// Returns [`StoreError::Unavailable`]: the request may have been executed.
     async fn ask<T>(&self, question: impl Future<Output = T>) -> Result<T, StoreError> {
         let link = self.reachable()?;
         let mut watch = self.connection.watch();
@@ -263,10 +264,10 @@ impl Bucket {
         }
     }
 
-    /// The connection's state if it stands.
+    /// Returns the connection's state if it is connected.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// Returns [`StoreError::Unavailable`].
     pub(super) fn reachable(&self) -> Result<Link, StoreError> {
         let link = self.connection.link();
         match link.is_up {
@@ -276,13 +277,13 @@ impl Bucket {
     }
 }
 
-/// Host: there is no broker now.
+/// Host: the broker is not connected.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the connection to NATS is lost")]
+#[error("connection to NATS is lost")]
 struct Disconnected;
 
-/// Makes a bucket unless it exists, with whatever settings: those of an older hub, or of an operator
-/// who knows better.
+/// Creates a bucket unless it exists with any settings, such as those of an older hub or of an
+/// operator.
 async fn make(
     context: &Context,
     config: &stream::Config,
@@ -306,7 +307,7 @@ fn write_error(error: kv::UpdateError) -> WriteError {
     }
 }
 
-/// Whether the broker refused because the bucket's bytes are used up.
+/// Returns whether the broker refused because the bucket is full.
 fn is_full(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -320,5 +321,5 @@ fn is_full(error: &(dyn Error + 'static)) -> bool {
 
 const OPERATION: &str = "KV-Operation";
 
-/// No record is larger: a key with its names is below 4 KiB.
+/// Largest record. A key with its names takes less than 4 KiB.
 const MAX_VALUE: i32 = 64 * 1024;

@@ -1,4 +1,4 @@
-//! The circuits of this node that lead to other nodes, and who must hear when one of those is gone.
+//! Bridged circuits of this node, closed when their peer node is gone.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use crate::{
     store::{EnvironmentId, NodeName, Presence},
 };
 
-/// The circuits that lead to other nodes.
+/// The circuits to other nodes.
 #[derive(Debug, Default)]
 pub(super) struct Circuits {
     table: Mutex<Table>,
@@ -26,7 +26,7 @@ pub(super) struct Circuits {
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<WireId, Entry>,
-    /// All windows together.
+    /// Sum of all granted windows.
     granted: u64,
     is_closed: bool,
 }
@@ -34,25 +34,25 @@ struct Table {
 #[derive(Debug)]
 struct Entry {
     peer: NodeName,
-    /// How often the peer had lost its data connection when it opened its end. `None`: it has not
-    /// answered yet.
+    /// Number of data connection losses of the peer when it opened its end. `None`: it has not
+    /// replied yet.
     losses: Option<u64>,
-    /// For the harness's end: which executor it leads to.
+    /// At the harness's end: the target executor.
     target: Option<Target>,
     stop: oneshot::Sender<Ending>,
 }
 
-/// Where a circuit leads: the executor socket as it was found.
+/// Target of a circuit: the executor websocket as it was found.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     /// The environment.
     pub(super) environment: EnvironmentId,
-    /// The state of its presence.
+    /// Revision of its presence record.
     pub(super) revision: Revision,
 }
 
 impl Circuits {
-    /// Makes room for a circuit to `peer`. `None`: there are as many as this node takes.
+    /// Adds a circuit to `peer`. Returns `None` if the node has its maximum number.
     pub(super) fn add(
         self: &Arc<Self>,
         wire: WireId,
@@ -81,21 +81,21 @@ impl Circuits {
         })
     }
 
-    /// Ends the circuits to a node that is gone. Returns how many.
+    /// Closes the circuits to a dead node. Returns their number.
     pub(super) fn end_of_node(&self, node: &NodeName) -> usize {
         self.end(Ending::Unreachable, |entry| entry.peer == *node)
     }
 
-    /// Ends the circuits to a node that lost them: its end of each was opened before the last of so
-    /// many losses. Returns how many.
+    /// Closes the circuits that a node lost: those opened before its last data connection loss.
+    /// Returns their number.
     pub(super) fn end_of_losses(&self, node: &NodeName, losses: u64) -> usize {
-        // A heartbeat may be older than a circuit: what was opened after more losses stays.
+        // A heartbeat may be older than a circuit: those opened after more losses stay.
         self.end(Ending::Unreachable, |entry| {
             entry.peer == *node && entry.losses.is_some_and(|before| before < losses)
         })
     }
 
-    /// Ends the circuits to executor sockets that `presence` replaced. Returns how many.
+    /// Closes the circuits to executor websockets that `presence` replaced. Returns their number.
     pub(super) fn end_before(&self, presence: &Presence, revision: Revision) -> usize {
         self.end(Ending::Replaced, |entry| {
             entry.target.as_ref().is_some_and(|target| {
@@ -104,13 +104,13 @@ impl Circuits {
         })
     }
 
-    /// Ends all of them, and takes no more.
+    /// Closes all circuits and accepts no more.
     pub(super) fn close(&self) {
         self.lock().is_closed = true;
         self.end(Ending::Stopping, |_| true);
     }
 
-    /// How many there are.
+    /// Returns the number of circuits.
     pub(super) fn len(&self) -> usize {
         self.lock().entries.len()
     }
@@ -121,7 +121,7 @@ impl Circuits {
         let wires: Vec<_> = wires.map(|(wire, _)| *wire).collect();
         for wire in &wires {
             if let Some(entry) = table.entries.remove(wire) {
-                // Its task has ended by itself if nobody listens.
+                // The receiver is gone if the task has already ended.
                 let _unheard = entry.stop.send(ending);
             }
         }
@@ -133,19 +133,19 @@ impl Circuits {
     }
 }
 
-/// A circuit's place among the others. Dropping it leaves the place.
+/// Registration of a circuit in the table. Dropping it removes the circuit.
 #[derive(Debug)]
 pub(super) struct Place {
     circuits: Arc<Circuits>,
     wire: WireId,
-    /// What the other end may send before it is given more.
+    /// Window granted to the other end.
     pub(super) window: u32,
-    /// Resolves when the circuit must end.
+    /// Resolves when the circuit must close.
     pub(super) stopped: oneshot::Receiver<Ending>,
 }
 
 impl Place {
-    /// The peer opened its end when it had lost its data connection so often.
+    /// Records the peer's number of data connection losses when it opened its end.
     pub(super) fn opened(&self, losses: u64) {
         if let Some(entry) = self.circuits.lock().entries.get_mut(&self.wire) {
             entry.losses = Some(losses);
@@ -161,8 +161,8 @@ impl Drop for Place {
     }
 }
 
-/// As many circuits as one node has to all others: even with the least window each, what is on its
-/// way to this node stays within half a gigabyte.
+/// Maximum number of circuits to other nodes: even with the smallest windows, data in flight to
+/// this node stays within half a gigabyte.
 const MAX_CIRCUITS: usize = 512 * 1024 * 1024 / WINDOW_LEAST as usize;
 
 #[cfg(test)]
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_node_ends_its_own_circuits_only() {
+    fn dead_node_closes_only_its_own_circuits() {
         let circuits = Arc::new(Circuits::default());
         let add = |name| {
             circuits
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_ends_what_its_node_opened_before_it() {
+    fn connection_loss_closes_circuits_opened_before_it() {
         let circuits = Arc::new(Circuits::default());
         let add = |name, losses: Option<u64>| {
             let place = circuits.add(WireId::generate(), node(name), None);
@@ -207,7 +207,7 @@ mod tests {
         };
         let mut before = add("a", Some(2));
         let others = [add("a", Some(3)), add("a", None), add("b", Some(2))];
-        assert_eq!(circuits.end_of_losses(&node("a"), 2), 0, "told before");
+        assert_eq!(circuits.end_of_losses(&node("a"), 2), 0, "already reported");
         assert_eq!(circuits.end_of_losses(&node("a"), 3), 1);
         assert_eq!(before.stopped.try_recv(), Ok(Ending::Unreachable));
         for mut other in others {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_stops_takes_no_more() {
+    fn stopping_node_accepts_no_more_circuits() {
         let circuits = Arc::new(Circuits::default());
         let mut place = circuits
             .add(WireId::generate(), node("a"), None)

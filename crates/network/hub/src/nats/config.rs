@@ -1,4 +1,4 @@
-//! Where the broker is, and how to get in.
+//! NATS configuration.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -7,25 +7,26 @@ use url::Url;
 
 use crate::store::NodeName;
 
-/// How a node joins the others.
+/// How a node joins the cluster.
 #[derive(Clone, Debug)]
 pub struct NatsConfig {
     /// The brokers.
     pub servers: NatsServers,
-    /// A NATS credentials file (JWT and nkey), instead of a user in the URL.
+    /// NATS credentials file (JWT and nkey), instead of a user in the URL.
     pub credentials_file: Option<PathBuf>,
-    /// Certificates (PEM) to trust instead of the system's.
+    /// CA certificates (PEM) to trust instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// Begins every subject and bucket: hubs with different ones share a broker and nothing else.
+    /// Prefix of every subject and bucket: hubs with different prefixes can share a broker.
     pub prefix: Prefix,
-    /// What this node is called. Two of one name do no harm.
+    /// Name of this node. Need not be unique.
     pub node: NodeName,
-    /// How many brokers keep each record, in a cluster of them.
+    /// Number of brokers that store each record.
     pub replicas: Replicas,
 }
 
 impl NatsConfig {
-    /// The usual: prefix `exec-hub`, one replica, the system's certificates.
+    /// Creates the default configuration: prefix `exec-hub`, one replica, the system's
+    /// certificates.
     pub fn new(servers: NatsServers, node: NodeName) -> Self {
         Self {
             servers,
@@ -38,7 +39,7 @@ impl NatsConfig {
     }
 }
 
-/// One or more brokers of one cluster: `nats://` or `tls://` URLs with commas between them, with
+/// One or more brokers of a cluster: `nats://` or `tls://` URLs separated by commas, with
 /// `user:password@` or `token@` in the first.
 #[derive(Clone, Eq, PartialEq)]
 pub struct NatsServers {
@@ -92,7 +93,7 @@ impl fmt::Debug for NatsServers {
     }
 }
 
-/// What the broker is shown.
+/// Login at the broker.
 #[derive(Clone, Eq, PartialEq)]
 pub(super) enum Login {
     None,
@@ -106,24 +107,24 @@ impl fmt::Debug for Login {
     }
 }
 
-/// Caller: the text is no list of brokers.
+/// Caller: the text is not a list of brokers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NatsServersError {
     /// Not a URL with a host.
     #[error("expected nats://HOST:PORT")]
     Url,
-    /// Another scheme than `nats` and `tls`.
-    #[error("the scheme of a NATS URL is nats or tls")]
+    /// A scheme other than `nats` and `tls`.
+    #[error("scheme of a NATS URL must be nats or tls")]
     Scheme,
-    /// A path or a query.
-    #[error("a NATS URL has no path and no query")]
+    /// The URL has a path or query.
+    #[error("NATS URL must not have a path or query")]
     Path,
-    /// User or password do not decode to text.
+    /// User or password is not percent-encoded UTF-8.
     #[error("user or password of the NATS URL is not percent-encoded text")]
     Login,
-    /// The brokers of one cluster share one login.
-    #[error("the NATS URLs have different users")]
+    /// The brokers of a cluster must share one login.
+    #[error("NATS URLs have different users")]
     ManyLogins,
 }
 
@@ -146,7 +147,7 @@ fn server(text: &str) -> Result<(ServerAddr, Login), NatsServersError> {
             password: decode(password)?,
         },
     };
-    // The address goes into log lines; the login does not.
+    // The address appears in logs, so it must not contain the login.
     url.set_username("").map_err(|()| NatsServersError::Url)?;
     url.set_password(None).map_err(|()| NatsServersError::Url)?;
     let address = ServerAddr::from_url(url).map_err(|_| NatsServersError::Scheme)?;
@@ -170,12 +171,12 @@ fn decode(text: &str) -> Result<String, NatsServersError> {
     String::from_utf8(bytes).map_err(|_| NatsServersError::Login)
 }
 
-/// Begins the names of a hub in its broker: 1 to 32 of the characters `A-Z a-z 0-9 _ -`.
+/// Prefix of a hub's names in its broker: 1 to 32 of the characters `A-Z a-z 0-9 _ -`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Prefix(String);
 
 impl Prefix {
-    /// The prefix as text.
+    /// Returns the prefix.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -199,20 +200,20 @@ impl FromStr for Prefix {
     }
 }
 
-/// Caller: the text is no prefix.
+/// Caller: the text is not a valid prefix.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected 1 to 32 characters out of A-Z, a-z, 0-9, `_` and `-`")]
 pub struct PrefixError;
 
-/// How many brokers of a cluster keep each record.
+/// Number of brokers that store each record.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Replicas {
     /// One: a single broker.
     #[default]
     One,
-    /// Three: any one of them may be lost.
+    /// Three: tolerates the loss of one.
     Three,
-    /// Five: any two of them may be lost.
+    /// Five: tolerates the loss of two.
     Five,
 }
 
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn logins_are_taken_out_of_the_url_and_never_shown() {
+    fn logins_are_removed_from_the_url_and_redacted() {
         assert_eq!(login("nats://h:4222"), Login::None);
         assert_eq!(
             login("nats://s%2Fcret@h"),
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_broker_is_refused() {
+    fn invalid_broker_urls_are_rejected() {
         for (text, error) in [
             ("", NatsServersError::Url),
             ("h:4222", NatsServersError::Scheme),
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_safe_in_subjects_and_buckets() {
+    fn prefix_is_safe_in_subjects_and_buckets() {
         assert_eq!(
             Prefix::default().as_str().parse::<Prefix>(),
             Ok(Prefix::default())

@@ -1,6 +1,6 @@
-//! One connection to the broker, and whether it stands.
-//! Invariant: each loss of it is a new [`Link::losses`], so that whoever relied on it learns of a
-//! loss even when the connection is back before they look.
+//! A connection to the broker and its state.
+//! Invariant: each loss increments [`Link::losses`], so that users of the connection notice a loss
+//! even if it is already back.
 
 use std::{error::Error, io, time::Duration};
 
@@ -14,28 +14,28 @@ use tokio_rustls::rustls;
 use super::config::{Login, NatsConfig};
 use crate::limits::MAX_FRAME_BYTES;
 
-/// One connection to the broker. It comes back by itself when it is lost.
+/// A connection to the broker. It reconnects by itself.
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
-    /// The client library's handle.
+    /// Handle of the client library.
     pub(super) client: Client,
     link: watch::Receiver<Link>,
 }
 
-/// The state of a connection.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Link {
-    /// Whether it stands now.
+    /// Whether it is connected.
     pub(super) is_up: bool,
-    /// How often it was lost.
+    /// Number of losses so far.
     pub(super) losses: u64,
 }
 
 impl Connection {
-    /// Connects within [`OPEN`]. `purpose` shows in the broker's list of clients.
+    /// Connects within [`OPEN`]. `purpose` appears in the broker's list of clients.
     ///
     /// # Errors
-    /// [`NatsError`]; a broker that is not there yet is tried again until the time is over.
+    /// Returns [`NatsError`]. Retries an unreachable broker until the time limit.
     pub(super) async fn open(config: &NatsConfig, purpose: &str) -> Result<Self, NatsError> {
         let (link_sender, link) = watch::channel(Link::default());
         let options = options(config, purpose, link_sender).await?;
@@ -45,7 +45,7 @@ impl Connection {
         if limit < MIN_PAYLOAD {
             return Err(NatsError::Payload { limit });
         }
-        // The library tells of the first connection as of every other: shortly after it is made.
+        // The library reports the first connection by an event shortly after it is made.
         let mut told = link.clone();
         match timeout(OPEN, told.wait_for(|link| link.is_up)).await {
             Ok(Ok(_)) => Ok(Self { client, link }),
@@ -56,76 +56,76 @@ impl Connection {
         }
     }
 
-    /// The state now.
+    /// Returns the current state.
     pub(super) fn link(&self) -> Link {
         *self.link.borrow()
     }
 
-    /// Follows the state.
+    /// Subscribes to the state.
     pub(super) fn watch(&self) -> watch::Receiver<Link> {
         self.link.clone()
     }
 }
 
-/// Resolves when the connection was lost once more than `losses`, even if it is back.
+/// Resolves when the connection has been lost since `losses`, even if it is back.
 pub(super) async fn lost(link: &mut watch::Receiver<Link>, losses: u64) {
-    // An error means that the client is gone, which is a loss too.
+    // An error means that the client is gone, which counts as a loss.
     let gone = link.wait_for(|link| link.losses != losses).await;
     drop(gone);
 }
 
-/// Why a node could not join.
+/// Why a node could not join the cluster.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NatsError {
-    /// Host: no broker answers.
-    #[error("no NATS server answers at {servers}")]
+    /// Host: no broker responds.
+    #[error("no NATS server responds at {servers}")]
     Unreachable {
-        /// Where it was looked for, without the login.
+        /// The brokers, without login.
         servers: String,
-        /// What the last attempt met.
+        /// Error of the last attempt.
         #[source]
         source: Option<async_nats::ConnectError>,
     },
-    /// Caller: the broker's certificate is not trusted, or TLS failed otherwise.
-    #[error("no TLS connection to the NATS server at {servers}")]
+    /// Caller: the broker's certificate is not trusted, or the TLS handshake failed.
+    #[error("TLS handshake with the NATS server at {servers} failed")]
     Tls {
-        /// The brokers, without the login.
+        /// The brokers, without login.
         servers: String,
-        /// What went wrong.
+        /// The error.
         #[source]
         source: async_nats::ConnectError,
     },
-    /// Caller: the broker does not know this login.
-    #[error("the NATS server at {servers} refuses the login")]
+    /// Caller: the broker rejects the login.
+    #[error("NATS server at {servers} rejected the login")]
     Login {
-        /// The brokers, without the login.
+        /// The brokers, without login.
         servers: String,
     },
-    /// Caller: the credentials file cannot be used.
-    #[error("cannot use the NATS credentials file")]
+    /// Caller: the credentials file is invalid.
+    #[error("invalid NATS credentials file")]
     Credentials(#[source] std::io::Error),
-    /// Host: the broker takes no messages as large as a frame.
-    #[error("the NATS server takes messages of at most {limit} bytes; the hub needs {MIN_PAYLOAD}")]
+    /// Host: the broker's message limit is smaller than a frame.
+    #[error("NATS server accepts messages of at most {limit} bytes; the hub needs {MIN_PAYLOAD}")]
     Payload {
         /// The broker's `max_payload`.
         limit: usize,
     },
-    /// Host: the broker has no JetStream, or refused a bucket.
-    #[error("cannot open the bucket {bucket}; does the NATS server run with JetStream (-js)?")]
+    /// Host: the broker has no JetStream, or rejected a bucket.
+    #[error("failed to open the bucket {bucket}; does the NATS server run with JetStream (-js)?")]
     Bucket {
         /// The bucket.
         bucket: String,
-        /// What the broker said.
+        /// The broker's error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Host: the broker took no subscription.
-    #[error("the NATS server took no subscription")]
+    /// Host: the broker rejected a subscription.
+    #[error("NATS server rejected a subscription")]
     Subscribe(#[source] async_nats::SubscribeError),
 }
 
-/// Tries until it works, until trying again is useless, or until the time is over.
+/// Retries until it succeeds, fails permanently, or the time limit is reached.
 async fn first_connection(
     config: &NatsConfig,
     options: ConnectOptions,
@@ -167,17 +167,17 @@ async fn first_connection(
                 source: Some(error),
             });
         }
-        tracing::warn!(%servers, %error, "NATS is not reachable yet");
+        tracing::warn!(%servers, %error, "NATS is not reachable yet; retrying");
         sleep(delay).await;
         delay = (delay * 2).min(RETRY_MOST);
     }
 }
 
-/// Whether TLS itself failed. The library tells of that as of any other failure to read or write.
+/// Returns whether the TLS handshake failed. The library reports this as an I/O error.
 fn is_tls(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        // What an `io::Error` wraps is not its source.
+        // `source` of an `io::Error` skips the wrapped error.
         let inner = error
             .downcast_ref::<io::Error>()
             .and_then(io::Error::get_ref);
@@ -233,16 +233,16 @@ fn observe(link: &watch::Sender<Link>, event: &Event) {
             link.is_up = false;
             link.losses += 1;
         }),
-        // The broker or the library dropped a message: whoever waits for it finds the gap.
-        Event::SlowConsumer(id) => tracing::error!(id, "a NATS subscription overflowed"),
-        Event::ServerError(error) => tracing::warn!(%error, "NATS refused something"),
-        Event::ClientError(error) => tracing::debug!(%error, "NATS connection"),
+        // A message was dropped: its receiver detects the gap.
+        Event::SlowConsumer(id) => tracing::error!(id, "NATS subscription overflowed"),
+        Event::ServerError(error) => tracing::warn!(%error, "NATS server error"),
+        Event::ClientError(error) => tracing::debug!(%error, "NATS client error"),
         Event::LameDuckMode | Event::Draining => {}
     }
 }
 
-/// From 50 ms, doubling, up to [`RETRY_MOST`]: a broker that restarts is met soon, and one that is
-/// away is not hammered.
+/// Reconnect backoff: from 50 ms, doubling up to [`RETRY_MOST`], so that a restarted broker is
+/// reached soon and an absent one is not flooded.
 fn reconnect_delay(attempt: usize) -> Duration {
     let doublings = u32::try_from(attempt.saturating_sub(1))
         .unwrap_or(u32::MAX)
@@ -250,25 +250,26 @@ fn reconnect_delay(attempt: usize) -> Duration {
     (RETRY_LEAST * 2_u32.pow(doublings)).min(RETRY_MOST)
 }
 
-/// How long the first connection may take, retries included: broker and hub may start together.
+/// Time limit of the first connection, including retries: broker and hub may start together.
 const OPEN: Duration = Duration::from_secs(15);
 
-/// How long one attempt to connect may take.
+/// Timeout of one connection attempt.
 const CONNECT: Duration = Duration::from_secs(3);
 
-/// How long the broker may take for an answer. Registry calls must end well within ten seconds.
+/// Timeout of requests to the broker. Registry calls must finish well within ten seconds.
 pub(super) const REQUEST: Duration = Duration::from_secs(2);
 
-/// Three unanswered pings end a connection: a broker that hangs is left after six seconds.
+/// Keepalive: three unanswered pings close a connection, so a hanging broker is left after six
+/// seconds.
 const PING: Duration = Duration::from_secs(2);
 
-/// Messages that may wait in one subscription. A circuit's credits allow less than this.
+/// Messages queued per subscription. A circuit's credit allows less than this.
 const SUBSCRIPTION: usize = 32 * 1024;
 
 const RETRY_LEAST: Duration = Duration::from_millis(50);
 const RETRY_MOST: Duration = Duration::from_secs(1);
 
-/// A frame and what goes around it.
+/// A frame with its overhead.
 const MIN_PAYLOAD: usize = MAX_FRAME_BYTES + 1024;
 
 #[cfg(test)]
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_remembered_after_the_connection_is_back() {
+    fn loss_is_counted_even_after_reconnecting() {
         let (sender, link) = watch::channel(Link::default());
         observe(&sender, &Event::Connected);
         let before = *link.borrow();

@@ -1,8 +1,8 @@
-//! One node among others.
+//! This node's membership in the cluster.
 //!
-//! A [`Mesh`] is the [`Exchange`](crate::exchange::Exchange) of a hub with more nodes than one: it
-//! asks the switch of this process first and then the node that holds the executor's socket.
-//! Invariant: circuits between sockets of this process never touch the broker, so they outlive it.
+//! A [`Mesh`] is the [`Exchange`](crate::circuit_dialer::Exchange) of a cluster: it tries the
+//! executors of this process first, and then the node that has the executor's websocket.
+//! Invariant: circuits within this process never use the broker, so they survive its loss.
 
 mod dial;
 
@@ -31,38 +31,38 @@ use crate::{
     store::{EnvironmentId, NodeName, Store, StoreError},
 };
 
-/// This node among the others that share a broker. Dropping it leaves them without a word.
+/// Membership of this node in the cluster. Dropping it leaves without notice.
 #[derive(Debug)]
 pub struct Mesh {
     shared: Arc<Shared>,
-    /// Ends with the mesh.
+    /// Aborted on drop.
     _tasks: JoinSet<()>,
 }
 
-/// What the tasks of a node share.
+/// State shared by the tasks of a node.
 #[derive(Debug)]
 struct Shared {
-    /// Carries circuits.
+    /// Connection for circuits.
     data: Connection,
-    /// Carries everything else, so that heartbeats never wait behind frames.
+    /// Connection for everything else, so that heartbeats never wait behind frames.
     control: Connection,
     /// Names of subjects.
     subjects: Subjects,
-    /// The nodes.
+    /// Known nodes.
     nodes: Nodes,
     /// Circuits to other nodes.
     circuits: Arc<Circuits>,
-    /// The executor sockets of this process.
+    /// Executor websockets of this process.
     switch: Arc<Switch>,
-    /// The state that nodes share.
+    /// The shared store.
     store: Arc<NatsStore>,
 }
 
 impl Mesh {
-    /// Joins the nodes at a broker with the executor sockets of `switch`.
+    /// Joins the cluster with the executor websockets of `switch`.
     ///
     /// # Errors
-    /// [`NatsError`]; nothing is left running.
+    /// Returns [`NatsError`]; nothing is left running.
     pub async fn join(config: &NatsConfig, switch: Arc<Switch>) -> Result<Self, NatsError> {
         let control = Connection::open(config, "control").await?;
         let data = Connection::open(config, "data").await?;
@@ -107,32 +107,32 @@ impl Mesh {
         })
     }
 
-    /// The state that nodes share.
+    /// Returns the shared store.
     pub fn store(&self) -> Arc<NatsStore> {
         Arc::clone(&self.shared.store)
     }
 
-    /// The name of this process among the nodes: what a presence must carry.
+    /// Returns the name of this process in the cluster, as used in presence records.
     pub fn node(&self) -> &NodeName {
         self.shared.nodes.own()
     }
 
-    /// Whether the broker is connected now: whether this node can serve new connections.
+    /// Returns whether the broker is connected, so that this node can serve new connections.
     pub fn is_connected(&self) -> bool {
         self.shared.control.link().is_up && self.shared.data.link().is_up
     }
 
-    /// How many nodes live, this one included.
+    /// Returns the number of live nodes, including this one.
     pub fn nodes(&self) -> usize {
         self.shared.nodes.len()
     }
 
-    /// How many circuits lead to other nodes.
+    /// Returns the number of circuits to other nodes.
     pub fn circuits(&self) -> usize {
         self.shared.circuits.len()
     }
 
-    /// Ends the circuits to other nodes and tells those that this one stops.
+    /// Closes the circuits to other nodes and announces the shutdown.
     pub async fn leave(&self) {
         self.shared.circuits.close();
         let Shared {
@@ -147,7 +147,7 @@ impl Mesh {
             if connection.link().is_up
                 && let Err(error) = connection.client.flush().await
             {
-                tracing::debug!(%error, "farewell was not flushed");
+                tracing::debug!(%error, "failed to flush the shutdown announcement");
             }
         }
     }
@@ -167,7 +167,7 @@ impl Exchange for Mesh {
     fn supersede<'a>(
         &'a self,
         environment: EnvironmentId,
-        // The nodes ask the store that they share.
+        // The nodes query the store that they share.
         _: &'a dyn Store,
     ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
@@ -178,19 +178,20 @@ impl Exchange for Mesh {
     }
 }
 
-/// Hears what other nodes tell, until it is dropped.
+/// Handles events of other nodes until dropped.
 async fn hear(shared: Arc<Shared>, mut executors: Subscriber) {
     while let Some(message) = executors.next().await {
         let news = match serde_json::from_slice(&message.payload) {
             Ok(news) => news,
             Err(error) => {
-                tracing::warn!(%error, "news of an executor are none");
+                tracing::warn!(%error, "ignoring malformed executor event");
                 continue;
             }
         };
         match news {
             News::Attached { presence, revision } => {
-                // Harnesses of this node must leave the socket that was replaced, wherever it is.
+                // Harnesses of this node must leave the replaced websocket, on whichever node it
+                // is.
                 shared.circuits.end_before(&presence, revision);
                 if presence.node != *shared.nodes.own()
                     && let Some(lost) = shared.store.presences().handle_other(&presence, revision)
@@ -203,7 +204,7 @@ async fn hear(shared: Arc<Shared>, mut executors: Subscriber) {
     }
 }
 
-/// Renews this node's records from time to time, and after each loss of the broker at once.
+/// Renews this node's records periodically, and at once after each reconnect to the broker.
 async fn tidy(shared: Arc<Shared>) {
     let mut link = shared.control.watch();
     let mut losses = link.borrow_and_update().losses;
@@ -229,8 +230,8 @@ async fn tidy(shared: Arc<Shared>) {
             match sweep(&shared).await {
                 Ok(()) => break,
                 Err(error) => {
-                    // JetStream is not there yet although the broker is, or is overloaded.
-                    tracing::warn!(%error, "presences could not be renewed");
+                    // The broker is up, but JetStream is not ready yet or overloaded.
+                    tracing::warn!(%error, "failed to renew presence records");
                     tokio::time::sleep(RETRY).await;
                 }
             }
@@ -240,7 +241,7 @@ async fn tidy(shared: Arc<Shared>) {
 
 async fn sweep(shared: &Shared) -> Result<(), StoreError> {
     shared.store.restore().await?;
-    // Sockets are in the switch before their presence is written.
+    // Websockets are in the executor table before their presence is written.
     let connections = shared
         .switch
         .attached()
@@ -258,14 +259,14 @@ async fn sweep(shared: &Shared) -> Result<(), StoreError> {
 }
 
 fn give_up(shared: &Shared, lost: Lost) {
-    tracing::info!(?lost, "an executor is connected elsewhere");
+    tracing::info!(?lost, "executor is connected elsewhere");
     match lost {
         Lost::ToConnection {
             environment,
             ours,
             theirs,
         } => {
-            // The executor may have come back to this node meanwhile.
+            // The executor may have reconnected to this node meanwhile.
             if shared
                 .switch
                 .attached()
@@ -279,17 +280,17 @@ fn give_up(shared: &Shared, lost: Lost) {
     }
 }
 
-/// Closes this node's socket of an environment if its registration is not current any more.
+/// Closes this node's executor websocket of an environment unless its registration is current.
 async fn close_superseded(shared: &Shared, environment: &EnvironmentId) {
     let (switch, store) = (&shared.switch, &*shared.store);
     if let Err(error) = switch.close_superseded(environment, store).await {
-        tracing::warn!(%environment, %error, "sockets of superseded executors linger");
+        tracing::warn!(%environment, %error, "failed to close websockets of superseded executors");
         store.presences().look_again();
     }
 }
 
-/// Well before the broker forgets a presence.
+/// Renewal interval, well below the lifetime of a presence record.
 const RENEW: Duration = Duration::from_secs(120);
 
-/// Between two attempts while the broker is up and its store is not.
+/// Delay between attempts while the broker is up and JetStream is not.
 const RETRY: Duration = Duration::from_millis(500);

@@ -1,7 +1,7 @@
-//! Which nodes there are: each tells the others twice a second that it lives, and how often it lost
-//! its circuits.
-//! Invariant: a node that fell silent is dead for everybody within [`roster::DEAD`] and a sweep; it
-//! is never taken for its successor of the same name, because every process has a name of its own.
+//! Cluster membership by heartbeats: each node publishes one twice a second, with the number of its
+//! data connection losses.
+//! Invariant: every node considers a silent node dead within [`DEAD`] and a sweep. It is never
+//! confused with its successor of the same name, because every process has a unique name.
 
 use std::{
     collections::BTreeMap,
@@ -21,19 +21,19 @@ use uuid::Uuid;
 use super::{circuits::Circuits, connection::Connection, subjects::Subjects};
 use crate::store::NodeName;
 
-/// Which nodes live, as this one knows.
+/// The live nodes known to this one.
 #[derive(Clone, Debug)]
 pub(in crate::nats) struct Nodes {
     own: NodeName,
-    /// Carries the circuits of this node: each of its losses is told to the others.
+    /// Connection of this node's circuits; heartbeats report its losses.
     data: Connection,
     roster: Arc<Mutex<Roster>>,
-    /// Set once this node said farewell: it must not be heard again.
+    /// Set once this node has announced its shutdown: it must not send heartbeats any more.
     is_leaving: Arc<AtomicBool>,
 }
 
 impl Nodes {
-    /// Knows only itself.
+    /// Creates a membership that knows only this node.
     pub(in crate::nats) fn new(own: NodeName, data: Connection) -> Self {
         let roster = Arc::new(Mutex::new(Roster::new(Instant::now())));
         Self {
@@ -44,34 +44,32 @@ impl Nodes {
         }
     }
 
-    /// This node.
+    /// Returns the name of this node.
     pub(in crate::nats) fn own(&self) -> &NodeName {
         &self.own
     }
 
-    /// Whether a node lives. This one does.
+    /// Returns whether a node is alive. This one is.
     pub(in crate::nats) fn is_alive(&self, node: &NodeName) -> bool {
         *node == self.own || self.lock().is_alive(node, Instant::now())
     }
 
-    /// A node showed in another way than by its heartbeat that it lives. From now on its silence
-    /// is noticed.
+    /// Records a sign of life other than a heartbeat. From now on, silence of the node is noticed.
     pub(in crate::nats) fn heard(&self, node: NodeName) {
         self.lock().handle_heartbeat(node, Instant::now());
     }
 
-    /// How long ago a node that does not live was found to be gone. `None`: long ago, or it was
-    /// never heard of.
+    /// Returns how long ago a dead node was found to be gone. `None`: long ago, or never known.
     pub(in crate::nats) fn silence(&self, node: &NodeName) -> Option<Duration> {
         self.lock().silence(node, Instant::now())
     }
 
-    /// How many nodes live, this one included once it heard itself.
+    /// Returns the number of live nodes, including this one once it has received its own heartbeat.
     pub(in crate::nats) fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Tells the others that this node stops, so that they need not wait for its silence.
+    /// Announces the shutdown of this node, so that others need not wait for its silence.
     pub(in crate::nats) async fn say_farewell(&self, connection: &Connection, subjects: &Subjects) {
         self.is_leaving.store(true, Ordering::Relaxed);
         self.say(connection, subjects, News::Stopping).await;
@@ -84,7 +82,7 @@ impl Nodes {
     }
 
     async fn say(&self, connection: &Connection, subjects: &Subjects, news: News) {
-        // Without a connection the message would wait for one, and then tell what is long past.
+        // Without a connection the message would be queued and arrive out of date.
         if !connection.link().is_up {
             return;
         }
@@ -101,7 +99,7 @@ impl Nodes {
             .publish(subjects.nodes(), heartbeat.into())
             .await
         {
-            tracing::debug!(%error, "heartbeat was not sent");
+            tracing::debug!(%error, "failed to send a heartbeat");
         }
     }
 
@@ -110,8 +108,7 @@ impl Nodes {
     }
 }
 
-/// Beats and listens until it is dropped. Circuits to a node that dies, or that lost them, are ended
-/// here.
+/// Sends and receives heartbeats until dropped. Closes circuits to nodes that died or lost them.
 pub(in crate::nats) async fn run(
     nodes: Nodes,
     connection: Connection,
@@ -126,7 +123,7 @@ pub(in crate::nats) async fn run(
     let mut sweep = interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        // Heard before swept: what waits in the queue counts.
+        // Receive before sweeping: queued heartbeats count.
         tokio::select! {
             biased;
             message = heartbeats.next() => {
@@ -158,7 +155,7 @@ pub(in crate::nats) async fn run(
 
 fn hear(nodes: &Nodes, payload: &[u8], circuits: &Circuits) {
     let Ok(heartbeat) = serde_json::from_slice(payload) else {
-        tracing::debug!("a message among the heartbeats is none");
+        tracing::debug!("ignoring malformed heartbeat");
         return;
     };
     let Heartbeat { node, news, losses } = heartbeat;
@@ -176,7 +173,7 @@ fn hear(nodes: &Nodes, payload: &[u8], circuits: &Circuits) {
             nodes.lock().handle_farewell(&node, Instant::now());
             if node != nodes.own {
                 let ended = circuits.end_of_node(&node);
-                tracing::info!(%node, circuits = ended, "node stops");
+                tracing::info!(%node, circuits = ended, "node is shutting down");
             }
         }
     }
@@ -186,8 +183,8 @@ fn hear(nodes: &Nodes, payload: &[u8], circuits: &Circuits) {
 struct Heartbeat {
     node: NodeName,
     news: News,
-    /// How often the node lost its data connection. In every heartbeat, so that a lost one does no
-    /// harm: what was opened before the last loss is over, and the node itself could not say so.
+    /// Number of data connection losses. Sent in every heartbeat, so that a lost one does no harm:
+    /// circuits opened before the last loss are broken, and the node could not report it earlier.
     #[serde(default)]
     losses: u64,
 }
@@ -199,19 +196,19 @@ enum News {
     Stopping,
 }
 
-/// The nodes heard of.
+/// The known nodes. Pure.
 #[derive(Debug)]
 struct Roster {
-    /// Since when this node listens without interruption.
+    /// Start of uninterrupted listening.
     listening: Instant,
     swept: Instant,
     heard: BTreeMap<NodeName, Instant>,
-    /// Those who fell silent or stopped lately, and when.
+    /// Nodes that recently fell silent or shut down, and when.
     gone: BTreeMap<NodeName, Instant>,
 }
 
 impl Roster {
-    /// Starts to listen.
+    /// Creates an empty roster.
     fn new(now: Instant) -> Self {
         Self {
             listening: now,
@@ -221,7 +218,7 @@ impl Roster {
         }
     }
 
-    /// A node told that it lives.
+    /// Records a heartbeat.
     fn handle_heartbeat(&mut self, node: NodeName, now: Instant) {
         if self.heard.len() < MAX_NODES || self.heard.contains_key(&node) {
             self.gone.remove(&node);
@@ -229,7 +226,7 @@ impl Roster {
         }
     }
 
-    /// A node told that it stops. Returns whether it was known.
+    /// Records a shutdown. Returns whether the node was known.
     fn handle_farewell(&mut self, node: &NodeName, now: Instant) -> bool {
         let known = self.heard.remove(node).is_some();
         if known {
@@ -238,19 +235,19 @@ impl Roster {
         known
     }
 
-    /// The connection to the others was lost and is back: nobody could be heard meanwhile.
+    /// Records a reconnect: heartbeats were missed meanwhile.
     fn handle_reconnect(&mut self, now: Instant) {
         self.listening = now;
         self.swept = now;
         self.heard.values_mut().for_each(|heard| *heard = now);
     }
 
-    /// Forgets the nodes that fell silent, and returns them.
+    /// Removes and returns the silent nodes.
     fn sweep(&mut self, now: Instant) -> Vec<NodeName> {
         let pause = now.saturating_duration_since(self.swept);
         self.swept = now;
         if pause > STALL {
-            // This process stood still, and the others' heartbeats with it: they are in the queue.
+            // This process was suspended, and heartbeats are still queued.
             for heard in self.heard.values_mut() {
                 *heard += pause;
             }
@@ -267,8 +264,8 @@ impl Roster {
         dead
     }
 
-    /// How long ago a node was found to be gone; not at all if the next sweep is to find it. `None`:
-    /// long ago, or it was never heard of.
+    /// Returns how long ago a node was found to be gone; zero if it is still listed. `None`: long
+    /// ago, or never known.
     fn silence(&self, node: &NodeName, now: Instant) -> Option<Duration> {
         if self.heard.contains_key(node) {
             return Some(Duration::ZERO);
@@ -283,8 +280,8 @@ impl Roster {
         }
     }
 
-    /// Whether a node lives. One that was not heard of yet has the benefit of the doubt for as long
-    /// as it could not have been.
+    /// Returns whether a node is alive. An unknown node counts as alive while it could not have
+    /// been heard yet.
     fn is_alive(&self, node: &NodeName, now: Instant) -> bool {
         match self.heard.get(node) {
             Some(heard) => now.saturating_duration_since(*heard) < DEAD + SWEEP,
@@ -292,41 +289,41 @@ impl Roster {
         }
     }
 
-    /// How many nodes live.
+    /// Returns the number of live nodes.
     fn len(&self) -> usize {
         self.heard.len()
     }
 }
 
-/// Names one process: the node's name, and bits that no other process of that name has.
+/// Creates a unique process name from the node's name and random bits.
 pub(in crate::nats) fn process_name(node: &NodeName) -> NodeName {
     let unique = Uuid::new_v4().simple().to_string();
     let name: String = node.as_str().chars().take(MAX_NAME).collect();
     let process = format!("{name}-{}", unique.get(..16).unwrap_or(&unique));
-    // Both parts are made of the characters of a name, and short enough together.
+    // Both parts consist of name characters, and together they are short enough.
     process.parse().unwrap_or_else(|_| node.clone())
 }
 
-/// A node that was not heard for this long is dead. Four heartbeats: one lost to a busy machine
-/// does not cost its connections.
+/// A node without heartbeat for this long is dead: four heartbeats, so that one delayed by a busy
+/// machine does not cost its connections.
 const DEAD: Duration = Duration::from_secs(2);
 
-/// How often a node tells that it lives.
+/// Heartbeat interval.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// How often silent nodes are looked for.
+/// Interval of the search for silent nodes.
 const SWEEP: Duration = Duration::from_millis(250);
 
-/// Between two sweeps this long this process did not run.
+/// A longer gap between two sweeps means that this process was suspended.
 const STALL: Duration = Duration::from_secs(1);
 
-/// How long a node that is gone is remembered: longer than anybody waits for its executors.
+/// How long dead nodes are remembered: longer than any wait for their executors.
 const MEMORY: Duration = Duration::from_secs(60);
 
-/// More nodes than any hub has; a foreign program on the subject cannot fill the memory.
+/// More nodes than any hub has: bounds the memory against foreign messages on the subject.
 const MAX_NODES: usize = 1024;
 
-/// Of a node's name, this much goes into the name of its process.
+/// Characters of a node's name that are used in its process name.
 const MAX_NAME: usize = 100;
 
 #[cfg(test)]
@@ -337,7 +334,7 @@ mod tests {
         name.parse().expect("a name")
     }
 
-    /// Sweeps as the task does, up to and including `end`.
+    /// Sweeps at the task's interval, up to and including `end`.
     fn sweep_until(roster: &mut Roster, mut now: Instant, end: Instant) -> Vec<NodeName> {
         let mut dead = Vec::new();
         while now < end {
@@ -348,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_node_is_dead_after_two_seconds() {
+    fn silent_node_is_dead_after_two_seconds() {
         let t0 = Instant::now();
         let mut roster = Roster::new(t0);
         roster.handle_heartbeat(node("a"), t0);
@@ -363,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_not_blamed_for_our_own_pause() {
+    fn suspension_of_this_process_does_not_kill_other_nodes() {
         let t0 = Instant::now();
         let mut roster = Roster::new(t0);
         roster.handle_heartbeat(node("a"), t0);
@@ -373,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_node_is_believed_only_at_first() {
+    fn unknown_node_counts_as_alive_only_at_first() {
         let t0 = Instant::now();
         let mut roster = Roster::new(t0);
         assert!(roster.is_alive(&node("a"), t0));
@@ -383,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_while_disconnected_is_nobodys_fault() {
+    fn silence_while_disconnected_does_not_count() {
         let t0 = Instant::now();
         let mut roster = Roster::new(t0);
         roster.handle_heartbeat(node("a"), t0);
@@ -394,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_says_farewell_is_gone_at_once() {
+    fn announced_shutdown_takes_effect_at_once() {
         let t0 = Instant::now();
         let mut roster = Roster::new(t0);
         roster.handle_heartbeat(node("a"), t0);
@@ -404,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_for_a_while_since_when_a_node_is_gone() {
+    fn time_of_death_is_remembered_for_a_while() {
         let t0 = Instant::now();
         let mut roster = Roster::new(t0);
         for name in ["a", "b"] {
@@ -423,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_one_name_differ() {
+    fn process_names_are_unique() {
         let long = node(&"x".repeat(128));
         let (one, two) = (process_name(&long), process_name(&long));
         assert_ne!(one, two);

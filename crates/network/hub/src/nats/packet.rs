@@ -1,38 +1,38 @@
-//! What two nodes say to each other about one circuit: one packet is one NATS message.
-//! Invariant: every packet of a direction carries the next number, so that a lost one is always
-//! noticed. Frames are opaque here. Not here: credits (`window`), the task (`bridge`).
+//! Packets of a bridged circuit: one packet is one NATS message.
+//! Invariant: packets of a direction are numbered consecutively, so that a loss is always noticed.
+//! Frames are opaque here. Elsewhere: flow control (`window`), the task (`bridge`).
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::circuit::Ending;
 
-/// One decoded packet.
+/// A decoded packet.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Packet {
-    /// Position in its direction of the circuit, from 0.
+    /// Sequence number in its direction, from 0.
     pub(super) seq: u32,
-    /// What it says.
+    /// The content.
     pub(super) body: Body,
 }
 
-/// What a packet says.
+/// Content of a packet.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Body {
-    /// Whole frames, in order. Never empty.
+    /// Complete frames, in order. Never empty.
     Frames(Vec<Bytes>),
-    /// The peer may send this many bytes more.
+    /// Grants this many more bytes to the peer.
     Credit(u32),
-    /// Nothing: it follows the last packet of a burst, so that the loss of that one shows.
+    /// Follows the last packet of a burst, so that its loss is noticed.
     Mark,
-    /// The circuit ends here, and why.
+    /// Closes the circuit with a reason.
     Close(Ending),
 }
 
 impl Packet {
-    /// Reads one NATS message. Frames are slices of it, not copies.
+    /// Decodes a NATS message. Frames are slices of it, not copies.
     ///
     /// # Errors
-    /// [`PacketError`] when it is not what this module writes.
+    /// Returns [`PacketError`] if the message is malformed.
     pub(super) fn decode(message: &Bytes) -> Result<Self, PacketError> {
         let header: &[u8; HEADER] = message.first_chunk().ok_or(PacketError::Short)?;
         let [kind, seq @ ..] = *header;
@@ -45,7 +45,7 @@ impl Packet {
             }
             MARK if rest.is_empty() => Body::Mark,
             MARK => return Err(PacketError::Length),
-            // A reason that only a newer node knows still ends the circuit.
+            // A reason known only to newer nodes still closes the circuit.
             CLOSE => Body::Close(serde_json::from_slice(&rest).unwrap_or(Ending::Unreachable)),
             other => return Err(PacketError::Kind(other)),
         };
@@ -56,19 +56,19 @@ impl Packet {
     }
 }
 
-/// A packet without frames, as bytes.
+/// Encodes a credit packet.
 pub(super) fn credit(seq: u32, bytes: u32) -> Bytes {
     let mut packet = header(CREDIT, seq, 4);
     packet.put_u32(bytes);
     packet.freeze()
 }
 
-/// The packet behind a burst, as bytes.
+/// Encodes the mark after a burst.
 pub(super) fn mark(seq: u32) -> Bytes {
     header(MARK, seq, 0).freeze()
 }
 
-/// The last packet of a direction, as bytes.
+/// Encodes the last packet of a direction.
 pub(super) fn close(seq: u32, ending: Ending) -> Bytes {
     let ending = serde_json::to_vec(&ending).unwrap_or_default();
     let mut packet = header(CLOSE, seq, ending.len());
@@ -76,7 +76,7 @@ pub(super) fn close(seq: u32, ending: Ending) -> Bytes {
     packet.freeze()
 }
 
-/// Frames on their way into one packet.
+/// A packet of frames being built.
 #[derive(Debug)]
 pub(super) struct Batch {
     packet: BytesMut,
@@ -84,7 +84,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Starts the packet `seq` with its first frame.
+    /// Starts packet `seq` with its first frame.
     pub(super) fn new(seq: u32, first: &Bytes) -> Self {
         let mut batch = Self {
             packet: header(FRAMES, seq, first.len() + 4),
@@ -96,39 +96,39 @@ impl Batch {
 
     /// Appends a frame.
     pub(super) fn push(&mut self, frame: &Bytes) {
-        // A websocket message is at most 256 KiB, so the length always fits.
+        // A websocket message has at most 256 KiB, so the length always fits.
         self.packet
             .put_u32(u32::try_from(frame.len()).unwrap_or(u32::MAX));
         self.packet.put_slice(frame);
         self.cost = self.cost.saturating_add(cost(frame));
     }
 
-    /// Whether further queued frames belong into the next packet.
+    /// Returns whether further frames belong in the next packet.
     pub(super) fn is_full(&self) -> bool {
         self.packet.len() >= BATCH
     }
 
-    /// The packet, and what its frames cost.
+    /// Returns the packet and the cost of its frames.
     pub(super) fn finish(self) -> (Bytes, u32) {
         (self.packet.freeze(), self.cost)
     }
 }
 
-/// What one frame costs in credits: its bytes, and what keeping it costs besides. Without the
-/// second part a window of tiny frames would be a queue of any length.
+/// Returns the cost of a frame in credit: its bytes plus overhead. Without the overhead, a window
+/// of tiny frames would allow a queue of any length.
 pub(super) fn cost(frame: &Bytes) -> u32 {
     u32::try_from(frame.len())
         .unwrap_or(u32::MAX)
         .saturating_add(FRAME_OVERHEAD)
 }
 
-/// Why a message is no packet. Peer: the circuit ends.
+/// Peer: why a message is not a valid packet. The circuit closes.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(super) enum PacketError {
-    /// Shorter than its header.
+    /// The message is shorter than the header.
     #[error("circuit packet is shorter than its header")]
     Short,
-    /// The kind is not known: the other node is newer, or no hub.
+    /// The kind is unknown: the other node is newer, or not a hub.
     #[error("circuit packet of unknown kind {0}")]
     Kind(u8),
     /// A length inside does not fit the message.
@@ -163,18 +163,18 @@ fn frames(mut rest: Bytes) -> Result<Vec<Bytes>, PacketError> {
     }
 }
 
-/// Kind and number.
+/// Kind and sequence number.
 const HEADER: usize = 5;
 const FRAMES: u8 = 1;
 const CREDIT: u8 = 2;
 const MARK: u8 = 3;
 const CLOSE: u8 = 4;
 
-/// Queued frames share one message up to here: large enough to spare the broker work, small
-/// enough that one circuit does not hold up the others on the same connection.
+/// Queued frames share a message up to this size: large enough to relieve the broker, small enough
+/// not to delay other circuits on the connection.
 const BATCH: usize = 64 * 1024;
 
-/// Bookkeeping per frame, in credits.
+/// Overhead per frame, in credit.
 const FRAME_OVERHEAD: u32 = 64;
 
 #[cfg(test)]
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_come_back_in_order_and_unchanged() {
+    fn frames_round_trip_in_order_and_unchanged() {
         let sent = [Bytes::from_static(b"one"), Bytes::from(vec![7; 70_000])];
         let mut batch = Batch::new(9, &sent[0]);
         assert!(!batch.is_full());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn credits_marks_and_closes_come_back() {
+    fn credit_mark_and_close_round_trip() {
         for (bytes, seq, body) in [
             (credit(1, 77), 1, Body::Credit(77)),
             (mark(2), 2, Body::Mark),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_reason_still_ends_the_circuit() {
+    fn unknown_reason_still_closes_the_circuit() {
         let packet = Bytes::from_static(b"\x04\0\0\0\x01\"novel\"");
         let ending = Body::Close(Ending::Unreachable);
         assert_eq!(
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_packets_are_refused() {
+    fn malformed_packets_are_rejected() {
         let cases: [(&[u8], PacketError); 9] = [
             (&[], PacketError::Short),
             (&[FRAMES, 0, 0, 0], PacketError::Short),

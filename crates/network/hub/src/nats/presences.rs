@@ -1,7 +1,7 @@
-//! Which executor is connected where: a record per environment, written by the node that holds the
-//! socket and believed only as long as that node lives.
-//! Invariant: a presence that this node answers with names a node that lives and, if it is this
-//! node, a socket that it has not given up.
+//! Presence of executors: a record per environment, written by the node that has the websocket and
+//! valid only while that node is alive.
+//! Invariant: a presence returned by this node names a live node and, if it is this node, a
+//! websocket that it has not given up.
 
 mod held;
 
@@ -28,8 +28,7 @@ use crate::store::{
     AttachError, Attendance, ConnectionId, EnvironmentId, Presence, StoreError, Timestamp,
 };
 
-/// The bucket of presences. They are written anew by the nodes that hold the sockets; what a dead
-/// node left behind vanishes.
+/// Bucket of presence records. Nodes renew those of their websockets; those of dead nodes expire.
 pub(in crate::nats) const SHAPE: Shape = Shape {
     name: "presence",
     description: "where executors are connected",
@@ -37,26 +36,26 @@ pub(in crate::nats) const SHAPE: Shape = Shape {
     max_bytes: 128 * 1024 * 1024,
 };
 
-/// What nodes tell each other about executors.
+/// Events about executors that nodes publish to each other.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::nats) enum News {
-    /// An executor's socket was connected.
+    /// An executor's websocket was attached.
     Attached {
-        /// Where.
+        /// The presence record.
         presence: Presence,
-        /// The state of its record.
+        /// Its revision.
         revision: Revision,
     },
-    /// A registration took the place of all others, or the environment was removed. Which one is
-    /// current the store knows: news may be overtaken.
+    /// A new registration replaced all others, or the environment was removed. The store has the
+    /// current one, because events may be outdated.
     Registered {
         /// The environment.
         environment: EnvironmentId,
     },
 }
 
-/// Where executors are connected.
+/// Presence records of executors.
 #[derive(Clone, Debug)]
 pub(in crate::nats) struct Presences {
     bucket: Bucket,
@@ -65,12 +64,12 @@ pub(in crate::nats) struct Presences {
     connection: Connection,
     subjects: Subjects,
     held: Arc<Mutex<Held>>,
-    /// Something is left to be looked after.
+    /// Notified when there is work for [`Self::tidy`].
     untidy: Arc<Notify>,
 }
 
 impl Presences {
-    /// Keeps them in `bucket`.
+    /// Creates the service on `bucket`.
     pub(in crate::nats) fn new(
         bucket: Bucket,
         registry: Registry,
@@ -90,10 +89,10 @@ impl Presences {
         }
     }
 
-    /// Writes down a socket of this node, over any other.
+    /// Records a websocket of this node, replacing any other.
     ///
     /// # Errors
-    /// [`AttachError`]. Dropping the future leaves a record at most for a moment.
+    /// Returns [`AttachError`]. Dropping the future leaves a record for a moment at most.
     pub(in crate::nats) async fn attach(&self, presence: Presence) -> Result<(), AttachError> {
         if !self.is_current(&presence).await? {
             return Err(AttachError::Superseded);
@@ -111,8 +110,8 @@ impl Presences {
             }
             Err(WriteError::Store(error)) => return Err(error.into()),
         };
-        // A registration that was made since the first look shows in this one; a later one finds
-        // the presence written.
+        // A registration made since the first check shows up in this one; a later one finds the
+        // presence written.
         if !self.is_current(&presence).await? || !self.lock().written(&presence, revision) {
             return Err(AttachError::Superseded);
         }
@@ -121,10 +120,10 @@ impl Presences {
         Ok(())
     }
 
-    /// Deletes the record of this very socket, if it is still there.
+    /// Deletes the record of this websocket, if it still exists.
     ///
     /// # Errors
-    /// [`StoreError`]; it is tried again as soon as the broker is back.
+    /// Returns [`StoreError`]; it is retried as soon as the broker is back.
     pub(in crate::nats) async fn detach(&self, presence: &Presence) -> Result<(), StoreError> {
         let unfinished = Unfinished {
             presences: self,
@@ -136,10 +135,10 @@ impl Presences {
         Ok(())
     }
 
-    /// Deletes the record of an environment that is removed, whoever wrote it.
+    /// Deletes the record of a removed environment, regardless of its writer.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// Returns [`StoreError`].
     pub(in crate::nats) async fn remove(
         &self,
         environment: &EnvironmentId,
@@ -151,10 +150,10 @@ impl Presences {
         }
     }
 
-    /// Where the executor of an environment is connected, and the state of that record.
+    /// Returns the presence of an environment's executor and its revision.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// Returns [`StoreError`].
     pub(in crate::nats) async fn find(
         &self,
         environment: &EnvironmentId,
@@ -166,10 +165,10 @@ impl Presences {
             .map(|presence| (presence, slot.revision)))
     }
 
-    /// Where the executor of an environment is connected `now`, or when it left.
+    /// Returns the presence of an environment's executor, or when it disconnected.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// Returns [`StoreError`].
     pub(in crate::nats) async fn attendance(
         &self,
         environment: &EnvironmentId,
@@ -186,7 +185,7 @@ impl Presences {
                 connected: None,
                 left_at: now,
             },
-            // Its node died with it.
+            // Its node has died.
             Some(presence) => Attendance {
                 connected: None,
                 left_at: match self.nodes.silence(&presence.node) {
@@ -194,7 +193,7 @@ impl Presences {
                     None => slot.at,
                 },
             },
-            // The marker of a deleted record is as old as its deletion.
+            // The marker of a deleted record carries the time of deletion.
             None => Attendance {
                 connected: None,
                 left_at: slot.at,
@@ -210,7 +209,7 @@ impl Presences {
         }
     }
 
-    /// Another node wrote down a socket. Returns what this node lost by that.
+    /// Handles a websocket recorded by another node. Returns the loss of this node, if any.
     pub(in crate::nats) fn handle_other(
         &self,
         theirs: &Presence,
@@ -224,8 +223,8 @@ impl Presences {
         })
     }
 
-    /// Tells all nodes, this one included. A node that is not connected misses it, and finds out by
-    /// [`Self::tidy`] once it is.
+    /// Publishes an event to all nodes, including this one. A disconnected node misses it and
+    /// catches up with [`Self::tidy`].
     pub(in crate::nats) async fn tell(&self, news: &News) {
         let Ok(news) = serde_json::to_vec(news) else {
             return;
@@ -239,26 +238,26 @@ impl Presences {
             .publish(self.subjects.executors(), news.into())
             .await;
         if let Err(error) = told {
-            tracing::warn!(%error, "other nodes were not told of an executor");
+            tracing::warn!(%error, "failed to publish an executor event");
         }
     }
 
-    /// Resolves when something is left for [`Self::tidy`] to look after.
+    /// Resolves when there is work for [`Self::tidy`].
     pub(in crate::nats) async fn untidy(&self) {
         self.untidy.notified().await;
     }
 
-    /// Has [`Self::tidy`] done soon.
+    /// Schedules [`Self::tidy`].
     pub(in crate::nats) fn look_again(&self) {
         self.untidy.notify_one();
     }
 
-    /// Makes the bucket again if the broker lost it, renews the records of this node's sockets,
-    /// deletes those of sockets that are gone, and returns what was lost to others unnoticed.
-    /// `connections` are the sockets that are there.
+    /// Creates the bucket again if the broker lost it, renews the records of this node's
+    /// websockets, deletes those of closed ones, and returns unnoticed losses. `connections` are
+    /// the open websockets.
     ///
     /// # Errors
-    /// [`StoreError`]: nothing more can be done until the broker is back.
+    /// Returns [`StoreError`]: nothing more can be done until the broker is back.
     pub(in crate::nats) async fn tidy(
         &self,
         connections: &HashSet<ConnectionId>,
@@ -272,7 +271,7 @@ impl Presences {
         let mut lost = Vec::new();
         for (presence, state) in held {
             match state {
-                // Whoever writes it looks after it.
+                // The writing task handles it.
                 State::Writing { .. } => {}
                 State::Leaving => self.erase(&presence).await?,
                 State::Written(revision) => lost.extend(self.renew(presence, revision).await?),
@@ -304,7 +303,7 @@ impl Presences {
             {
                 Ok(revision) => {
                     if !self.lock().written(&presence, revision) {
-                        // Its socket ended meanwhile.
+                        // The websocket ended meanwhile.
                         self.erase(&presence).await?;
                     }
                     return Ok(None);
@@ -323,7 +322,7 @@ impl Presences {
                     };
                     return Ok(self.lock().forget(&presence).then_some(lost));
                 }
-                // The broker lost it, or only the answer to our last write.
+                // The broker lost the record, or only the response to our last write.
                 Some(_) | None if slot.revision != seen => seen = slot.revision,
                 Some(_) | None => return Err(StoreError::unavailable(Full)),
             }
@@ -335,7 +334,7 @@ impl Presences {
         let slot = self.bucket.read(&key).await?;
         if parse::<Presence>(&slot, "a presence")?.as_ref() == Some(presence) {
             match self.bucket.delete(&key, slot.revision).await {
-                // Raced: another presence took its place.
+                // Raced: another presence has replaced it.
                 Ok(()) | Err(WriteError::Raced) => {}
                 Err(WriteError::Full) => return Err(StoreError::unavailable(Full)),
                 Err(WriteError::Store(error)) => return Err(error),
@@ -355,14 +354,14 @@ impl Presences {
     }
 }
 
-/// A presence that may be written or not. Dropped, it counts as one whose socket is gone.
+/// A presence that may or may not be written. On drop, its websocket counts as closed.
 struct Unfinished<'a> {
     presences: &'a Presences,
     presence: &'a Presence,
 }
 
 impl Unfinished<'_> {
-    /// All is as it should be.
+    /// Completes without marking the websocket as closed.
     fn finish(self) {
         std::mem::forget(self);
     }

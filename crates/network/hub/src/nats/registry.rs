@@ -1,4 +1,4 @@
-//! Owners, registrations and the signing key, in one bucket that keeps them for ever.
+//! Owners, registrations and the signing key, in a bucket without expiry.
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// The bucket of owners and registrations.
+/// Bucket of owners and registrations.
 pub(super) const SHAPE: Shape = Shape {
     name: "registry",
     description: "environments: owners and current registrations",
@@ -30,7 +30,7 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    /// Keeps them in `bucket`.
+    /// Creates the service on `bucket`.
     pub(super) fn new(bucket: Bucket) -> Self {
         Self {
             owned: EnvironmentQuota::new(bucket.clone()),
@@ -38,26 +38,26 @@ impl Registry {
         }
     }
 
-    /// Whether the broker can be asked.
+    /// Checks whether the broker is connected.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// Returns [`StoreError::Unavailable`].
     pub(super) fn check(&self) -> Result<(), StoreError> {
         self.bucket.reachable().map(drop)
     }
 
-    /// Makes the bucket again if the broker lost it.
+    /// Creates the bucket again if the broker lost it.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// Returns [`StoreError::Unavailable`].
     pub(super) async fn restore(&self) -> Result<(), StoreError> {
         self.bucket.restore().await
     }
 
-    /// The key all nodes sign with: the first node's.
+    /// Returns the key shared by all nodes, created by the first.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// Returns [`StoreError`].
     pub(super) async fn signing_key(&self) -> Result<SigningKey, StoreError> {
         for _ in 0..ATTEMPTS {
             let slot = self.bucket.read(SIGNING_KEY).await?;
@@ -79,32 +79,32 @@ impl Registry {
         Err(StoreError::unavailable(Contended))
     }
 
-    /// Writes down the key that this node signs with, if the broker lost it: a node that comes later
-    /// would make another, and refuse the URLs of all others.
+    /// Writes this node's key again if the broker lost it: otherwise a new node would create
+    /// another one and reject the URLs of all others.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// Returns [`StoreError`].
     pub(super) async fn keep_signing_key(&self, key: &SigningKey) -> Result<(), StoreError> {
         let slot = self.bucket.read(SIGNING_KEY).await?;
         if let Some(bytes) = &slot.value {
             if SigningKey::from_bytes(bytes).as_ref() != Some(key) {
-                tracing::error!("this node signs with another key than new nodes: restart it");
+                tracing::error!("this node signs with another key than new nodes; restart it");
             }
             return Ok(());
         }
         let bytes = key.as_bytes().to_vec();
         match self.bucket.write(SIGNING_KEY, bytes, slot.revision).await {
-            // Raced: another node was first; the next look compares.
+            // Raced: another node was first; the next check compares.
             Ok(_) | Err(WriteError::Raced) => Ok(()),
             Err(WriteError::Full) => Err(StoreError::unavailable(Full)),
             Err(WriteError::Store(error)) => Err(error),
         }
     }
 
-    /// Makes an environment the principal's own, by the rules of [`Record::claim`].
+    /// Makes the principal the owner, by the rules of [`Record::claim`].
     ///
     /// # Errors
-    /// [`ClaimError`].
+    /// Returns [`ClaimError`].
     pub(super) async fn claim(
         &self,
         environment: &EnvironmentId,
@@ -120,7 +120,7 @@ impl Registry {
     /// Registers by the rules of [`Record::register`].
     ///
     /// # Errors
-    /// [`RegisterError`].
+    /// Returns [`RegisterError`].
     pub(super) async fn register(
         &self,
         new: NewRegistration,
@@ -134,7 +134,7 @@ impl Registry {
         self.change(&environment, &principal, decide).await
     }
 
-    /// Writes what `decide` makes of a record, and decides again when another node was faster.
+    /// Writes what `decide` returns for a record, and retries when another node was faster.
     async fn change<T, E: From<ClaimError>>(
         &self,
         environment: &EnvironmentId,
@@ -162,14 +162,14 @@ impl Registry {
                         // Another node was faster: decide again.
                         Err(WriteError::Raced) => continue,
                         Err(WriteError::Full) => Err(ClaimError::Full.into()),
-                        // It may have been written: what counts it stays.
+                        // It may have been written, so the quota entry stays.
                         Err(WriteError::Store(error)) => return Err(ClaimError::from(error).into()),
                     }
                 }
                 Ok((None, made)) => Ok(made),
                 Err(error) => Err(error),
             };
-            // It may be the principal's all the same, by another request.
+            // Another request of the same principal may have succeeded.
             let is_theirs = previous.is_some_and(|record| record.owner == *principal);
             if let (Err(_), Some(entry), false) = (&written, entry, is_theirs) {
                 self.owned.leave(principal, environment, entry).await;
@@ -179,28 +179,28 @@ impl Registry {
         Err(ClaimError::from(StoreError::unavailable(Contended)).into())
     }
 
-    /// How many records there are, whatever they are.
+    /// Returns the number of records of any kind.
     #[cfg(test)]
     pub(super) async fn records(&self) -> Result<u64, StoreError> {
         self.bucket.count().await
     }
 
-    /// Looks whether there is room for the environment that was entered last.
+    /// Checks the limits after the quota entry was added.
     async fn check_room(&self, principal: &PrincipalName) -> Result<(), ClaimError> {
         if self.owned.count(principal).await? > limits::ENVIRONMENTS_PER_PRINCIPAL {
             return Err(ClaimError::Limit);
         }
-        // Each has a record and an entry.
+        // Each environment has a record and a quota entry.
         if self.bucket.count().await? > MAX_ENVIRONMENTS * 2 {
             return Err(ClaimError::Full);
         }
         Ok(())
     }
 
-    /// The current registration.
+    /// Returns the current registration.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// Returns [`StoreError`].
     pub(super) async fn registration(
         &self,
         environment: &EnvironmentId,
@@ -209,10 +209,10 @@ impl Registry {
         Ok(record.and_then(|record| record.current))
     }
 
-    /// What is known of an environment.
+    /// Returns the record of an environment.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// Returns [`StoreError`].
     pub(super) async fn record(
         &self,
         environment: &EnvironmentId,
@@ -228,10 +228,10 @@ impl Registry {
         Ok((parse(&slot, "an environment")?, slot.revision))
     }
 
-    /// Environments in the order of their ids.
+    /// Returns environments ordered by id.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// Returns [`StoreError`].
     pub(super) async fn environments(
         &self,
         after: Option<&EnvironmentId>,
@@ -242,7 +242,7 @@ impl Registry {
             if page.len() >= limit {
                 break;
             }
-            // Only ids are ever written; what else there may be is not ours.
+            // Only ids are written here; ignore anything else.
             let Ok(environment) = key.parse::<EnvironmentId>() else {
                 continue;
             };
@@ -258,10 +258,10 @@ impl Registry {
         Ok(page)
     }
 
-    /// Forgets an environment. False: there was none.
+    /// Removes an environment. Returns whether it existed.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// Returns [`StoreError`].
     pub(super) async fn remove(&self, environment: &EnvironmentId) -> Result<bool, StoreError> {
         let key = record_key(environment);
         for _ in 0..ATTEMPTS {
@@ -283,21 +283,21 @@ impl Registry {
         Err(StoreError::unavailable(Contended))
     }
 
-    /// Takes out the marker that a removal leaves, so that removed environments are not counted.
+    /// Removes the marker of a deleted record, so that it does not count against the limit.
     async fn sweep(&self, environment: &EnvironmentId) {
         let swept = match self.read(environment).await {
             Ok((None, marker)) => self.bucket.purge(&record_key(environment), marker).await,
-            // Somebody has claimed it since.
+            // It was claimed again meanwhile.
             Ok((Some(_), _)) => Ok(()),
             Err(error) => Err(error),
         };
         if let Err(error) = swept {
-            tracing::warn!(%environment, %error, "an environment that is gone is still counted");
+            tracing::warn!(%environment, %error, "failed to release the quota of a removed environment");
         }
     }
 }
 
-/// Reads a record as what it should be.
+/// Deserializes a record.
 pub(super) fn parse<T: DeserializeOwned>(
     slot: &Slot,
     what: &'static str,
@@ -310,19 +310,19 @@ pub(super) fn parse<T: DeserializeOwned>(
     slot.value.as_ref().map(parse).transpose()
 }
 
-/// Writes a record as it is read.
+/// Serializes a record.
 pub(super) fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, StoreError> {
     serde_json::to_vec(value).map_err(StoreError::unavailable)
 }
 
-/// Host: the bucket holds all it may.
+/// Host: the bucket is full.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the NATS bucket is full")]
+#[error("NATS bucket is full")]
 pub(super) struct Full;
 
-/// Host: other nodes write the same record without a pause.
+/// Host: other nodes keep changing the same record.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("too many nodes change one record at once")]
+#[error("too many nodes are changing one record")]
 pub(super) struct Contended;
 
 fn record_key(environment: &EnvironmentId) -> String {
@@ -332,28 +332,29 @@ fn record_key(environment: &EnvironmentId) -> String {
 const SIGNING_KEY: &str = "signing-key";
 const RECORDS: &str = "environment";
 
-/// Each lost race means that somebody else won one: this many in a row do not happen by chance.
+/// Each lost race means that another node made progress: this many in a row do not happen by
+/// chance.
 pub(super) const ATTEMPTS: usize = 16;
 
-/// As many environments as one hub keeps. Their records are about 3 KiB each.
+/// Maximum number of environments. Their records take about 3 KiB each.
 const MAX_ENVIRONMENTS: u64 = 100_000;
 
-/// The entries.
+/// Quota of environments per principal: one entry per owned environment.
 #[derive(Clone, Debug)]
 pub(super) struct EnvironmentQuota {
     bucket: Bucket,
 }
 
 impl EnvironmentQuota {
-    /// Keeps them in `bucket`, among the environments.
+    /// Creates the service on `bucket`, which also has the environments.
     pub(super) fn new(bucket: Bucket) -> Self {
         Self { bucket }
     }
 
-    /// Enters an environment that the principal is about to claim.
+    /// Adds an entry for an environment that the principal is about to claim.
     ///
     /// # Errors
-    /// [`ClaimError::Full`] and [`ClaimError::Store`].
+    /// Returns [`ClaimError::Full`] or [`ClaimError::Store`].
     pub(super) async fn enter(
         &self,
         principal: &PrincipalName,
@@ -368,7 +369,7 @@ impl EnvironmentQuota {
         }
     }
 
-    /// Takes an entry out unless it is younger than `seen`. What cannot be taken out is counted.
+    /// Removes an entry unless it is newer than `seen`. On failure it keeps counting.
     pub(super) async fn leave(
         &self,
         principal: &PrincipalName,
@@ -377,20 +378,21 @@ impl EnvironmentQuota {
     ) {
         let key = format!("{}.{environment}", family(principal));
         if let Err(error) = self.bucket.purge(&key, seen).await {
-            tracing::warn!(%environment, %error, "an environment that is gone is still counted");
+            tracing::warn!(%environment, %error, "failed to release the quota of a removed environment");
         }
     }
 
-    /// How many the principal has, those it is about to claim included.
+    /// Returns the principal's number of environments, including pending claims.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// Returns [`StoreError::Unavailable`].
     pub(super) async fn count(&self, principal: &PrincipalName) -> Result<usize, StoreError> {
         Ok(self.bucket.keys(&family(principal)).await?.len())
     }
 }
 
-/// Names may hold what a subject must not: the first 128 bits of a hash tell them apart as well.
+/// Principal names may contain characters not allowed in subjects, so the first 128 bits of their
+/// hash are used.
 fn family(principal: &PrincipalName) -> String {
     let digest = Sha256::digest(principal.as_str());
     let digits = digest.iter().take(16).map(|byte| format!("{byte:02x}"));

@@ -1,4 +1,4 @@
-//! The hub's state in JetStream key-value buckets: the same for all nodes.
+//! The hub's state in JetStream key-value buckets, shared by all nodes.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -26,13 +26,14 @@ use crate::{
     },
 };
 
-/// Keeps the hub's state where all nodes see it.
+/// The shared store of a cluster.
 ///
-/// Made by [`Mesh::join`](crate::nats::Mesh::join). Without a connection to the broker every call fails
-/// at once with [`StoreError::Unavailable`], except for the signing key once it is known.
+/// Created by [`Mesh::join`](crate::nats::Mesh::join). Without a connection to the broker every
+/// call fails immediately with [`StoreError::Unavailable`], except for the signing key once it is
+/// known.
 #[derive(Debug)]
 pub struct NatsStore {
-    /// Since when this node knows who is connected.
+    /// Start of this node, before which disconnects are unknown.
     started: Timestamp,
     signing_key: OnceCell<SigningKey>,
     registry: Registry,
@@ -41,7 +42,7 @@ pub struct NatsStore {
 }
 
 impl NatsStore {
-    /// Opens the buckets, and makes those that are missing.
+    /// Opens the buckets, creating missing ones.
     pub(super) async fn open(
         config: &NatsConfig,
         connection: &Connection,
@@ -68,18 +69,18 @@ impl NatsStore {
         })
     }
 
-    /// How many records the registry has, whatever they are.
+    /// Returns the number of records in the registry bucket.
     #[cfg(test)]
     pub(super) async fn records(&self) -> Result<u64, StoreError> {
         self.registry.records().await
     }
 
-    /// Where executors are connected.
+    /// Returns the presence records.
     pub(super) fn presences(&self) -> &Presences {
         &self.presences
     }
 
-    /// Makes buckets again that the broker lost, and writes down the key again.
+    /// Creates buckets again that the broker lost, and writes the key again.
     pub(super) async fn restore(&self) -> Result<(), StoreError> {
         self.registry.restore().await?;
         if let Some(key) = self.signing_key.get() {
@@ -163,7 +164,7 @@ impl Store for NatsStore {
     fn detach<'a>(
         &'a self,
         presence: &'a Presence,
-        // The broker notes when.
+        // The broker records the time.
         _: Timestamp,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(self.presences.detach(presence))
@@ -185,7 +186,7 @@ impl Store for NatsStore {
         authorization: Authorization,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<(), AuthorizeError>> {
-        // The broker forgets those that expired by its own clock.
+        // The broker drops expired ones by its own clock.
         Box::pin(async move {
             let authorizations = &self.authorizations;
             authorizations.authorize(token, &authorization, now).await
@@ -201,8 +202,8 @@ impl Store for NatsStore {
     }
 }
 
-/// The bucket of authorizations. They live for a minute; the broker forgets them after two, and
-/// with them the markers that redeemed ones leave.
+/// Bucket of authorizations. They live for a minute; the broker drops them after two, together with
+/// the markers of redeemed ones.
 pub(super) const SHAPE: Shape = Shape {
     name: "authorizations",
     description: "harness authorizations that wait for their one use",
@@ -210,17 +211,17 @@ pub(super) const SHAPE: Shape = Shape {
     max_bytes: 128 * 1024 * 1024,
 };
 
-/// Authorizations that wait for their one use.
+/// Pending authorizations.
 #[derive(Clone, Debug)]
 pub(super) struct Authorizations {
     bucket: Bucket,
-    /// Those that this node made. What is redeemed on another counts here until it expires: the
-    /// broker could count for all nodes, but not cheaply enough for each harness that comes.
+    /// Those issued by this node. Ones redeemed on other nodes count here until they expire:
+    /// counting for all nodes in the broker would be too expensive per harness.
     waiting: Arc<Mutex<Waiting>>,
 }
 
 impl Authorizations {
-    /// Keeps them in `bucket`.
+    /// Creates the service on `bucket`.
     pub(super) fn new(bucket: Bucket) -> Self {
         Self {
             bucket,
@@ -228,18 +229,18 @@ impl Authorizations {
         }
     }
 
-    /// Makes the bucket again if the broker lost it.
+    /// Creates the bucket again if the broker lost it.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// Returns [`StoreError::Unavailable`].
     pub(super) async fn restore(&self) -> Result<(), StoreError> {
         self.bucket.restore().await
     }
 
-    /// Keeps one.
+    /// Stores an authorization.
     ///
     /// # Errors
-    /// [`AuthorizeError`].
+    /// Returns [`AuthorizeError`].
     pub(super) async fn authorize(
         &self,
         token: TokenHash,
@@ -251,7 +252,7 @@ impl Authorizations {
             while waiting.expired(now).is_some() {}
             waiting.add(token, &authorization.principal, authorization.expires_at)?;
         }
-        // Tokens are random: there never was one of this name.
+        // Tokens are random, so this key was never used.
         let never = Revision::default();
         match self
             .bucket
@@ -268,10 +269,10 @@ impl Authorizations {
         }
     }
 
-    /// Takes one out. The delete names the state that was read, so of all nodes one succeeds.
+    /// Redeems an authorization. The conditional delete succeeds on one node only.
     ///
     /// # Errors
-    /// [`StoreError`]; the authorization may be gone then.
+    /// Returns [`StoreError`]; the authorization may be gone then.
     pub(super) async fn redeem(
         &self,
         token: TokenHash,
@@ -290,11 +291,11 @@ impl Authorizations {
         }
     }
 
-    /// Never held across a wait.
+    /// Never held across an `.await`.
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// More than the bucket holds, at some hundred bytes each.
+/// More than the bucket can store, at a few hundred bytes each.
 const CAPACITY: usize = 65_536;

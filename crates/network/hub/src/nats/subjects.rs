@@ -1,4 +1,4 @@
-//! The names of subjects. All parts are checked ids, so no name can reach into another.
+//! Names of NATS subjects. All parts are validated ids, so names cannot collide.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use uuid::Uuid;
@@ -6,34 +6,34 @@ use uuid::Uuid;
 use super::config::Prefix;
 use crate::store::NodeName;
 
-/// Names subjects behind the hub's prefix.
+/// Builds subject names with the hub's prefix.
 #[derive(Clone, Debug)]
 pub(super) struct Subjects {
     prefix: Prefix,
 }
 
 impl Subjects {
-    /// Names those of one hub.
+    /// Creates the names of one hub.
     pub(super) fn new(prefix: Prefix) -> Self {
         Self { prefix }
     }
 
-    /// Heartbeats of all nodes.
+    /// Returns the subject of heartbeats.
     pub(super) fn nodes(&self) -> String {
         format!("{}.nodes", self.prefix.as_str())
     }
 
-    /// What all nodes must know of executors.
+    /// Returns the subject of executor events.
     pub(super) fn executors(&self) -> String {
         format!("{}.executors", self.prefix.as_str())
     }
 
-    /// Requests for a circuit to an executor of one node.
+    /// Returns the subject of dial requests to a node.
     pub(super) fn dial(&self, node: &NodeName) -> String {
         format!("{}.dial.{node}", self.prefix.as_str())
     }
 
-    /// Packets of one circuit in one direction.
+    /// Returns the subject of a circuit's packets in one direction.
     pub(super) fn circuit(&self, wire: WireId, towards: Towards) -> String {
         let towards = match towards {
             Towards::Executor => "executor",
@@ -47,12 +47,12 @@ impl Subjects {
     }
 }
 
-/// A circuit between two nodes. Unguessable, never used again.
+/// Id of a bridged circuit. Unguessable, never reused.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(super) struct WireId(Uuid);
 
 impl WireId {
-    /// Makes a new one.
+    /// Generates an id.
     pub(super) fn generate() -> Self {
         Self(Uuid::new_v4())
     }
@@ -71,7 +71,7 @@ impl<'de> Deserialize<'de> for WireId {
     }
 }
 
-/// A direction of a circuit.
+/// Direction of a circuit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Towards {
     /// From the harness's node to the executor's.

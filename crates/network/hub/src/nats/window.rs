@@ -1,39 +1,39 @@
-//! Flow control of one direction of a circuit: bytes are sent on credit, and credit comes back when
-//! the socket behind the far end took them. So neither the broker nor the other node ever holds
-//! more than a window of a circuit, and a slow socket slows down only its own peer.
+//! Credit-based flow control of one direction of a circuit: credit returns when the websocket
+//! behind the far end has taken the bytes. So neither the broker nor the other node ever buffers
+//! more than a window per circuit, and a slow websocket applies backpressure only to its own peer.
 
-/// What the sending end may still send.
+/// Credit of the sending end.
 #[derive(Debug)]
 pub(super) struct Credit {
-    /// Below zero after a packet that was larger than the rest: the last packet may overdraw.
+    /// Negative after a packet larger than the remaining credit: the last packet may overdraw.
     available: i64,
 }
 
 impl Credit {
-    /// Starts with the window that the receiving end granted.
+    /// Starts with the window granted by the receiving end.
     pub(super) fn new(window: u32) -> Self {
         Self {
             available: i64::from(window),
         }
     }
 
-    /// Whether a packet may be sent now.
+    /// Returns whether a packet may be sent.
     pub(super) fn is_open(&self) -> bool {
         self.available > 0
     }
 
-    /// A packet of this cost was sent.
+    /// Spends credit for a sent packet.
     pub(super) fn spend(&mut self, cost: u32) {
         self.available -= i64::from(cost);
     }
 
-    /// The receiving end took this much.
+    /// Adds granted credit.
     pub(super) fn grant(&mut self, cost: u32) {
         self.available = self.available.saturating_add(i64::from(cost));
     }
 }
 
-/// What the receiving end holds, and what it owes back.
+/// Window of the receiving end: bytes buffered, and credit not yet granted back.
 #[derive(Debug)]
 pub(super) struct Debt {
     window: u32,
@@ -42,7 +42,7 @@ pub(super) struct Debt {
 }
 
 impl Debt {
-    /// Starts with the window that this end granted.
+    /// Starts with the window granted by this end.
     pub(super) fn new(window: u32) -> Self {
         Self {
             window,
@@ -51,12 +51,12 @@ impl Debt {
         }
     }
 
-    /// A packet of this cost arrived.
+    /// Records a received packet.
     ///
     /// # Errors
-    /// [`Overrun`] when the peer had no credit for it: what an end holds stays bounded.
+    /// Returns [`Overrun`] if the peer exceeded its credit, which bounds the buffer.
     pub(super) fn arrived(&mut self, cost: u32) -> Result<(), Overrun> {
-        // What is owed but not granted yet is not the peer's to spend either.
+        // Credit that is due but not granted yet is not available to the peer.
         if self.held + u64::from(self.owed) >= u64::from(self.window) {
             return Err(Overrun);
         }
@@ -64,8 +64,7 @@ impl Debt {
         Ok(())
     }
 
-    /// The socket took a frame of this cost. Returns the credit to give back, when it is enough
-    /// to be worth a packet.
+    /// Records that the websocket took a frame. Returns credit to grant, once it is worth a packet.
     pub(super) fn took(&mut self, cost: u32) -> Option<u32> {
         self.held = self.held.saturating_sub(u64::from(cost));
         self.owed = self.owed.saturating_add(cost);
@@ -73,25 +72,26 @@ impl Debt {
     }
 }
 
-/// Peer: it sent more than it had credit for.
+/// Peer: it exceeded its credit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("the other node sent more than its credit")]
+#[error("other node exceeded its credit")]
 pub(super) struct Overrun;
 
-/// Credit goes back in eighths: few packets, and the sender still has most of its window.
+/// Credit is granted in eighths of the window: few packets, while the sender keeps most of its
+/// window.
 const GRANTS_PER_WINDOW: u32 = 8;
 
-/// The window of a circuit while the node has few.
+/// Largest window of a circuit.
 pub(super) const WINDOW_MOST: u32 = 1024 * 1024;
 
-/// The window of a circuit on a crowded node.
+/// Smallest window of a circuit, on a busy node.
 pub(super) const WINDOW_LEAST: u32 = 64 * 1024;
 
-/// What all windows of a node together aim at: the broker cuts off a client that is 64 MiB behind.
+/// Target for the sum of all windows of a node: the broker drops a client that is 64 MiB behind.
 const WINDOW_TOTAL: u64 = 48 * 1024 * 1024;
 
-/// The window for one more circuit on a node that granted `granted` so far: an eighth of what is
-/// left, so that the first ones are fast and the thousandth still gets one.
+/// Returns the window of a new circuit: an eighth of the remaining budget, so that the first
+/// circuits are fast and the thousandth still gets one.
 pub(super) fn next_window(granted: u64) -> u32 {
     let share = WINDOW_TOTAL.saturating_sub(granted) / 8;
     u32::try_from(share)
@@ -104,20 +104,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sender_stops_without_credit_and_goes_on_with_it() {
+    fn sender_stops_without_credit_and_resumes_with_it() {
         let mut credit = Credit::new(100);
         credit.spend(60);
         assert!(credit.is_open());
         credit.spend(60);
         assert!(!credit.is_open());
         credit.grant(20);
-        assert!(!credit.is_open(), "the overdraft is paid first");
+        assert!(!credit.is_open(), "the overdraft is settled first");
         credit.grant(1);
         assert!(credit.is_open());
     }
 
     #[test]
-    fn credit_comes_back_in_eighths() {
+    fn credit_is_granted_in_eighths() {
         let mut debt = Debt::new(800);
         debt.arrived(150).expect("has credit");
         assert_eq!(debt.took(60), None);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_without_credit_is_an_overrun() {
+    fn sending_without_credit_is_an_overrun() {
         let mut debt = Debt::new(800);
         debt.arrived(799).expect("has credit");
         debt.arrived(500).expect("the last packet may overdraw");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_agree_on_what_may_be_sent() {
+    fn both_ends_agree_on_the_credit() {
         let mut credit = Credit::new(8_000);
         let mut debt = Debt::new(8_000);
         let mut held = std::collections::VecDeque::new();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_shrink_as_the_node_fills() {
+    fn windows_shrink_as_circuits_are_added() {
         assert_eq!(next_window(0), WINDOW_MOST);
         assert!(next_window(WINDOW_TOTAL - 8 * 200_000) == 200_000);
         assert_eq!(next_window(u64::MAX), WINDOW_LEAST);

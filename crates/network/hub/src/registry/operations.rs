@@ -1,4 +1,4 @@
-//! `register`: an executor offers an environment.
+//! The operations of the registry: `register`, `connect` and `validate`.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ impl Registry {
     ) -> Result<Response<Full<Bytes>>, Refusal> {
         let wanted: RegisterRequest = posted.parse()?;
         if wanted.security_profile != SECURITY_PROFILE {
-            let message = format!("the only security profile here is {SECURITY_PROFILE}");
+            let message = format!("the only supported security profile is {SECURITY_PROFILE}");
             let status = StatusCode::BAD_REQUEST;
             return Err(Refusal::new(
                 status,
@@ -44,7 +44,7 @@ impl Registry {
         }
         let services = &self.services;
         let websocket = call.websocket(&services.address)?;
-        // Whether it is another principal's already the store decides, in one go with the rest.
+        // The store checks atomically whether another principal owns the environment.
         if !principal.may_claim(&call.environment) {
             return Err(refuse_registration(RegisterError::Foreign));
         }
@@ -87,19 +87,19 @@ fn refuse_registration(error: RegisterError) -> Refusal {
     }
 }
 
-/// Executors end at every failure but two. This one makes them ask again, for as long as it takes:
-/// a store that is away for a minute shall not end them all.
+/// Executors exit on all failures but two. This one makes them retry without limit, so that a store
+/// outage of a minute does not end them all.
 pub(crate) fn later(error: &StoreError) -> Refusal {
     tracing::error!(
         error = error as &dyn std::error::Error,
-        "the store failed a registration"
+        "store failed during a registration"
     );
     let code = Code::AuthenticationServiceUnavailable.as_str();
     let message = "the hub cannot reach its store";
     Refusal::new(StatusCode::BAD_GATEWAY, code, message)
 }
 
-/// How long an authorization may be used. A harness needs twenty seconds at the most.
+/// Lifetime of an authorization. A harness needs twenty seconds at most.
 const LIFETIME: Duration = Duration::from_secs(60);
 
 impl Registry {
@@ -122,15 +122,15 @@ impl Registry {
                     "you may not connect to this environment",
                 ));
             }
-            // A harness may be started before its executor: it asks again after this answer, and
-            // takes any other for good.
+            // A harness may start before its executor: it retries after this response and treats
+            // any other as final.
             None => return Err(Refusal::offline()),
             Some(_) => return Err(Refusal::offline().hiding("forbidden")),
         };
         event.registration = Some(current.id.clone());
         let presence = services.store.presence(&call.environment).await;
         let presence = presence.map_err(|error| Refusal::store(&error))?;
-        // A handshake binds the registration, so one that is not connected leads nowhere.
+        // The handshake is bound to the registration, so an unconnected one cannot succeed.
         if presence.is_none_or(|seen| seen.registration != current.id) {
             return Err(Refusal::offline());
         }
@@ -164,12 +164,12 @@ impl Registry {
     }
 }
 
-/// 256 random bits.
+/// Generates a token of 256 random bits.
 fn token() -> Result<Secret, Refusal> {
     let mut bytes = [0; 32];
     rand::fill(&mut bytes).map_err(|_| {
         let status = StatusCode::INTERNAL_SERVER_ERROR;
-        Refusal::new(status, "internal", "the host gave no randomness")
+        Refusal::new(status, "internal", "no randomness available on the host")
     })?;
     Ok(Secret::new(URL_SAFE_NO_PAD.encode_to_string(bytes)))
 }
@@ -184,10 +184,10 @@ fn refuse_connection(error: AuthorizeError) -> Refusal {
 }
 
 impl Registry {
-    /// Says yes once for each authorization, and only if everything is as it was when it was made.
+    /// Accepts each authorization once, and only for the same registration and key.
     ///
-    /// Whatever is asked with a token by an executor of its environment uses it up, fitting or not:
-    /// whoever asks with another registration or key holds what was meant for another.
+    /// Any attempt by an executor of the environment consumes the token, even a failing one: a
+    /// different registration or key means that the token reached the wrong party.
     pub(super) async fn validate(
         &self,
         call: &Call,

@@ -1,4 +1,4 @@
-//! Answers: JSON, and refusals in their envelope.
+//! JSON responses, and refusals in their envelope.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::{
     url::HostError,
 };
 
-/// Answers with a value. It may hold a secret: nobody on the way shall keep it.
+/// Creates a success response. It may contain a secret, so caches must not store it.
 pub(crate) fn ok<T: Serialize>(value: &T) -> Response<Full<Bytes>> {
     json(StatusCode::OK, value)
 }
 
 fn json<T: Serialize>(status: StatusCode, value: &T) -> Response<Full<Bytes>> {
-    // Values here are strings in structs: there is always a JSON for them.
+    // All values are structs of strings, so serialization cannot fail.
     let body = serde_json::to_vec(value).unwrap_or_default();
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
@@ -34,15 +34,15 @@ fn json<T: Serialize>(status: StatusCode, value: &T) -> Response<Full<Bytes>> {
     response
 }
 
-/// A request that is not served.
+/// Why a request is not served.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
-    /// For programs, and for the audit log.
+    /// Error code for clients and the audit log.
     pub(crate) code: &'static str,
-    /// What the audit log says instead, where the answer must not tell.
+    /// Code for the audit log, where the response must not reveal it.
     pub(crate) hidden: Option<&'static str>,
-    /// For people.
+    /// Human-readable message.
     message: String,
     retry_after: Option<Duration>,
     allow: Option<&'static str>,
@@ -61,16 +61,16 @@ impl Refusal {
     }
 
     pub(crate) fn not_found() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not_found", "there is nothing here")
+        Self::new(StatusCode::NOT_FOUND, "not_found", "not found")
     }
 
     pub(crate) fn unknown_environment() -> Self {
-        let message = "there is no such environment, or none of yours";
+        let message = "environment does not exist or belongs to another principal";
         Self::new(StatusCode::NOT_FOUND, "environment_not_found", message)
     }
 
     pub(crate) fn method(allow: &'static str) -> Self {
-        let message = format!("only {allow} is possible here");
+        let message = format!("only {allow} is allowed");
         Self {
             allow: Some(allow),
             ..Self::new(
@@ -87,12 +87,12 @@ impl Refusal {
 
     pub(crate) fn offline() -> Self {
         let code = Code::EnvironmentOffline.as_str();
-        let message = "no executor that you may use is connected";
+        let message = "no accessible executor is connected";
         Self::new(StatusCode::CONFLICT, code, message)
     }
 
-    /// The same answer, for an environment that exists and is somebody else's: who may not use it
-    /// shall not learn of it. The log tells the difference.
+    /// Audits `reason` instead of the code: callers without access must not learn whether an
+    /// environment exists.
     pub(crate) fn hiding(self, reason: &'static str) -> Self {
         Self {
             hidden: Some(reason),
@@ -104,11 +104,11 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
     }
 
-    /// For requests whose sender asks again after a 503.
+    /// Refusal for a store failure, for clients that retry after 503.
     pub(crate) fn store(error: &StoreError) -> Self {
         tracing::error!(
             error = error as &dyn std::error::Error,
-            "the store failed a request"
+            "store failed during a request"
         );
         let message = "the hub cannot reach its store";
         Self::new(
@@ -118,8 +118,8 @@ impl Refusal {
         )
     }
 
-    /// 502 with this code makes executors ask again, where they would take any other refusal for
-    /// good; harnesses ask again after any 5xx.
+    /// 502 with this code makes executors retry; they treat other refusals as final. Harnesses
+    /// retry after any 5xx.
     pub(crate) fn unfinished() -> Self {
         let code = Code::AuthenticationServiceUnavailable.as_str();
         let message = "the hub did not finish the request";
@@ -145,7 +145,7 @@ impl Refusal {
             headers.insert(header::ALLOW, HeaderValue::from_static(allow));
         }
         if let Some(wait) = self.retry_after {
-            // Rounded up: whoever comes earlier is refused again.
+            // Rounded up, because an earlier retry would be refused again.
             let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -1,4 +1,4 @@
-//! Request bodies: JSON of bounded size, and bounded in sum.
+//! Request bodies: JSON, bounded per request and in total.
 
 use std::{error::Error, pin::pin, sync::Arc, time::Duration};
 
@@ -16,16 +16,17 @@ use tokio::{
 use super::Refusal;
 use crate::limits;
 
-/// The largest body. Those of the protocol have two kilobytes; one with the longest authorization,
-/// every character of it escaped, has 26.
+/// Largest body. Those of the protocol take two kilobytes; the longest authorization with every
+/// character escaped takes 26.
 pub(super) const MAX_BYTES: usize = 32 << 10;
-/// Bodies up to this size are not counted: those of every client that means well.
+/// Bodies up to this size are not counted against the budget. Well-behaved clients send no larger
+/// ones.
 const UNCOUNTED_BYTES: usize = 4 << 10;
-/// How long a body may take. Clients give a whole request ten seconds.
+/// Time limit for reading a body. Clients allow ten seconds per request.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Bounds the memory of all large bodies that are read at a time: whoever sends half of many keeps
-/// the others from sending large ones, which nobody needs, and the hub from nothing else.
+/// Memory budget of all large bodies being read. Slow senders of large bodies can only block other
+/// large bodies.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyBudget(Arc<Semaphore>);
 
@@ -36,7 +37,7 @@ impl Default for BodyBudget {
 }
 
 impl BodyBudget {
-    /// Reserves room for a body of at most `bytes`. `None`: it is too small to count.
+    /// Reserves memory for a body of at most `bytes`. `None`: the body is too small to count.
     fn reserve(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
         if bytes <= UNCOUNTED_BYTES {
             return Ok(None);
@@ -44,7 +45,7 @@ impl BodyBudget {
         let permits = u32::try_from(bytes).map_err(|_| too_large())?;
         let reserved = Arc::clone(&self.0).try_acquire_many_owned(permits);
         reserved.map(Some).map_err(|_| {
-            // The code with which executors ask again, too.
+            // The code that makes executors retry as well.
             let code = Code::AuthenticationServiceUnavailable.as_str();
             let message = "too many large requests at once; try again";
             Refusal::new(StatusCode::BAD_GATEWAY, code, message)
@@ -52,7 +53,7 @@ impl BodyBudget {
     }
 }
 
-/// A body that has come whole.
+/// A completely received body.
 #[derive(Debug)]
 pub(crate) struct Posted {
     bytes: Vec<u8>,
@@ -60,7 +61,7 @@ pub(crate) struct Posted {
 }
 
 impl Posted {
-    /// Reads a body that says it is JSON.
+    /// Reads a JSON body.
     pub(crate) async fn read<B>(
         headers: &HeaderMap,
         body: B,
@@ -75,7 +76,7 @@ impl Posted {
             let message = "expected Content-Type: application/json";
             return Err(Refusal::new(status, "unsupported_media_type", message));
         }
-        // Said before a byte of it is read.
+        // Checked before reading anything.
         let size = body.size_hint();
         if size.lower() > MAX_BYTES as u64 {
             return Err(too_large());
@@ -85,7 +86,7 @@ impl Posted {
         let read = timeout(DEADLINE, collect(body)).await;
         let bytes = read.map_err(|_| {
             let status = StatusCode::REQUEST_TIMEOUT;
-            Refusal::new(status, "request_timeout", "the body did not come in time")
+            Refusal::new(status, "request_timeout", "timeout while reading the body")
         })??;
         Ok(Self {
             bytes,
@@ -93,28 +94,28 @@ impl Posted {
         })
     }
 
-    /// The bytes as they came.
+    /// Returns the raw bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Parses the body. What is wrong is said by place, never by content: there are secrets in it.
+    /// Parses the body. Errors name the position, never the content, which contains secrets.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
         serde_json::from_slice(&self.bytes).map_err(|error| {
             let (line, column) = (error.line(), error.column());
             let what = match error.classify() {
-                serde_json::error::Category::Data => "has other members than expected",
+                serde_json::error::Category::Data => "has unexpected members",
                 serde_json::error::Category::Syntax
                 | serde_json::error::Category::Eof
-                | serde_json::error::Category::Io => "is no JSON",
+                | serde_json::error::Category::Io => "is not JSON",
             };
             Refusal::invalid(format!("the body {what} (line {line}, column {column})"))
         })
     }
 }
 
-/// Copies the body into one piece: the pieces that it comes in may be one byte each, and each keeps
-/// the buffer that it was read into.
+/// Copies the body into one buffer: chunks may be one byte each, and each would keep its read
+/// buffer alive.
 async fn collect<B>(body: B) -> Result<Vec<u8>, Refusal>
 where
     B: Body<Data = Bytes> + Send,
@@ -126,14 +127,14 @@ where
         match frame {
             Ok(frame) => bytes.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data)),
             Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
-            Err(_) => return Err(Refusal::invalid("the body broke off")),
+            Err(_) => return Err(Refusal::invalid("the body is incomplete")),
         }
     }
     Ok(bytes)
 }
 
 fn too_large() -> Refusal {
-    let message = format!("the body has more than {MAX_BYTES} bytes");
+    let message = format!("the body exceeds {MAX_BYTES} bytes");
     Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", message)
 }
 

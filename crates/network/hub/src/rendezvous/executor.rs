@@ -1,4 +1,4 @@
-//! The task of an executor socket: its frames to the circuits they belong to, and theirs to it.
+//! Task of an executor websocket: forwards its frames to circuits, and frames of circuits to it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -32,13 +32,13 @@ use crate::{
     metrics::{Metrics, Moved},
 };
 
-/// What an executor reads when the harness of a stream is gone.
+/// Reset reason sent to an executor when the harness of a stream disconnects.
 const DISCONNECTED: &str = "harness_disconnected";
-/// What a harness reads when the hub does not let its stream through.
+/// Reset reason sent to a harness when the hub refuses its stream.
 const REFUSED: &str = "relay_limit";
 
-/// Carries frames until the socket or its place in the switch is lost, and returns why. All of its
-/// circuits end with it.
+/// Forwards frames until the websocket ends or is evicted from the table, and returns why. All its
+/// circuits close with it.
 pub(super) async fn relay(
     socket: &mut Socket,
     attachment: &mut Attachment,
@@ -74,17 +74,17 @@ struct Relay<'a> {
 struct Line {
     circuit: Circuit,
     bell: Arc<Bell>,
-    /// The same bell, as its receiver is polled with it.
+    /// Waker form of `bell`, for polling the receiver.
     waker: Waker,
     _slot: OwnedSemaphorePermit,
 }
 
-/// A frame whose circuit has no room. Nothing is read from the executor until it has.
+/// A frame that its circuit cannot accept yet. Backpressure: the executor is not read until it can.
 struct Blocked {
     to: Delivery,
     id: CircuitId,
     frame: Bytes,
-    /// When it is time to ask how much was read meanwhile.
+    /// When to check the progress.
     deadline: Pin<Box<Sleep>>,
 }
 
@@ -99,13 +99,13 @@ impl Relay<'_> {
         }
     }
 
-    /// Does what can be done now; everything that cannot has registered `cx`.
+    /// Makes all possible progress; everything blocked has registered `cx`.
     fn turn(&mut self, cx: &mut Context<'_>) -> Result<(), Farewell> {
         for _ in 0..limits::TURNS {
             self.welcome(cx);
             let read = self.read(cx)?;
             let taken = self.take(cx);
-            // What was not taken for want of room in the socket goes on when that has taken some.
+            // If the socket's buffer was full, continue once it has been flushed.
             let flushed = flush(&mut self.socket.writer, cx)? == Flush::Done;
             if !(read || taken && flushed) {
                 return Ok(());
@@ -115,7 +115,7 @@ impl Relay<'_> {
         Ok(())
     }
 
-    /// Takes in new circuits.
+    /// Accepts new circuits.
     fn welcome(&mut self, cx: &mut Context<'_>) {
         while let Poll::Ready(Some(arrival)) = self.attachment.arrivals.poll_recv(cx) {
             let Arrival {
@@ -135,7 +135,7 @@ impl Relay<'_> {
         }
     }
 
-    /// Reads from the socket. Returns whether there may be more.
+    /// Reads from the websocket. Returns whether there may be more.
     fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, Farewell> {
         for _ in 0..limits::TURN_FRAMES {
             if !self.unblock(cx) {
@@ -153,7 +153,7 @@ impl Relay<'_> {
         Ok(true)
     }
 
-    /// Hands a frame of the executor to its circuit, or keeps it until that has room.
+    /// Forwards a frame of the executor to its circuit, or holds it until the circuit accepts it.
     fn deliver(&mut self, frame: Bytes, cx: &mut Context<'_>) {
         let Ok(route) = Route::peek(&frame) else {
             self.metrics.garbage.increment(1);
@@ -187,7 +187,7 @@ impl Relay<'_> {
 
     fn push(&mut self, to: Delivery, id: CircuitId, frame: Bytes) {
         if let Some(line) = self.lines.get_mut(&id) {
-            // A circuit that has ended is noticed when it is read.
+            // A closed circuit is noticed when it is read.
             let _ended = line.circuit.sender.push(frame);
         }
         if matches!(to, Delivery::ForwardAndRefuse(_)) {
@@ -195,7 +195,7 @@ impl Relay<'_> {
         }
     }
 
-    /// Delivers the frame that waits for room. Returns whether the executor may be read.
+    /// Retries the held frame. Returns whether the executor may be read.
     fn unblock(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(blocked) = &mut self.blocked else {
             return true;
@@ -224,7 +224,7 @@ impl Relay<'_> {
         true
     }
 
-    /// Takes frames out of the circuits. Returns whether there may be more.
+    /// Takes frames from the circuits. Returns whether there may be more.
     fn take(&mut self, cx: &mut Context<'_>) -> bool {
         let mut moved = Moved::default();
         let mut left = limits::TURN_FRAMES;
@@ -241,7 +241,7 @@ impl Relay<'_> {
         more
     }
 
-    /// Gives one circuit its share. Returns how many frames it had.
+    /// Serves one circuit for its share. Returns the number of frames taken.
     fn serve(&mut self, id: CircuitId, cx: &mut Context<'_>, moved: &mut Moved) -> usize {
         for count in 0..limits::SHARE_FRAMES {
             let Some(line) = self.lines.get_mut(&id) else {
@@ -266,10 +266,11 @@ impl Relay<'_> {
         limits::SHARE_FRAMES
     }
 
-    /// Judges a harness's frame and forwards it, or not.
+    /// Forwards or drops a frame of a harness.
     fn forward(&mut self, id: CircuitId, frame: Bytes, cx: &mut Context<'_>, moved: &mut Moved) {
         let Ok(route) = Route::peek(&frame) else {
-            // The harness's socket would have been closed for it; another node forwards as it likes.
+            // Our harness task would have closed the websocket, but another node may forward
+            // anything.
             self.metrics.garbage.increment(1);
             return;
         };
@@ -279,7 +280,7 @@ impl Relay<'_> {
             Verdict::Foreign => return self.metrics.foreign.increment(1),
             Verdict::Reset => {
                 self.metrics.refused_streams.increment(1);
-                // Best effort: a harness that does not read what it is told is not waited for.
+                // Best effort: a harness that does not read is not waited for.
                 if let Some(line) = self.lines.get_mut(&id)
                     && line.circuit.sender.poll_ready(cx).is_ready()
                     && let Some(reset) = reset(route.stream_id, REFUSED)
@@ -293,7 +294,7 @@ impl Relay<'_> {
         self.socket.writer.push(frame);
     }
 
-    /// Ends a circuit, and tells the executor that its streams are over.
+    /// Closes a circuit and resets its streams at the executor.
     fn close(&mut self, id: CircuitId, ending: Ending) {
         if let Some(mut line) = self.lines.remove(&id) {
             line.circuit.close(ending);
@@ -306,7 +307,7 @@ impl Relay<'_> {
         }
     }
 
-    /// Ends all circuits: the executor is gone.
+    /// Closes all circuits, because the executor is gone.
     fn end(&mut self, farewell: Farewell) {
         let ending = match farewell {
             Farewell::Circuit(ending) => ending,
@@ -330,17 +331,17 @@ fn reset(stream_id: &str, reason: &str) -> Option<Bytes> {
     Some(Frame::new(StreamId::new(stream_id).ok()?, Body::Reset { reason }).encode())
 }
 
-/// What was read while harnesses held up the executor, with short breaks or without.
+/// Progress of reading while harnesses block the executor, with or without short breaks.
 #[derive(Debug)]
 pub(super) struct Behind {
     since: tokio::time::Instant,
     bytes: usize,
-    /// When the executor was read again.
+    /// When reading resumed.
     resumed: Option<tokio::time::Instant>,
 }
 
 impl Behind {
-    /// The executor is held up.
+    /// Starts when the executor becomes blocked.
     pub(super) fn begin() -> Self {
         Self {
             since: tokio::time::Instant::now(),
@@ -349,17 +350,17 @@ impl Behind {
         }
     }
 
-    /// Counts what was read.
+    /// Counts bytes read.
     pub(super) fn add(&mut self, bytes: usize) {
         self.bytes += bytes;
     }
 
-    /// The executor is read again.
+    /// Records that the executor is read again.
     pub(super) fn resume(&mut self) {
         self.resumed = Some(tokio::time::Instant::now());
     }
 
-    /// The executor is held up again.
+    /// Records that the executor is blocked again.
     pub(super) fn go_on(&mut self) {
         if let Some(resumed) = self.resumed.take()
             && resumed.elapsed() >= limits::CAUGHT_UP
@@ -368,18 +369,18 @@ impl Behind {
         }
     }
 
-    /// Tells whether too little was read by the deadline.
+    /// Returns whether too little was read by the deadline.
     pub(super) fn is_too_slow(&self) -> bool {
         self.bytes < limits::STALL_BYTES
     }
 
-    /// Returns when it is time to ask.
+    /// Returns when to check the progress.
     pub(super) fn deadline(&self) -> tokio::time::Instant {
         self.since + limits::STALL
     }
 }
 
-/// The circuits that have something to say.
+/// Queue of circuits that are ready to be read.
 #[derive(Debug, Default)]
 pub(super) struct ReadyList {
     ids: Mutex<VecDeque<CircuitId>>,
@@ -387,13 +388,13 @@ pub(super) struct ReadyList {
 }
 
 impl ReadyList {
-    /// Returns the next circuit; if there is none, `cx` is woken when there is.
+    /// Returns the next ready circuit, or registers `cx`.
     pub(super) fn poll_next(&self, cx: &Context<'_>) -> Option<CircuitId> {
         if let Some(id) = self.pop() {
             return Some(id);
         }
         self.task.register(cx.waker());
-        // One may have come in between.
+        // Check again: a circuit may have become ready before the waker was registered.
         self.pop()
     }
 
@@ -405,7 +406,7 @@ impl ReadyList {
     }
 }
 
-/// Wakes the task of an executor socket, and tells it which circuit did.
+/// Waker of one circuit: enqueues the circuit and wakes the task of the executor websocket.
 #[derive(Debug)]
 pub(super) struct Bell {
     id: CircuitId,
@@ -414,7 +415,7 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// Makes the bell of a circuit. It has rung: a new circuit is looked at once.
+    /// Creates the waker of a circuit. The new circuit is enqueued at once.
     pub(super) fn new(id: CircuitId, list: &Arc<ReadyList>) -> (Arc<Self>, Waker) {
         let bell = Arc::new(Self {
             id,
@@ -426,7 +427,8 @@ impl Bell {
         (bell, waker)
     }
 
-    /// Lets it ring again. Called before the circuit is looked at, so that nothing is missed.
+    /// Allows the circuit to be enqueued again. Called before polling it, so that no wake-up is
+    /// lost.
     pub(super) fn reset(&self) {
         self.rung.store(false, Ordering::Release);
     }

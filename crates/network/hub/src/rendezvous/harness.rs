@@ -1,4 +1,5 @@
-//! The task of a harness socket: its frames into the circuit, and those of the circuit to it.
+//! Task of a harness websocket: forwards its frames into the circuit, and frames of the circuit to
+//! it.
 
 use std::{
     future::poll_fn,
@@ -16,7 +17,7 @@ use crate::{
     metrics::{Metrics, Moved},
 };
 
-/// Carries frames until either side ends, and returns why.
+/// Forwards frames until either side ends, and returns why.
 pub(super) async fn relay(socket: &mut Socket, circuit: Circuit, metrics: &Metrics) -> Farewell {
     let mut relay = Relay {
         socket,
@@ -30,7 +31,7 @@ pub(super) async fn relay(socket: &mut Socket, circuit: Circuit, metrics: &Metri
 struct Relay<'a> {
     socket: &'a mut Socket,
     circuit: Circuit,
-    /// A frame that the circuit has no room for. Nothing is read until it has.
+    /// A frame that the circuit cannot accept yet. Backpressure: nothing is read until it can.
     waiting: Option<Bytes>,
     metrics: &'a Metrics,
 }
@@ -43,12 +44,12 @@ impl Relay<'_> {
         }
     }
 
-    /// Does what can be done now; everything that cannot has registered `cx`.
+    /// Makes all possible progress; everything blocked has registered `cx`.
     fn turn(&mut self, cx: &mut Context<'_>) -> Result<(), Farewell> {
         for _ in 0..limits::TURNS {
             let read = self.read(cx)?;
             let taken = self.take(cx)?;
-            // What was not taken for want of room in the socket goes on when that has taken some.
+            // If the socket's buffer was full, continue once it has been flushed.
             let flushed = flush(&mut self.socket.writer, cx)? == Flush::Done;
             if !(read || taken && flushed) {
                 return Ok(());
@@ -58,7 +59,7 @@ impl Relay<'_> {
         Ok(())
     }
 
-    /// Reads from the socket. Returns whether there may be more.
+    /// Reads from the websocket. Returns whether there may be more.
     fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, Farewell> {
         for _ in 0..limits::TURN_FRAMES {
             if self.waiting.is_none() {
@@ -77,7 +78,7 @@ impl Relay<'_> {
                     }
                 }
             }
-            // A circuit that has ended is noticed below, behind what it still holds.
+            // A closed circuit is noticed below, after its remaining frames.
             let Poll::Ready(Ok(())) = self.circuit.sender.poll_ready(cx) else {
                 return Ok(false);
             };
@@ -90,7 +91,7 @@ impl Relay<'_> {
         Ok(true)
     }
 
-    /// Takes frames out of the circuit. Returns whether there may be more.
+    /// Takes frames from the circuit. Returns whether there may be more.
     fn take(&mut self, cx: &mut Context<'_>) -> Result<bool, Farewell> {
         let mut moved = Moved::default();
         let mut more = true;

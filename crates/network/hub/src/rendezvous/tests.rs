@@ -1,4 +1,4 @@
-//! Both kinds of websocket, over memory, with a clock that is paused.
+//! Tests of relay websockets over in-memory connections with a paused clock.
 
 mod relaying;
 
@@ -36,9 +36,9 @@ use crate::{
     url::Signer,
 };
 
-/// Longer than anything here takes. The clock stands still, so nobody waits for it.
+/// Longer than anything here takes, in paused time.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// What fits into the sockets themselves.
+/// Buffer size of the in-memory sockets.
 const SOCKET_BYTES: usize = 64 << 10;
 const NOW: Timestamp = Timestamp::from_seconds(1_800_000_000);
 
@@ -89,7 +89,7 @@ impl Rig {
         self.rendezvous.admit(url.path(), url.query(), NOW).await
     }
 
-    /// Opens a socket that was let in.
+    /// Opens an admitted websocket.
     async fn open(&self, admission: Admission) -> Client {
         let (ours, theirs) = tokio::io::duplex(SOCKET_BYTES);
         let (input, output) = tokio::io::split(theirs);
@@ -116,7 +116,7 @@ impl Rig {
         self.open(admission).await
     }
 
-    /// Connects a harness, which opens a stream that the executor hears of.
+    /// Connects a harness and opens a stream at the executor.
     async fn stream(&self, executor: &mut Client, id: &str) -> Client {
         let mut harness = self.harness().await;
         harness.send(resume(id)).await;
@@ -124,7 +124,7 @@ impl Rig {
         harness
     }
 
-    /// Waits until the store knows of no executor.
+    /// Waits until the store has no executor.
     async fn until_detached(&self) {
         let detached = async {
             while self.store.is_attached() {
@@ -171,10 +171,10 @@ fn data(id: &str, seq: u32, length: usize) -> Bytes {
     frame(id, Body::Data(data))
 }
 
-/// The far end of a socket.
+/// The client end of a websocket.
 struct Client {
     socket: WebSocketStream<DuplexStream>,
-    /// The rendezvous's task.
+    /// Task that serves the websocket.
     serving: JoinHandle<()>,
 }
 
@@ -190,7 +190,7 @@ impl Client {
             .unwrap();
     }
 
-    /// Returns the next frame, or the code with which the socket was closed.
+    /// Returns the next frame, or the close code.
     async fn next(&mut self) -> Result<Bytes, Option<u16>> {
         timeout(PATIENCE, self.read()).await.unwrap()
     }
@@ -208,26 +208,26 @@ impl Client {
         }
     }
 
-    /// Cuts the connection without a word, and waits until the rendezvous is done with it.
+    /// Drops the connection without a close frame, and waits until the rendezvous has noticed.
     async fn cut(self) {
         drop(self.socket);
         timeout(PATIENCE, self.serving).await.unwrap().unwrap();
     }
 }
 
-/// How a store fails after it wrote something down.
+/// How the store fails after recording an executor.
 #[derive(Clone, Copy, Debug)]
 enum Broken {
     Fails,
     Hangs,
 }
 
-/// A store that knows one environment, with the registration `reg-1`.
+/// A store with one environment and the registration `reg-1`.
 #[derive(Debug)]
 struct OneEnvironment {
     current: Mutex<RegistrationId>,
     presence: Mutex<Option<Presence>>,
-    /// What has become of those who are written down, if not that they are told so.
+    /// Failure after an executor was recorded.
     broken: Mutex<Option<Broken>>,
     executor: PublicKey,
 }

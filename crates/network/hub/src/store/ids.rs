@@ -1,19 +1,19 @@
-//! The names of things in the hub. Each is checked where it enters, and nowhere deeper.
+//! Ids of the hub. Validated where they enter.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use uuid::Uuid;
 
-/// Caller: the text is no id: 1 to 128 of the characters `A-Z a-z 0-9 _ -`.
+/// Caller: the text is not an id of 1 to 128 characters `A-Z a-z 0-9 _ -`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected 1 to {MAX_BYTES} characters out of A-Z, a-z, 0-9, `_` and `-`")]
 pub struct IdError;
 
-/// The longest id. It goes into URLs, subjects and log lines.
+/// Longest id. Ids appear in URLs, NATS subjects and log lines.
 const MAX_BYTES: usize = 128;
 
-/// Only what needs no escaping in a URL, a NATS subject or a log line.
+/// Accepts only characters that need no escaping in a URL, a NATS subject or a log line.
 fn check(text: &str) -> Result<(), IdError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     if text.is_empty() || text.len() > MAX_BYTES || !text.bytes().all(allowed) {
@@ -72,31 +72,31 @@ macro_rules! id {
 }
 
 id! {
-    /// An environment, as its owner named it. Safe in URLs and NATS subjects.
+    /// Id of an environment, chosen by its owner. Safe in URLs and NATS subjects.
     EnvironmentId
 }
 id! {
-    /// One registration of an executor. Unguessable.
+    /// Id of one registration of an executor. Unguessable.
     RegistrationId
 }
 id! {
-    /// One websocket of an executor, unique among all nodes.
+    /// Id of one executor websocket, unique across nodes.
     ConnectionId
 }
 id! {
-    /// One hub process among those that share a store.
+    /// Name of one hub process among those that share a store.
     NodeName
 }
 
 impl RegistrationId {
-    /// Makes a new one: `reg-` and 122 random bits.
+    /// Generates an id: `reg-` and 122 random bits.
     pub fn generate() -> Self {
         Self(format!("reg-{}", Uuid::new_v4().simple()).into())
     }
 }
 
 impl ConnectionId {
-    /// Makes a new one.
+    /// Generates an id.
     pub fn generate() -> Self {
         Self(Uuid::new_v4().simple().to_string().into())
     }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn generated_ids_are_ids_and_differ() {
+    fn generated_ids_are_valid_and_unique() {
         let (one, two) = (RegistrationId::generate(), RegistrationId::generate());
         assert_ne!(one, two);
         assert_eq!(one.as_str().parse::<RegistrationId>(), Ok(one.clone()));

@@ -1,25 +1,25 @@
-//! Whose authorizations wait for their use, and how many. The caller owns the clock.
-//! Invariant: bounded for each principal, so that one who asks and never uses what it gets keeps
-//! nobody else from connecting, and in total.
+//! Counts pending authorizations per principal. The caller provides the time.
+//! Invariant: bounded per principal, so that unused authorizations of one principal do not block
+//! others, and in total.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::{AuthorizeError, Timestamp, TokenHash};
 use crate::{limits, principal::PrincipalName};
 
-/// Authorizations that wait, without what they allow.
+/// Pending authorizations, without their content.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     capacity: usize,
     tokens: HashMap<TokenHash, (PrincipalName, Timestamp)>,
-    /// The same by their end, so that the dead are found without a search.
+    /// The same, ordered by expiry, to find expired ones without a search.
     expiries: BTreeSet<(Timestamp, TokenHash)>,
-    /// How many each principal has. Those without any are not in it.
+    /// Number per principal, without zeros.
     principals: HashMap<PrincipalName, usize>,
 }
 
 impl Waiting {
-    /// Keeps at most `capacity`.
+    /// Creates an empty set of at most `capacity`.
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
             capacity,
@@ -29,10 +29,10 @@ impl Waiting {
         }
     }
 
-    /// Counts one. Those that have expired are to be taken out before, by [`Waiting::expired`].
+    /// Adds one. The caller must remove expired ones first, with [`Waiting::expired`].
     ///
     /// # Errors
-    /// [`AuthorizeError::Limit`] and [`AuthorizeError::Full`]; then it is not counted.
+    /// Returns [`AuthorizeError::Limit`] or [`AuthorizeError::Full`]; then it is not added.
     pub(crate) fn add(
         &mut self,
         token: TokenHash,
@@ -46,7 +46,7 @@ impl Waiting {
         if self.tokens.len() >= self.capacity {
             return Err(AuthorizeError::Full);
         }
-        // Tokens are random; one that comes twice is counted once.
+        // Tokens are random; a duplicate is counted once.
         self.remove(token);
         *self.principals.entry(principal.clone()).or_default() += 1;
         self.expiries.insert((expires_at, token));
@@ -54,7 +54,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// Counts one no longer. Nothing happens when it was not counted.
+    /// Removes one. No effect if it is not present.
     pub(crate) fn remove(&mut self, token: TokenHash) {
         let Some((principal, expires_at)) = self.tokens.remove(&token) else {
             return;
@@ -68,7 +68,7 @@ impl Waiting {
         }
     }
 
-    /// Takes out one that has expired at `now`, if there is one.
+    /// Removes and returns one that has expired at `now`, if any.
     pub(crate) fn expired(&mut self, now: Timestamp) -> Option<TokenHash> {
         let (expires_at, token) = self.expiries.first().copied()?;
         if expires_at > now {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn each_principal_has_its_share_and_gets_it_back() {
+    fn limit_per_principal_is_enforced_and_released() {
         let mut waiting = Waiting::new(usize::MAX);
         let (alice, bob) = ("alice".parse().unwrap(), "bob".parse().unwrap());
         let (t0, most) = (
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_only_so_many_and_the_expired_make_room() {
+    fn total_limit_is_enforced_and_expired_ones_are_released() {
         let mut waiting = Waiting::new(2);
         let alice = "alice".parse().unwrap();
         let t0 = Timestamp::from_seconds(60);

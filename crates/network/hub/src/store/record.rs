@@ -1,6 +1,5 @@
-//! One environment as a store keeps it: whose it is, and the rules by which a registration replaces
-//! another.
-//! Pure: stores bring the old record, who is connected, and the time.
+//! The stored record of an environment: its owner, and the rules of supersession.
+//! Pure: the store provides the previous record, the presence and the time.
 
 use std::time::Duration;
 
@@ -19,13 +18,13 @@ use crate::principal::PrincipalName;
 pub struct Registration {
     /// The environment.
     pub environment: EnvironmentId,
-    /// Its id.
+    /// The id.
     pub id: RegistrationId,
-    /// The executor's static keys.
+    /// The executor's public keys.
     pub executor_key: PublicKey,
-    /// The principal that owns the environment, and made this registration.
+    /// The principal that owns the environment and made this registration.
     pub owner: PrincipalName,
-    /// When it was made.
+    /// Time of registration.
     pub created_at: Timestamp,
 }
 
@@ -35,53 +34,54 @@ impl Registration {
         if connected.is_some_and(|presence| presence.registration == self.id) {
             return true;
         }
-        // It came after the loss, and may have left a moment ago.
+        // The successor connected after the loss and may have disconnected a moment ago.
         now.since(loss.at.max(seen.left_at)) < Record::SETTLE
     }
 }
 
-/// Who is connected for an environment, and who was.
+/// Presence of an environment's executor, now and before.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Attendance {
-    /// The executor that is connected.
+    /// The connected executor, if any.
     pub connected: Option<Presence>,
-    /// When the last one left, or may have left at the latest: a store that was started since does
-    /// not know.
+    /// When the last one disconnected, at the latest: a store that started since then does not know
+    /// exactly.
     pub left_at: Timestamp,
 }
 
-/// An environment: its owner, its current registration, and who lost it lately.
+/// An environment: its owner, its current registration, and recently superseded executors.
 ///
-/// The first principal to register it in whichever way owns it, until it is removed.
-/// Executors have one key per process. The newest process wins. A process that was superseded and
-/// comes back is told to wait for as long as its successor is connected, and for [`Record::SETTLE`]
-/// after that: otherwise two executors of one name would throw each other out for ever, and one that
-/// connects again would lose its place for it.
-/// Those who wait are the standby: when the successor leaves, the first to ask takes over.
+/// The first principal to register it by any method owns it until it is removed. Each executor
+/// process has its own key, and the newest process wins. A superseded process that registers again
+/// is refused while its successor is connected and for [`Record::SETTLE`] after that: otherwise two
+/// executors with the same id would evict each other forever, and a reconnecting one would lose its
+/// place.
+/// Refused executors act as standby: when the successor disconnects, the first to register takes
+/// over.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// Whose it is.
+    /// The owner.
     pub owner: PrincipalName,
-    /// The current registration. `None`: only direct executors have come so far.
+    /// The current registration. `None`: only direct executors have registered so far.
     pub current: Option<Registration>,
-    /// Executors that lost the environment, the latest last. At most [`Record::MAX_SUPERSEDED`].
+    /// Superseded executors, latest last. At most [`Record::MAX_SUPERSEDED`].
     pub superseded: Vec<Superseded>,
 }
 
 impl Record {
-    /// How long a superseded executor waits although its successor is not connected: the time the
-    /// successor has to open its socket, or to open it again.
+    /// How long a superseded executor is refused while its successor is not connected: the time for
+    /// the successor to connect or reconnect.
     pub const SETTLE: Duration = Duration::from_secs(30);
 
-    /// How many losers are remembered. More executors of one name than this may alternate.
+    /// Superseded executors remembered. More executors than this with one id may alternate.
     pub const MAX_SUPERSEDED: usize = 8;
 
-    /// Decides whose an environment is: the record to store, or `None` when the principal owns it
-    /// already.
+    /// Decides about ownership: returns the record to store, or `None` if the principal already
+    /// owns it.
     ///
     /// # Errors
-    /// [`ClaimError::Foreign`]; the record stays as it is.
+    /// Returns [`ClaimError::Foreign`]; the record is unchanged.
     pub fn claim(
         previous: Option<&Self>,
         principal: &PrincipalName,
@@ -97,13 +97,13 @@ impl Record {
         }
     }
 
-    /// Decides on a registration: the record to store in place of `previous`, and what is current
-    /// in it.
+    /// Decides about a registration: returns the record to store instead of `previous`, and its
+    /// current registration.
     ///
-    /// `seen` tells of the executors that are and were connected for the environment.
+    /// `seen` is the presence of the environment's executors.
     ///
     /// # Errors
-    /// [`RegisterError::Foreign`] and [`RegisterError::Conflict`]; the record stays as it is.
+    /// Returns [`RegisterError::Foreign`] or [`RegisterError::Conflict`]; the record is unchanged.
     pub fn register(
         previous: Option<&Self>,
         seen: &Attendance,
@@ -145,23 +145,23 @@ impl Record {
     }
 }
 
-/// An executor that lost its environment to another.
+/// A superseded executor.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Superseded {
-    /// Its key.
+    /// Fingerprint of its key.
     pub key: KeyPrint,
-    /// When it lost.
+    /// Time of the loss.
     pub at: Timestamp,
 }
 
-/// The first 128 bits of a key's SHA-256, in hexadecimal: enough to know it again.
+/// Fingerprint of a key: the first 128 bits of its SHA-256 in hexadecimal.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct KeyPrint(String);
 
 impl KeyPrint {
-    /// Takes the print of a key.
+    /// Computes the fingerprint of a key.
     pub fn of(key: &PublicKey) -> Self {
         // The JSON of a key is canonical: three strings of fixed length.
         let json = serde_json::to_vec(key).unwrap_or_default();

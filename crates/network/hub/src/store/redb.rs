@@ -1,8 +1,8 @@
-//! The embedded store: one process, one file, nothing to set up.
-//! Owners, registrations and the signing key are durable. Presence and authorizations are memory:
-//! they mean nothing once the process that holds the sockets is gone.
-//! Invariant: one thread writes. What it is asked within one commit shares that commit, so that a
-//! thousand executors that register at once do not wait for a thousand disk flushes.
+//! The embedded store: one process, one file.
+//! Owners, registrations and the signing key are durable. Presence and authorizations are in
+//! memory, because they are meaningless without the process that has the websockets.
+//! Invariant: a single thread writes. Concurrent writes share a commit, so that a thousand
+//! simultaneous registrations do not cost a thousand disk flushes.
 
 mod database;
 #[cfg(test)]
@@ -37,14 +37,14 @@ use super::{
 };
 use crate::principal::PrincipalName;
 
-/// How many writes may wait. Beyond, whoever asks waits for a place.
+/// Capacity of the write queue. Further callers wait.
 const QUEUE: usize = 1024;
 
-/// A store in one file. Dropping it waits for the write under way and frees the file.
+/// A store in one file. Dropping it waits for the current write and releases the file.
 pub struct RedbStore {
     database: Arc<Database>,
     live: Arc<Mutex<Live>>,
-    /// Whether the last commit went through.
+    /// Whether the last commit succeeded.
     wrote: Arc<AtomicBool>,
     key: SigningKey,
     jobs: Option<mpsc::Sender<Job>>,
@@ -52,10 +52,10 @@ pub struct RedbStore {
 }
 
 impl RedbStore {
-    /// Opens the store in `directory` at `now`, making both when they are not there. Blocks.
+    /// Opens the store in `directory`, creating both if missing. Blocks.
     ///
     /// # Errors
-    /// When the file is in use, is not ours, or the host does not let us have it.
+    /// Returns an error if the file is in use, is not a hub store, or cannot be accessed.
     pub fn open(directory: &Path, now: Timestamp) -> Result<Self, OpenError> {
         let (database, key) = database::open(directory)?;
         Self::start(database, key, now).map_err(|source| OpenError::Io {
@@ -84,7 +84,7 @@ impl RedbStore {
         })
     }
 
-    /// Has the writing thread do something, and waits for its answer.
+    /// Sends a job to the writer thread and waits for its result.
     async fn write<T, E: From<StoreError>>(
         &self,
         job: impl FnOnce(Reply<T, E>) -> Job,
@@ -136,7 +136,7 @@ impl Store for RedbStore {
         &'a self,
         environment: &'a EnvironmentId,
     ) -> BoxFuture<'a, Result<Option<Registration>, StoreError>> {
-        // A read never waits for a writer, and the pages are in memory: not worth a thread.
+        // Reads never wait for the writer, and the pages are cached: not worth a blocking task.
         let read = database::read(&self.database, environment);
         ready(read.map(|found| found.and_then(|record| record.current))).boxed()
     }
@@ -210,29 +210,29 @@ impl fmt::Debug for RedbStore {
 
 impl Drop for RedbStore {
     fn drop(&mut self) {
-        // The thread ends when there is nobody left to ask it.
+        // The thread ends when all senders are gone.
         self.jobs = None;
         if let Some(writer) = self.writer.take() {
-            // It has nothing to say; a panic was reported when it happened.
+            // A panic of the thread was already reported.
             drop(writer.join());
         }
     }
 }
 
-/// How many authorizations may wait at once. Each lives for a minute and holds a public key.
+/// Pending authorizations at a time. Each lives for a minute and contains a public key.
 const MAX_AUTHORIZATIONS: usize = 16_384;
 
-/// Presence and authorizations. Bounded: the first by the environments there are, the second by
+/// Presence and authorizations. Bounded: the former by the number of environments, the latter by
 /// [`Waiting`].
 #[derive(Debug)]
 struct Live {
-    /// Since when anything is known.
+    /// Start of the process, before which nothing is known.
     started: Timestamp,
     presences: BTreeMap<EnvironmentId, Presence>,
-    /// When executors left.
+    /// When executors disconnected.
     left: BTreeMap<EnvironmentId, Timestamp>,
     authorizations: HashMap<TokenHash, Authorization>,
-    /// The same authorizations, as they are counted.
+    /// Counts the same authorizations.
     waiting: Waiting,
 }
 
@@ -275,7 +275,7 @@ impl Live {
         }
     }
 
-    /// Keeps an authorization. `now` is when it was made: what expired by then makes room.
+    /// Stores an authorization. Removes those that have expired at `now`.
     fn authorize(
         &mut self,
         token: TokenHash,

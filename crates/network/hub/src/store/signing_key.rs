@@ -1,4 +1,4 @@
-//! Secrets the store holds. Their `Debug` hides them.
+//! The signing key and token hashes. Their `Debug` output is redacted.
 
 use std::fmt;
 
@@ -7,30 +7,30 @@ use sha2::{Digest, Sha256};
 
 use super::EnvironmentId;
 
-/// The key that signs rendezvous URLs. All nodes of a hub share one.
+/// The key that signs rendezvous URLs. All nodes of a hub share it.
 #[derive(Clone, Eq, PartialEq)]
 pub struct SigningKey([u8; Self::LEN]);
 
 impl SigningKey {
-    /// Bytes in a key: as long as the hash.
+    /// Key length in bytes, equal to the hash length.
     pub const LEN: usize = 32;
 
-    /// Makes a new key from the system's randomness.
+    /// Generates a key.
     ///
     /// # Errors
-    /// When the host has none.
+    /// Returns an error if the host provides no randomness.
     pub fn generate() -> Result<Self, Unspecified> {
         let mut key = [0; Self::LEN];
         rand::fill(&mut key)?;
         Ok(Self(key))
     }
 
-    /// Takes a stored key. `None`: it has another length.
+    /// Wraps a stored key. Returns `None` if its length is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 
-    /// The key itself, to sign or to store with.
+    /// Returns the key bytes.
     pub fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
@@ -42,24 +42,24 @@ impl fmt::Debug for SigningKey {
     }
 }
 
-/// What the store knows of a harness authorization: a SHA-256 over environment and token.
+/// SHA-256 over environment and token, under which an authorization is stored.
 ///
-/// Looking one up needs no constant time: whoever probes chooses tokens, not hashes.
+/// Lookups need not be constant-time: an attacker chooses tokens, not hashes.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct TokenHash([u8; 32]);
 
 impl TokenHash {
-    /// Hashes a token. The environment is part of it, so that a token means nothing elsewhere.
+    /// Hashes a token together with its environment, so that it is invalid in others.
     pub fn of(environment: &EnvironmentId, token: &str) -> Self {
         let mut hash = Sha256::new();
         hash.update(environment.as_str());
-        // No id has this byte, so no other pair gives the same input.
+        // Ids do not contain this byte, so the encoding is unambiguous.
         hash.update([0]);
         hash.update(token);
         Self(hash.finalize().into())
     }
 
-    /// 64 hexadecimal digits: a key for any store.
+    /// Returns 64 hexadecimal digits, usable as a key in any store.
     pub fn to_hex(self) -> String {
         hex(&self.0)
     }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_hashes_differently_in_each_environment() {
+    fn token_hash_depends_on_the_environment() {
         let environment = |id: &str| id.parse::<EnvironmentId>().unwrap();
         let hash = TokenHash::of(&environment("a"), "t");
         assert_eq!(hash, TokenHash::of(&environment("a"), "t"));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_hides_secrets() {
+    fn debug_redacts_secrets() {
         let key = SigningKey::from_bytes(&[7; 32]).unwrap();
         assert_eq!(format!("{key:?}"), "SigningKey(..)");
         assert_eq!(SigningKey::from_bytes(&[7; 31]), None);

@@ -1,4 +1,4 @@
-//! What every store promises, shown on the embedded one, and the rules of supersession.
+//! Tests of the guarantees of every store, on the embedded one, and of supersession.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, sync::Arc, time::Duration};
 
@@ -45,7 +45,7 @@ fn store() -> (tempfile::TempDir, Arc<RedbStore>) {
 }
 
 #[tokio::test]
-async fn the_current_registration_is_the_last_one() {
+async fn last_registration_is_current() {
     let (_directory, store) = store();
     let environment = "env".parse().unwrap();
     assert_eq!(store.registration(&environment).await.unwrap(), None);
@@ -66,7 +66,7 @@ async fn the_current_registration_is_the_last_one() {
 }
 
 #[tokio::test]
-async fn an_environment_has_one_owner_until_it_is_removed() {
+async fn environment_has_one_owner_until_removed() {
     let (_directory, store) = store();
     store
         .register(new("env", "alice", &key(), epoch()))
@@ -84,7 +84,7 @@ async fn an_environment_has_one_owner_until_it_is_removed() {
 }
 
 #[tokio::test]
-async fn of_many_first_registrations_one_makes_the_owner() {
+async fn one_of_many_concurrent_registrations_becomes_owner() {
     let (_directory, store) = store();
     let mine = key();
     let mut tasks = tokio::task::JoinSet::new();
@@ -98,7 +98,7 @@ async fn of_many_first_registrations_one_makes_the_owner() {
 }
 
 #[tokio::test]
-async fn only_the_current_registration_is_attached_and_only_the_last_socket_detaches() {
+async fn only_current_registration_attaches_and_only_last_websocket_detaches() {
     let (_directory, store) = store();
     let mine = key();
     let old = store
@@ -126,7 +126,7 @@ async fn only_the_current_registration_is_attached_and_only_the_last_socket_deta
 }
 
 #[tokio::test]
-async fn a_standby_waits_for_an_executor_that_left_and_for_one_whose_hub_was_restarted() {
+async fn standby_waits_after_a_disconnect_and_after_a_hub_restart() {
     let (directory, store) = store();
     let at = |seconds| epoch().plus(Duration::from_secs(seconds));
     let (old, young) = (key(), key());
@@ -153,7 +153,7 @@ async fn a_standby_waits_for_an_executor_that_left_and_for_one_whose_hub_was_res
 }
 
 #[tokio::test]
-async fn removing_an_environment_forgets_its_presence() {
+async fn removing_an_environment_removes_its_presence() {
     let (_directory, store) = store();
     let current = store
         .register(new("env", "alice", &key(), epoch()))
@@ -170,7 +170,7 @@ async fn removing_an_environment_forgets_its_presence() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_who_redeem_a_token_exactly_one_wins() {
+async fn concurrent_redeems_of_a_token_have_one_winner() {
     let (_directory, store) = store();
     let environment = "env".parse().unwrap();
     let authorization = Authorization {
@@ -196,7 +196,7 @@ async fn of_two_who_redeem_a_token_exactly_one_wins() {
 }
 
 #[tokio::test]
-async fn an_expired_authorization_is_worth_nothing() {
+async fn expired_authorization_cannot_be_redeemed() {
     let (_directory, store) = store();
     let authorization = Authorization {
         environment: "env".parse().unwrap(),
@@ -262,7 +262,7 @@ async fn a_thousand_executors_register_at_once() {
 }
 
 #[tokio::test]
-async fn of_many_who_claim_an_environment_one_owns_it_whichever_way_they_came() {
+async fn concurrent_claims_and_registrations_have_one_winner() {
     let (_directory, store) = store();
     let (mine, environment) = (key(), "env".parse().unwrap());
     let mut tasks = tokio::task::JoinSet::new();
@@ -289,7 +289,7 @@ async fn of_many_who_claim_an_environment_one_owns_it_whichever_way_they_came() 
 }
 
 #[tokio::test]
-async fn what_was_only_claimed_is_listed_and_removed_like_the_rest() {
+async fn claimed_environment_is_listed_and_removable() {
     let (_directory, store) = store();
     let (environment, alice) = ("env".parse().unwrap(), "alice".parse().unwrap());
     store.claim(&environment, &alice).await.unwrap();
@@ -338,7 +338,7 @@ fn after(seconds: u64) -> Timestamp {
 }
 
 #[test]
-fn the_newest_executor_wins_and_the_loser_waits_while_it_is_connected() {
+fn newest_executor_wins_and_superseded_one_waits_while_it_is_connected() {
     let (old, young) = (key(), key());
     let first = first(&old);
     let second = register(&first, true, &young, after(100)).unwrap();
@@ -357,7 +357,7 @@ fn the_newest_executor_wins_and_the_loser_waits_while_it_is_connected() {
 }
 
 #[test]
-fn the_loser_waits_while_its_successor_may_come_back() {
+fn superseded_executor_waits_while_successor_may_reconnect() {
     let (old, young) = (key(), key());
     let second = register(&first(&old), true, &young, after(100)).unwrap();
     let left = Attendance {
@@ -373,7 +373,7 @@ fn the_loser_waits_while_its_successor_may_come_back() {
 }
 
 #[test]
-fn the_same_executor_registers_again_at_any_time() {
+fn same_executor_may_register_again_anytime() {
     let mine = key();
     let first = first(&mine);
     let again = register(&first, true, &mine, after(1)).unwrap();
@@ -382,7 +382,7 @@ fn the_same_executor_registers_again_at_any_time() {
 }
 
 #[test]
-fn a_presence_of_an_older_registration_does_not_hold_the_place() {
+fn presence_of_an_older_registration_does_not_block() {
     let (old, young) = (key(), key());
     let first = first(&old);
     let second = register(&first, true, &young, after(0)).unwrap();
@@ -395,7 +395,7 @@ fn a_presence_of_an_older_registration_does_not_hold_the_place() {
 }
 
 #[test]
-fn of_three_executors_both_losers_wait() {
+fn all_superseded_executors_wait() {
     let keys = [key(), key(), key()];
     let first = first(&keys[0]);
     let second = register(&first, true, &keys[1], after(1)).unwrap();
@@ -407,7 +407,7 @@ fn of_three_executors_both_losers_wait() {
 }
 
 #[test]
-fn losers_are_remembered_up_to_a_bound() {
+fn superseded_executors_are_bounded() {
     let mut record = first(&key());
     for seconds in 0..20 {
         record = register(&record, true, &key(), after(seconds)).unwrap();
@@ -418,7 +418,7 @@ fn losers_are_remembered_up_to_a_bound() {
 }
 
 #[test]
-fn somebody_else_registers_nothing_here() {
+fn another_principal_cannot_register() {
     let (first, nobody) = (first(&key()), Attendance::default());
     let refused = Record::register(
         Some(&first),
@@ -429,7 +429,7 @@ fn somebody_else_registers_nothing_here() {
 }
 
 #[test]
-fn who_claims_an_environment_owns_it_without_a_registration() {
+fn claim_grants_ownership_without_a_registration() {
     let (alice, bob) = ("alice".parse().unwrap(), "bob".parse().unwrap());
     let nobody = Attendance::default();
     let claimed = Record::claim(None, &alice).unwrap().unwrap();
@@ -451,7 +451,7 @@ fn register_first(claimed: &Record) -> Record {
 }
 
 #[tokio::test]
-async fn owners_registrations_and_the_key_survive_a_restart_and_presence_does_not() {
+async fn restart_keeps_owners_registrations_and_key_but_not_presence() {
     let directory = tempfile::tempdir().unwrap();
     let store = RedbStore::open(directory.path(), epoch()).unwrap();
     let signing_key = store.signing_key().await.unwrap();
@@ -479,7 +479,7 @@ async fn owners_registrations_and_the_key_survive_a_restart_and_presence_does_no
 }
 
 #[test]
-fn two_hubs_do_not_share_a_directory() {
+fn two_hubs_cannot_share_a_directory() {
     let directory = tempfile::tempdir().unwrap();
     let _store = RedbStore::open(directory.path(), epoch()).unwrap();
     let second = RedbStore::open(directory.path(), epoch());
@@ -487,7 +487,7 @@ fn two_hubs_do_not_share_a_directory() {
 }
 
 #[test]
-fn nobody_else_reads_the_file() {
+fn store_files_are_private() {
     let parent = tempfile::tempdir().unwrap();
     let directory = parent.path().join("a/b");
     drop(RedbStore::open(&directory, epoch()).unwrap());
@@ -497,7 +497,7 @@ fn nobody_else_reads_the_file() {
 }
 
 #[test]
-fn a_foreign_file_is_refused_and_left_alone() {
+fn foreign_file_is_rejected_and_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("hub.redb");
     for content in [&b"not a database"[..], &[0; 8192], &[0xff; 100_000]] {
@@ -512,7 +512,7 @@ fn a_foreign_file_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_damaged_file_is_refused() {
+fn damaged_file_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("hub.redb");
     drop(RedbStore::open(directory.path(), epoch()).unwrap());
@@ -527,7 +527,7 @@ fn a_damaged_file_is_refused() {
 }
 
 #[tokio::test]
-async fn a_store_that_opens_is_whole_wherever_its_file_was_damaged() {
+async fn opened_store_is_complete_despite_damage_anywhere() {
     const PLACES: usize = 64;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("hub.redb");
@@ -565,11 +565,11 @@ async fn a_store_that_opens_is_whole_wherever_its_file_was_damaged() {
             store.register(new).await.unwrap();
         }
     }
-    assert!(refused > 0, "nothing was damaged");
+    assert!(refused > 0, "no damage was detected");
 }
 
 #[test]
-fn a_database_of_another_program_or_version_is_refused() {
+fn database_of_another_program_or_version_is_rejected() {
     const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("hub.redb");
@@ -577,7 +577,10 @@ fn a_database_of_another_program_or_version_is_refused() {
     let opened = RedbStore::open(directory.path(), epoch())
         .unwrap_err()
         .to_string();
-    assert!(opened.ends_with("another program made it"), "{opened}");
+    assert!(
+        opened.ends_with("file was created by another program"),
+        "{opened}"
+    );
 
     let database = redb::Database::create(&path).unwrap();
     let writing = database.begin_write().unwrap();

@@ -1,4 +1,4 @@
-//! Wall-clock time, as nodes share it.
+//! Wall-clock time, shared between nodes.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use time::{
 
 /// A point in time: milliseconds since 1970-01-01T00:00:00Z.
 ///
-/// Only the edge of the hub reads the clock; everything deeper is handed a `Timestamp`.
+/// Only the outer layers read the clock; inner ones receive a `Timestamp`.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
@@ -24,64 +24,64 @@ impl Timestamp {
         Self::from(SystemTime::now())
     }
 
-    /// Takes whole seconds since 1970. What does not fit counts as the end of time.
+    /// Converts whole seconds since 1970, saturating.
     pub const fn from_seconds(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1000))
     }
 
-    /// Takes milliseconds since 1970.
+    /// Converts milliseconds since 1970.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis)
     }
 
-    /// Whole seconds since 1970, rounded down.
+    /// Returns whole seconds since 1970, rounded down.
     pub const fn seconds(self) -> u64 {
         self.0 / 1000
     }
 
-    /// Milliseconds since 1970.
+    /// Returns milliseconds since 1970.
     pub const fn millis(self) -> u64 {
         self.0
     }
 
-    /// The time `later` from now, to the millisecond.
+    /// Adds a duration, with millisecond resolution.
     #[must_use]
     pub fn plus(self, later: Duration) -> Self {
         let millis = u64::try_from(later.as_millis()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(millis))
     }
 
-    /// The time `earlier` before this one, to the millisecond; 1970 if that is later.
+    /// Subtracts a duration, with millisecond resolution, down to 1970.
     #[must_use]
     pub fn minus(self, earlier: Duration) -> Self {
         let millis = u64::try_from(earlier.as_millis()).unwrap_or(u64::MAX);
         Self(self.0.saturating_sub(millis))
     }
 
-    /// How long ago `earlier` was; nothing when the clocks disagree about which came first.
+    /// Returns the time elapsed since `earlier`, or zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 
-    /// Reads `2026-01-02T03:04:05Z`, with or without a fraction, in any offset. `None`: it is no
-    /// such text, or before 1970.
+    /// Parses `2026-01-02T03:04:05Z`, with or without a fraction, in any offset. Returns `None` if
+    /// it is invalid or before 1970.
     pub fn parse_rfc3339(text: &str) -> Option<Self> {
         let moment = OffsetDateTime::parse(text, &Rfc3339).ok()?;
         let millis = moment.unix_timestamp_nanos().div_euclid(1_000_000);
         u64::try_from(millis).ok().map(Self)
     }
 
-    /// `2026-01-02T03:04:05.678Z`. What lies after the year 9999 counts as its end.
+    /// Formats as `2026-01-02T03:04:05.678Z`. Times after the year 9999 are clamped.
     pub fn rfc3339(self) -> String {
         let millis = Duration::from_millis(self.0.min(LAST_MILLI));
         let written = (OffsetDateTime::UNIX_EPOCH + millis).format(MILLIS);
-        // Every part that the format names is there.
+        // The value provides every component of the format, so formatting cannot fail.
         written.unwrap_or_default()
     }
 }
 
 impl From<SystemTime> for Timestamp {
-    /// Rounds down; a clock that stands before 1970 counts as 1970.
+    /// Rounds down. Times before 1970 count as 1970.
     fn from(time: SystemTime) -> Self {
         let since_epoch = time
             .duration_since(SystemTime::UNIX_EPOCH)
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_date_is_refused() {
+    fn invalid_dates_are_rejected() {
         for text in [
             "",
             "2026-01-02",

@@ -1,4 +1,4 @@
-//! The check of the `Authorization` header.
+//! Verification of the `Authorization` header.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
     store::Timestamp,
 };
 
-/// Tells who makes a request. Nobody gets in without a token.
+/// Authenticates requests. Every request needs a token.
 #[derive(Clone, Debug)]
 pub struct Authenticator {
     tokens: Tokens,
@@ -21,15 +21,15 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    /// Takes the tokens, and whoever may sign JWTs.
+    /// Creates an authenticator from tokens and, optionally, a JWT authority.
     pub fn new(tokens: Tokens, jwt: Option<JwtAuthority>) -> Self {
         Self { tokens, jwt }
     }
 
-    /// Finds out who makes a request by its `Authorization: Bearer` header.
+    /// Authenticates a request by its `Authorization: Bearer` header.
     ///
     /// # Errors
-    /// When there is no such header, or more than one, or what it presents does not count.
+    /// Returns an error if the header is missing, duplicated, or its token is invalid.
     pub fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -48,13 +48,13 @@ impl Authenticator {
             });
         }
         match &self.jwt {
-            // Our own tokens have no dots, and a JWT has two.
+            // Our tokens contain no dots; a JWT contains two.
             Some(jwt) if token.matches('.').count() == 2 => Ok(jwt.check(token, now)?),
             Some(_) | None => Err(AuthenticateError::Unknown),
         }
     }
 
-    /// The tokens in use.
+    /// Returns the tokens in use.
     pub fn tokens(&self) -> &Tokens {
         &self.tokens
     }
@@ -75,20 +75,20 @@ fn bearer(headers: &HeaderMap) -> Result<&str, AuthenticateError> {
     Ok(token)
 }
 
-/// Peer: why a request is nobody's. What it presented is not repeated.
+/// Peer: why authentication failed. The error does not repeat the token.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthenticateError {
-    /// There is no `Authorization` header.
+    /// The `Authorization` header is missing.
     #[error("missing bearer token")]
     Missing,
-    /// The header is not `Bearer` and a token, or there are two.
+    /// The header is not `Bearer` and a token, or it is duplicated.
     #[error("invalid authorization header")]
     Header,
-    /// No such token.
+    /// The token is unknown.
     #[error("unknown token")]
     Unknown,
-    /// Its time is over.
+    /// The token has expired.
     #[error("expired token")]
     Expired,
     /// See the source.
@@ -96,20 +96,20 @@ pub enum AuthenticateError {
     Jwt(#[from] JwtError),
 }
 
-/// How far the clocks of the hub and of who signs may be apart.
+/// Accepted clock difference between the hub and the signer.
 const SKEW: Duration = Duration::from_secs(30);
-/// The largest that is looked at: sixty-four globs and a few names fit easily.
+/// Longest accepted JWT: sixty-four globs and a few names fit easily.
 const MAX_BYTES: usize = 8 << 10;
 
-/// Lets those in who hold a JWT that was signed with the shared secret.
+/// Accepts JWTs signed with the shared secret.
 #[derive(Clone, Debug)]
 pub struct JwtAuthority(Auth);
 
 impl JwtAuthority {
-    /// Takes the secret, and whom tokens must come from and be meant for, if that matters.
+    /// Creates an authority from the secret and the required issuer and audience, if any.
     ///
     /// # Errors
-    /// When the secret has less than 32 bytes without the blanks around it.
+    /// Returns an error if the secret has less than 32 bytes after trimming whitespace.
     pub fn new(
         secret: &[u8],
         issuer: Option<String>,
@@ -119,10 +119,10 @@ impl JwtAuthority {
         Ok(Self(Auth::SignedBearer(rules)))
     }
 
-    /// Decides on a token.
+    /// Verifies a token.
     ///
     /// # Errors
-    /// When it does not count here and now, or its claims make no principal.
+    /// Returns an error if the token is invalid or its claims do not describe a principal.
     pub(crate) fn check(&self, token: &str, now: Timestamp) -> Result<Principal, JwtError> {
         if token.len() > MAX_BYTES {
             return Err(JwtError::TooLarge);
@@ -131,13 +131,13 @@ impl JwtAuthority {
         self.0
             .check(Some(header.as_bytes()), UnixSeconds(now.seconds()))
             .map_err(|_| JwtError::Refused)?;
-        // The signature holds: what follows are the words of who knows the secret.
+        // The signature is valid, so the claims can be trusted.
         let payload = token.split('.').nth(1).unwrap_or_default();
         let payload = URL_SAFE_NO_PAD
             .decode_to_vec(payload)
             .map_err(|_| JwtError::Claims)?;
         let claims: Claims = serde_json::from_slice(&payload).map_err(|_| JwtError::Claims)?;
-        // Absent means the usual. An empty list is somebody who meant to allow nothing.
+        // An absent list selects the default. An empty list probably meant to allow nothing.
         if claims.roles.as_ref().is_some_and(Vec::is_empty)
             || claims.environments.as_ref().is_some_and(Vec::is_empty)
         {
@@ -153,22 +153,22 @@ impl JwtAuthority {
     }
 }
 
-/// Peer: why a JWT does not count.
+/// Peer: why a JWT is rejected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JwtError {
-    /// Longer than any.
+    /// The JWT is too long.
     #[error("JWT is longer than {MAX_BYTES} bytes")]
     TooLarge,
-    /// Not signed with HS256 and the secret, expired, or meant for somebody else.
+    /// Not signed with HS256 and the secret, expired, or for another issuer or audience.
     #[error("JWT is not valid here")]
     Refused,
-    /// `sub`, `roles` or `environments` are not what they should be.
-    #[error("JWT claims name no principal, or roles or environments there are none of")]
+    /// `sub`, `roles` or `environments` are invalid.
+    #[error("JWT claims have an invalid principal, role or environment")]
     Claims,
 }
 
-/// What a JWT says beside what [`JwtRules`] looks at. Other claims are nobody's business here.
+/// The claims that are used besides those that [`JwtRules`] checks. Others are ignored.
 #[derive(Deserialize)]
 struct Claims {
     sub: PrincipalName,

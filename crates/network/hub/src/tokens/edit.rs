@@ -1,4 +1,4 @@
-//! Making, listing and revoking tokens. The running hub notices by itself.
+//! Creates, lists and revokes tokens in the token file. A running hub reloads the file by itself.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -21,25 +21,26 @@ use crate::{
     store::Timestamp,
 };
 
-/// A token as it is asked for.
+/// Parameters of a new token.
 #[derive(Clone, Debug)]
 pub struct NewToken {
-    /// Whose it shall be.
+    /// Principal of the token.
     pub principal: PrincipalName,
-    /// What it shall allow.
+    /// Roles of the token.
     pub roles: Roles,
-    /// Which environments it shall name.
+    /// Environments that the token is restricted to.
     pub environments: Environments,
-    /// When it shall end. `None`: never.
+    /// Expiry. `None`: never.
     pub expires_at: Option<Timestamp>,
 }
 
-/// Makes a token and adds it to the file, which is made if need be. Blocks.
+/// Creates a token and adds it to the file, creating that if missing. Blocks.
 ///
-/// The token is in nobody's hands but the caller's: it cannot be shown again.
+/// Only the caller gets the token: it cannot be displayed again.
 ///
 /// # Errors
-/// When it would be worth nothing, or the file cannot be read or written. Nothing is changed then.
+/// Returns an error if the token would be useless, or the file cannot be read or written. Nothing
+/// is changed then.
 pub fn create(path: &Path, new: NewToken, now: Timestamp) -> Result<(Entry, Token), EditError> {
     if new.roles.iter().next().is_none() {
         return Err(EditError::NoRoles);
@@ -71,18 +72,19 @@ pub fn create(path: &Path, new: NewToken, now: Timestamp) -> Result<(Entry, Toke
     Ok((entry, token))
 }
 
-/// Lists the tokens of a file. One that is not there has none. Blocks.
+/// Lists the tokens of a file. A missing file has none. Blocks.
 ///
 /// # Errors
-/// When it cannot be read or is no token file.
+/// Returns an error if the file cannot be read or is invalid.
 pub fn list(path: &Path) -> Result<Vec<Entry>, ReadError> {
     read_or_none(path)
 }
 
-/// Takes a token out of the file. Blocks.
+/// Removes a token from the file. Blocks.
 ///
 /// # Errors
-/// When there is no such token, or the file cannot be read or written. Nothing is changed then.
+/// Returns an error if the token does not exist, or the file cannot be read or written. Nothing is
+/// changed then.
 pub fn revoke(path: &Path, id: &TokenId) -> Result<Entry, EditError> {
     let locked = Locked::wait(path).map_err(EditError::Write)?;
     let mut entries = read_or_none(locked.path())?;
@@ -114,45 +116,45 @@ pub enum EditError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// Host: the file or its directory cannot be written.
-    #[error("cannot write the token file")]
+    #[error("failed to write the token file")]
     Write(#[source] io::Error),
-    /// We: the tokens cannot be put into words.
-    #[error("cannot write the tokens down")]
+    /// Us: the tokens cannot be serialized.
+    #[error("failed to serialize the tokens")]
     Encode(#[from] toml::ser::Error),
-    /// Host: there is no randomness to make a token from.
-    #[error("the host gave no randomness")]
+    /// Host: no randomness to generate a token.
+    #[error("no randomness available on the host")]
     Randomness,
-    /// Caller: a token that allows nothing.
-    #[error("a token needs a role")]
+    /// Caller: the token has no roles.
+    #[error("token needs a role")]
     NoRoles,
-    /// Caller: a token that would have ended already.
-    #[error("the token would have expired already")]
+    /// Caller: the token would already have expired.
+    #[error("token would already have expired")]
     Expired,
-    /// Caller: there are as many as there can be.
-    #[error("the token file has {MAX_TOKENS} tokens already")]
+    /// Caller: the file has the maximum number of tokens.
+    #[error("token file already has {MAX_TOKENS} tokens")]
     Full,
-    /// Caller: no token has this id.
+    /// Caller: the token does not exist.
     #[error("no token has this id")]
     Unknown,
 }
 
-/// How long another writer may take. It needs milliseconds.
+/// How long to wait for another writer, which needs milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A lock that cannot be had is asked for this often: the system offers no wait with an end.
+/// Polling interval for the lock: `flock` has no timeout.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 
-/// The right to replace a file. Ends with the value, or with the process.
+/// Exclusive lock for replacing a file. Released on drop or when the process exits.
 #[derive(Debug)]
 pub(super) struct Locked {
     path: PathBuf,
-    /// Open for as long as the right lasts. A file of its own: the other one is replaced.
+    /// The open lock file. Separate from the locked file, because that is replaced.
     _lock: File,
 }
 
 impl Locked {
-    /// Waits for the right to replace `path`, whose directory is made when it is not there. Blocks.
+    /// Waits for the lock of `path`, creating its directory if missing. Blocks.
     pub(super) fn wait(path: &Path) -> io::Result<Self> {
-        // A link is not to be replaced, but what it leads to.
+        // Resolve symbolic links, so that their target is replaced instead of the link.
         let path = match fs::canonicalize(path) {
             Ok(path) => path,
             Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
@@ -174,7 +176,7 @@ impl Locked {
                     if since.elapsed() > PATIENCE {
                         return Err(io::Error::new(
                             io::ErrorKind::TimedOut,
-                            "another process holds the lock of the file",
+                            "another process has locked the file",
                         ));
                     }
                     thread::sleep(ASK_AGAIN);
@@ -184,12 +186,12 @@ impl Locked {
         }
     }
 
-    /// The file, links followed.
+    /// Returns the file's path with links resolved.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Puts `content` in the file's place, for the owner's eyes. Readers see the old or the new.
+    /// Replaces the file atomically, with mode 0600.
     pub(super) fn replace(&self, content: &[u8]) -> io::Result<()> {
         let new = beside(&self.path, &Uuid::new_v4().simple().to_string());
         let written = private()
@@ -222,7 +224,7 @@ fn directory(path: &Path) -> &Path {
     }
 }
 
-/// A hidden name in the same directory: `.tokens.toml.lock`.
+/// Returns a hidden name in the same directory: `.tokens.toml.lock`.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{suffix}"))

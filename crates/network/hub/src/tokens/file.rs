@@ -1,4 +1,4 @@
-//! The token file: TOML, one `[[token]]` each, hashes only.
+//! The token file: TOML with a `[[token]]` section for each token, hashes only.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,9 +17,9 @@ use crate::{
     store::Timestamp,
 };
 
-/// More than ten thousand tokens need.
+/// Enough for more than ten thousand tokens.
 const MAX_FILE_BYTES: u64 = 8 << 20;
-/// More than people hand out by hand; beyond, JWTs are the way.
+/// More than people create by hand; beyond that, use JWTs.
 pub(super) const MAX_TOKENS: usize = 10_000;
 
 const HEADER: &str = "\
@@ -27,27 +27,27 @@ const HEADER: &str = "\
 # Only SHA-256 hashes are here: a token is shown once, when it is made.
 ";
 
-/// A token, as far as anybody may know it.
+/// A token without its secret.
 #[derive(Clone, Debug, Serialize)]
 pub struct Entry {
-    /// Its id.
+    /// The id.
     pub id: TokenId,
-    /// Whose it is.
+    /// The principal.
     pub principal: PrincipalName,
-    /// What it allows.
+    /// The roles.
     pub roles: Roles,
-    /// Which environments it names.
+    /// Environments that the token is restricted to.
     #[serde(serialize_with = "globs")]
     pub environments: Environments,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// The first moment at which it is worth nothing. `None`: it does not expire.
+    /// Expiry. Invalid from this time on. `None`: never expires.
     pub expires_at: Option<Timestamp>,
     #[serde(skip)]
     pub(super) digest: Digest256,
 }
 
-/// Serde hands over a reference to the field.
+/// Serde passes a reference to the field.
 fn globs<S: serde::Serializer>(
     environments: &Environments,
     serializer: S,
@@ -55,7 +55,7 @@ fn globs<S: serde::Serializer>(
     environments.globs().serialize(serializer)
 }
 
-/// All tokens of a file, by their hashes.
+/// All tokens of a file, by hash.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table(HashMap<Digest256, Arc<Entry>>);
 
@@ -74,77 +74,77 @@ impl Table {
     }
 }
 
-/// Why a token file cannot be used. No content of it is repeated: it might be a token.
+/// Why a token file is invalid. Errors never repeat its content, which might be a token.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// Host: it cannot be read.
-    #[error("cannot read the token file {path}")]
+    /// Host: the file cannot be read.
+    #[error("failed to read the token file {path}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The I/O error.
         source: io::Error,
     },
-    /// Caller: it is larger than any token file.
-    #[error("the token file {path} is larger than {MAX_FILE_BYTES} bytes")]
+    /// Caller: the file is too large.
+    #[error("token file {path} exceeds {MAX_FILE_BYTES} bytes")]
     TooLarge {
         /// The file.
         path: PathBuf,
     },
-    /// Caller: it is no TOML, or has other members than a token file.
-    #[error("the token file {path} is no token file: line {line}: {message}")]
+    /// Caller: the file is not valid TOML or has unknown members.
+    #[error("{path} is no token file: line {line}: {message}")]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// Where, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The syntax error.
         message: String,
     },
-    /// Caller: a token in it is impossible.
+    /// Caller: an entry is invalid.
     #[error("token {index} of the token file {path} {problem}")]
     Entry {
         /// The file.
         path: PathBuf,
-        /// Which, from 1.
+        /// Number of the entry, from 1.
         index: usize,
-        /// What is wrong.
+        /// The problem.
         problem: EntryProblem,
     },
-    /// Caller: too many.
-    #[error("the token file {path} has more than {MAX_TOKENS} tokens")]
+    /// Caller: the file has too many tokens.
+    #[error("token file {path} has more than {MAX_TOKENS} tokens")]
     TooMany {
         /// The file.
         path: PathBuf,
     },
 }
 
-/// What is wrong with one token.
+/// Problem of an entry in the token file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryProblem {
-    /// Caller: `id`.
-    #[error("has no usable id")]
+    /// Caller: `id` is invalid.
+    #[error("has an invalid id")]
     Id,
-    /// Caller: `id` or `sha256` again.
-    #[error("repeats the id or the hash of another")]
+    /// Caller: `id` or `sha256` is duplicated.
+    #[error("has the id or hash of another")]
     Repeated,
-    /// Caller: `sha256`.
-    #[error("has no SHA-256 of 64 hexadecimal digits")]
+    /// Caller: `sha256` is invalid.
+    #[error("has an invalid SHA-256; expected 64 hexadecimal digits")]
     Digest,
-    /// Caller: `roles`.
+    /// Caller: `roles` is empty.
     #[error("has no roles")]
     Roles,
-    /// Caller: `environments`.
-    #[error("has unusable environments: {0}")]
+    /// Caller: `environments` is invalid.
+    #[error("has invalid environments: {0}")]
     Environments(GlobError),
-    /// Caller: `created_at` or `expires_at`.
+    /// Caller: `created_at` or `expires_at` is invalid.
     #[error("has a time without date, time of day or offset; write 2030-01-31T00:00:00Z")]
     Time,
 }
 
-/// Reads a file. One that is not there is an error like any other.
+/// Reads a file. A missing file is an error like any other.
 pub(super) fn read(path: &Path) -> Result<Vec<Entry>, ReadError> {
     let io = |source| ReadError::Io {
         path: path.to_owned(),
@@ -191,7 +191,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Entry>, ReadError> {
     .collect()
 }
 
-/// Writes a file's text.
+/// Serializes a file.
 pub(super) fn text(entries: &[Entry]) -> Result<String, toml::ser::Error> {
     let token = entries.iter().map(Row::of).collect();
     let body = toml::to_string(&Document { token })?;
@@ -253,7 +253,7 @@ fn timestamp(datetime: Datetime) -> Result<Timestamp, EntryProblem> {
     Timestamp::parse_rfc3339(&datetime.to_string()).ok_or(EntryProblem::Time)
 }
 
-/// To the second: people read it. What no date can say counts as the last that can.
+/// Formats to the second, for readability. Times after the last representable date are clamped.
 fn datetime(at: Timestamp) -> Datetime {
     /// 9999-12-31T23:59:59Z.
     const LAST: u64 = 253_402_300_799;

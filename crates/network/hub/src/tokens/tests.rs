@@ -1,4 +1,4 @@
-//! The token file, the running hub's view of it, and the `Authorization` header.
+//! Tests of the token file, its reload in a running hub, and the `Authorization` header.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, thread, time::Duration};
 
@@ -47,7 +47,7 @@ fn authenticator(path: &std::path::Path) -> Authenticator {
 }
 
 #[test]
-fn nobody_gets_in_without_a_token() {
+fn requests_without_a_valid_token_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokens.toml");
     let (entry, secret) = create(&path, token("alice"), epoch()).unwrap();
@@ -87,7 +87,7 @@ fn nobody_gets_in_without_a_token() {
 }
 
 #[test]
-fn a_token_ends_at_its_time() {
+fn token_is_refused_after_its_expiry() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokens.toml");
     let new = NewToken {
@@ -126,7 +126,7 @@ fn sign_with(claims: &Value, algorithm: Algorithm, secret: &[u8]) -> String {
 }
 
 #[test]
-fn claims_make_the_principal() {
+fn principal_is_built_from_claims() {
     let (_directory, hub) = hub(None, None);
     let claims = json!({"sub": "ci", "exp": after(60).seconds(), "roles": ["harness", "admin"],
         "environments": ["box-*"], "other": 1});
@@ -142,7 +142,7 @@ fn claims_make_the_principal() {
 }
 
 #[test]
-fn forged_expired_and_foreign_tokens_are_refused() {
+fn forged_expired_and_foreign_jwts_are_refused() {
     let (_directory, hub) = hub(Some("us"), Some("hub"));
     let good = json!({"sub": "ci", "exp": after(60).seconds(), "iss": "us", "aud": "hub"});
     let with = |name: &str, value: Value| {
@@ -185,7 +185,7 @@ fn forged_expired_and_foreign_tokens_are_refused() {
 }
 
 #[test]
-fn claims_that_make_no_principal_are_refused() {
+fn invalid_claims_are_refused() {
     let (_directory, hub) = hub(None, None);
     let exp = after(60).seconds();
     for claims in [
@@ -213,7 +213,7 @@ fn claims_that_make_no_principal_are_refused() {
 }
 
 #[test]
-fn without_a_secret_no_jwt_counts() {
+fn jwts_are_refused_without_a_secret() {
     let directory = tempfile::tempdir().unwrap();
     let tokens = Tokens::open(&directory.path().join("none")).unwrap();
     let hub = Authenticator::new(tokens, None);
@@ -224,7 +224,7 @@ fn without_a_secret_no_jwt_counts() {
 }
 
 #[test]
-fn what_was_created_is_listed_and_lets_its_holder_in() {
+fn created_token_is_listed_and_accepted() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("new/tokens.toml");
     let new = NewToken {
@@ -251,7 +251,7 @@ fn what_was_created_is_listed_and_lets_its_holder_in() {
 }
 
 #[test]
-fn the_file_holds_no_token_and_only_its_owner_reads_it() {
+fn token_file_contains_no_tokens_and_is_private() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokens.toml");
     let (_, secret) = create(&path, token("alice"), epoch()).unwrap();
@@ -265,7 +265,7 @@ fn the_file_holds_no_token_and_only_its_owner_reads_it() {
 }
 
 #[test]
-fn a_revoked_token_is_gone_and_the_others_stay() {
+fn revoking_a_token_keeps_the_others() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokens.toml");
     let (alice, _) = create(&path, token("alice"), epoch()).unwrap();
@@ -280,7 +280,7 @@ fn a_revoked_token_is_gone_and_the_others_stay() {
 }
 
 #[test]
-fn writers_take_turns_and_lose_nothing() {
+fn concurrent_writers_lose_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokens.toml");
     thread::scope(|scope| {
@@ -299,7 +299,7 @@ fn writers_take_turns_and_lose_nothing() {
 }
 
 #[test]
-fn a_link_is_followed_not_replaced() {
+fn symbolic_link_is_followed_not_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let (real, link) = (directory.path().join("real"), directory.path().join("link"));
     create(&real, token("alice"), epoch()).unwrap();
@@ -310,7 +310,7 @@ fn a_link_is_followed_not_replaced() {
 }
 
 #[test]
-fn a_token_that_is_worth_nothing_is_not_made() {
+fn useless_token_is_not_created() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokens.toml");
     let expired = NewToken {
@@ -333,7 +333,7 @@ fn a_token_that_is_worth_nothing_is_not_made() {
 }
 
 #[test]
-fn a_broken_file_is_never_overwritten() {
+fn invalid_file_is_never_overwritten() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokens.toml");
     fs::write(&path, "[[token]]\nid = 7\n").unwrap();
@@ -347,7 +347,7 @@ fn a_broken_file_is_never_overwritten() {
 }
 
 #[test]
-fn broken_files_are_named_by_line_or_token_and_never_quoted() {
+fn errors_name_line_or_entry_and_never_quote_content() {
     const SHA: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let good = format!(
         "[[token]]\nid = \"a\"\nprincipal = \"p\"\nsha256 = \"{SHA}\"\nroles = [\"admin\"]\n\
@@ -397,7 +397,7 @@ fn broken_files_are_named_by_line_or_token_and_never_quoted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_running_hub_notices_within_a_second() {
+async fn running_hub_reloads_within_a_second() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokens.toml");
     let hub = authenticator(&path);
@@ -419,7 +419,7 @@ async fn the_running_hub_notices_within_a_second() {
 }
 
 #[test]
-fn a_broken_file_leaves_the_last_good_one_in_force() {
+fn invalid_file_keeps_the_previous_tokens_valid() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokens.toml");
     let (_, secret) = create(&path, token("alice"), epoch()).unwrap();
@@ -436,7 +436,7 @@ fn a_broken_file_leaves_the_last_good_one_in_force() {
 }
 
 #[test]
-fn a_file_that_stays_away_takes_its_tokens_along() {
+fn tokens_of_a_removed_file_become_invalid() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokens.toml");
     let (_, secret) = create(&path, token("alice"), epoch()).unwrap();
@@ -450,7 +450,7 @@ fn a_file_that_stays_away_takes_its_tokens_along() {
 }
 
 #[test]
-fn a_hub_does_not_start_on_a_broken_file() {
+fn hub_does_not_start_with_an_invalid_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokens.toml");
     fs::write(&path, "nonsense").unwrap();

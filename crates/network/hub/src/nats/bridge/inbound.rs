@@ -1,4 +1,4 @@
-//! Packets from the other node.
+//! Receiving half of a bridged circuit.
 
 use std::{
     collections::VecDeque,
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// One direction of a circuit, at its receiving end. It knows no broker.
+/// Receiving half of a bridged circuit. Independent of NATS.
 #[derive(Debug)]
 pub(super) struct Inbound {
     next: u32,
@@ -25,17 +25,17 @@ pub(super) struct Inbound {
     closed: Option<Ending>,
 }
 
-/// What a packet asks of the sending half.
+/// What a packet requires from the sending half.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Asks {
     /// Nothing.
     Nothing,
-    /// It may send this many bytes more.
+    /// Permits to send this many more bytes.
     Grant(u32),
 }
 
 impl Inbound {
-    /// Receives from a sender that was granted `window`.
+    /// Creates a half that granted `window` to the sender.
     pub(super) fn new(window: u32) -> Self {
         Self {
             next: 0,
@@ -45,10 +45,10 @@ impl Inbound {
         }
     }
 
-    /// Takes a message.
+    /// Handles a message.
     ///
     /// # Errors
-    /// [`Fault`]: the circuit cannot go on.
+    /// Returns [`Fault`] if the circuit cannot continue.
     pub(super) fn handle_message(&mut self, message: &Bytes) -> Result<Asks, Fault> {
         let packet = Packet::decode(message)?;
         if packet.seq != self.next {
@@ -77,12 +77,12 @@ impl Inbound {
         }
     }
 
-    /// Whether a frame waits for the local end.
+    /// Returns whether a frame is queued for the local end.
     pub(super) fn has_frames(&self) -> bool {
         !self.inbox.is_empty()
     }
 
-    /// Moves frames to the local end for as long as it takes them. Returns credit to give back.
+    /// Moves frames to the local end while it accepts them. Returns credit to grant.
     pub(super) fn poll_forward(
         &mut self,
         sender: &mut Sender,
@@ -106,31 +106,31 @@ impl Inbound {
             moved += 1;
         }
         if self.inbox.is_empty() {
-            // A burst is over: an idle circuit keeps next to no memory.
+            // The burst is over: an idle circuit uses almost no memory.
             self.inbox = VecDeque::new();
         }
         Poll::Ready(Ok(credit))
     }
 
-    /// How the other end ended the circuit, once all its frames are taken.
+    /// Returns the close reason of the other end, once all its frames have been forwarded.
     pub(super) fn ending(&self) -> Option<Ending> {
         self.closed.filter(|_| self.inbox.is_empty())
     }
 }
 
-/// Peer: why a circuit cannot go on.
+/// Peer: why a circuit cannot continue.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(super) enum Fault {
     /// A packet is missing.
-    #[error("packet {expected} between nodes was lost, {got} came")]
+    #[error("expected packet {expected} between nodes, got {got}")]
     Gap {
-        /// The one that was due.
+        /// The expected number.
         expected: u32,
-        /// The one that came.
+        /// The received number.
         got: u32,
     },
-    /// A frame is larger than any websocket message.
-    #[error("a frame between nodes is too large")]
+    /// A frame exceeds the limit of a websocket message.
+    #[error("frame between nodes is too large")]
     Frame,
     /// See the source.
     #[error(transparent)]
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_packet_of_any_kind_is_a_gap() {
+    fn missing_packet_of_any_kind_is_a_gap() {
         for lost in [frames(1, b"x"), packet::credit(1, 5), packet::mark(1)] {
             let mut inbound = Inbound::new(1000);
             inbound.handle_message(&frames(0, b"a")).expect("in order");
@@ -171,12 +171,16 @@ mod tests {
                 expected: 3,
                 got: 2,
             };
-            assert_eq!(inbound.handle_message(&after), Err(twice), "a duplicate");
+            assert_eq!(
+                inbound.handle_message(&after),
+                Err(twice),
+                "duplicate packet"
+            );
         }
     }
 
     #[test]
-    fn the_end_comes_after_the_frames_before_it() {
+    fn close_arrives_after_preceding_frames() {
         let mut inbound = Inbound::new(1000);
         inbound.handle_message(&frames(0, b"a")).expect("in order");
         inbound
@@ -196,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_local_end_stops_the_credit() {
+    fn full_local_queue_stops_granting_credit() {
         let mut inbound = Inbound::new(1000);
         for seq in 0..4 {
             inbound
@@ -228,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded() {
+    fn queued_frames_are_bounded() {
         let mut inbound = Inbound::new(100);
         inbound
             .handle_message(&frames(0, &[7; 90]))

@@ -1,4 +1,4 @@
-//! How one node asks another for a circuit.
+//! Requests for circuits between nodes: sending and answering them.
 
 use std::sync::Arc;
 
@@ -20,37 +20,37 @@ use crate::{
     store::{NodeName, Presence},
 };
 
-/// Asks the node of an executor for a circuit to it.
+/// Request for a circuit to an executor.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Request {
-    /// The circuit: names the subjects of its packets.
+    /// Id of the circuit, which names the subjects of its packets.
     pub(super) wire: WireId,
-    /// The node of the harness, which asks.
+    /// The requesting node of the harness.
     pub(super) node: NodeName,
-    /// Where the harness wants to go.
+    /// The dial request of the harness.
     pub(super) dial: Dial,
-    /// What the executor's node may send before it is given more.
+    /// Window granted to the executor's node.
     pub(super) window: u32,
-    /// How often the node of the harness had lost its data connection.
+    /// Number of data connection losses of the harness's node.
     #[serde(default)]
     pub(super) losses: u64,
 }
 
-/// What the executor's node says.
+/// Reply of the executor's node.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Reply {
-    /// The circuit stands.
+    /// The circuit is open.
     Connected {
-        /// What the harness's node may send before it is given more.
+        /// Window granted to the harness's node.
         window: u32,
-        /// How often this node had lost its data connection.
+        /// Number of data connection losses of this node.
         #[serde(default)]
         losses: u64,
     },
-    /// There is no such executor here.
+    /// The executor is not connected here.
     Offline,
-    /// The executor has enough harnesses, or the node enough circuits.
+    /// The executor has too many harnesses, or the node too many circuits.
     Busy,
 }
 
@@ -63,7 +63,7 @@ impl From<DialError> for Reply {
     }
 }
 
-/// Opens a circuit, here or on the node that holds the executor's socket.
+/// Opens a circuit, locally or on the node that has the executor's websocket.
 pub(super) async fn dial(shared: &Arc<Shared>, dial: Dial) -> Result<Circuit, DialError> {
     match shared.switch.dial(dial.clone()).await {
         Err(DialError::Offline) => {}
@@ -72,7 +72,7 @@ pub(super) async fn dial(shared: &Arc<Shared>, dial: Dial) -> Result<Circuit, Di
     let found = shared.store.presences().find(&dial.environment).await;
     let (presence, revision) = found
         .map_err(|error| {
-            tracing::warn!(%error, environment = %dial.environment, "cannot look for an executor");
+            tracing::warn!(%error, environment = %dial.environment, "failed to look up the executor");
             DialError::Unreachable
         })?
         .ok_or(DialError::Offline)?;
@@ -108,7 +108,7 @@ async fn dial_node(
         .subscribe(subject)
         .await
         .map_err(|error| {
-            tracing::warn!(%error, "no subscription for a circuit");
+            tracing::warn!(%error, "failed to subscribe to a circuit");
             DialError::Unreachable
         })?;
     let request = Request {
@@ -120,10 +120,10 @@ async fn dial_node(
     };
     let (window, losses) = ask(shared, &presence.node, &request).await?;
     place.opened(losses);
-    // Its silence must end the circuit even if its first heartbeat is still on the way.
+    // Its silence must be noticed even if its first heartbeat is still in flight.
     shared.nodes.heard(presence.node);
-    // The lane to the harness holds what its socket writes next; what waits beyond that waits on
-    // the executor's node, where it is counted.
+    // The local queue to the harness only covers what its websocket writes next; further frames
+    // wait on the executor's node, where they are counted.
     let (harness, bridged) = Circuit::pair(limits::TO_EXECUTOR, TO_HARNESS);
     let opening = Opening {
         wire,
@@ -143,15 +143,16 @@ async fn dial_node(
     Ok(harness)
 }
 
-/// Returns the window that the node grants, and how often it had lost its data connection.
+/// Sends the request and returns the granted window and the peer's number of data connection
+/// losses.
 async fn ask(shared: &Shared, node: &NodeName, request: &Request) -> Result<(u32, u64), DialError> {
     let payload = serde_json::to_vec(request).map_err(|_| DialError::Unreachable)?;
     let subject = shared.subjects.dial(node);
     let answer = shared.data.client.request(subject, payload.into()).await;
     let answer = answer.map_err(|error| {
-        tracing::warn!(%error, %node, "a node does not answer");
+        tracing::warn!(%error, %node, "node did not answer a dial request");
         match error.kind() {
-            // The node is gone for sure: the harness asks the registry again.
+            // The node is certainly gone: the harness asks the registry again.
             RequestErrorKind::NoResponders => DialError::Offline,
             RequestErrorKind::TimedOut
             | RequestErrorKind::InvalidSubject
@@ -164,19 +165,19 @@ async fn ask(shared: &Shared, node: &NodeName, request: &Request) -> Result<(u32
         Ok(Reply::Offline) => Err(DialError::Offline),
         Ok(Reply::Busy) => Err(DialError::Busy),
         Err(error) => {
-            tracing::warn!(%error, %node, "a node answers what this one does not know");
+            tracing::warn!(%error, %node, "ignoring malformed dial reply");
             Err(DialError::Unreachable)
         }
     }
 }
 
-/// What may wait for one harness on its own node, behind the window of its circuit.
+/// Frame queue to one harness on its own node, in addition to the circuit's window.
 const TO_HARNESS: crate::circuit::Room = crate::circuit::Room {
     frames: 512,
     bytes: 512 << 10,
 };
 
-/// Answers requests for circuits until it is dropped.
+/// Answers requests for circuits until dropped.
 pub(super) async fn run(shared: Arc<Shared>, mut requests: Subscriber) {
     while let Some(message) = requests.next().await {
         let Some(reply_to) = message.reply.clone() else {
@@ -189,23 +190,23 @@ pub(super) async fn run(shared: Arc<Shared>, mut requests: Subscriber) {
         let Ok(payload) = serde_json::to_vec(&reply) else {
             continue;
         };
-        // On the connection of the subscription, so that the broker knows of that first.
+        // Published on the connection of the subscription, so that the broker processes that first.
         let sent = shared.data.client.publish(reply_to, payload.into()).await;
         match (sent, bridge) {
             (Ok(()), Some(bridge)) => drop(tokio::spawn(bridge.run())),
             (Ok(()), None) => {}
-            (Err(error), _) => tracing::warn!(%error, "a request for a circuit was not answered"),
+            (Err(error), _) => tracing::warn!(%error, "failed to answer a dial request"),
         }
     }
 }
 
 async fn accept(shared: &Shared, message: &Message) -> Result<(Reply, Bridge), Reply> {
     let request: Request = serde_json::from_slice(&message.payload).map_err(|error| {
-        tracing::warn!(%error, "a request for a circuit is none");
+        tracing::warn!(%error, "ignoring malformed dial request");
         Reply::Offline
     })?;
     let losses = shared.data.link().losses;
-    // Its silence must end the circuit even if its first heartbeat is still on the way.
+    // Its silence must be noticed even if its first heartbeat is still in flight.
     shared.nodes.heard(request.node.clone());
     let place = shared
         .circuits
@@ -220,7 +221,7 @@ async fn accept(shared: &Shared, message: &Message) -> Result<(Reply, Bridge), R
         .subscribe(subject)
         .await
         .map_err(|error| {
-            tracing::warn!(%error, "no subscription for a circuit");
+            tracing::warn!(%error, "failed to subscribe to a circuit");
             Reply::Offline
         })?;
     let opening = Opening {

@@ -1,4 +1,4 @@
-//! The presences this node wrote and has to look after. Pure.
+//! The presence records written by this node. Pure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use crate::{
     store::{ConnectionId, EnvironmentId, Presence},
 };
 
-/// The presences of this node.
+/// The presence records of this node.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     entries: HashMap<EnvironmentId, Entry>,
@@ -19,43 +19,43 @@ struct Entry {
     state: State,
 }
 
-/// How far a presence has come.
+/// State of a presence record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum State {
-    /// It is being written. Others may be written meanwhile; the latest of those is kept.
+    /// Being written. Keeps the latest revision announced by others meanwhile.
     Writing {
-        /// The latest one that another node announced.
+        /// Latest revision announced by another node.
         other: Revision,
     },
-    /// It is written.
+    /// Written.
     Written(Revision),
-    /// Its socket is gone and the record is not yet.
+    /// The websocket has ended, but the record still exists.
     Leaving,
 }
 
-/// A socket of this node that has lost its environment.
+/// A websocket of this node that lost its environment.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::nats) enum Lost {
-    /// To another socket.
+    /// To another websocket.
     ToConnection {
         /// The environment.
         environment: EnvironmentId,
-        /// The socket that lost it.
+        /// The websocket that lost it.
         ours: ConnectionId,
-        /// The socket that has it.
+        /// The websocket that has it.
         theirs: ConnectionId,
     },
-    /// To another registration, or to none.
+    /// To another registration, or by removal.
     ToRegistration {
         /// The environment.
         environment: EnvironmentId,
-        /// The socket that lost it.
+        /// The websocket that lost it.
         ours: ConnectionId,
     },
 }
 
 impl Held {
-    /// A socket of this node is to be written down.
+    /// Starts writing a record.
     pub(super) fn begin(&mut self, presence: Presence) {
         let state = State::Writing {
             other: Revision::default(),
@@ -64,7 +64,7 @@ impl Held {
             .insert(presence.environment.clone(), Entry { presence, state });
     }
 
-    /// It was written down as `revision`. False: another one came later, or it was given up.
+    /// Records the write. Returns false if another one came later, or it was given up.
     pub(super) fn written(&mut self, presence: &Presence, revision: Revision) -> bool {
         let Some(entry) = self.entry(presence) else {
             return false;
@@ -82,19 +82,19 @@ impl Held {
         }
     }
 
-    /// Its socket is gone; the record may be there still.
+    /// Marks the websocket as closed; the record may still exist.
     pub(super) fn leave(&mut self, presence: &Presence) {
         if let Some(entry) = self.entry(presence) {
             entry.state = State::Leaving;
         }
     }
 
-    /// Its record is gone, or is another's. Returns whether it was still looked after.
+    /// Removes the entry, because its record is gone or replaced. Returns whether it was tracked.
     pub(super) fn forget(&mut self, presence: &Presence) -> bool {
         self.entry(presence).is_some() && self.entries.remove(&presence.environment).is_some()
     }
 
-    /// Another node wrote down a socket of its own. Returns ours, if that replaced it.
+    /// Handles a record of another node. Returns ours, if it was replaced.
     pub(super) fn handle_other(
         &mut self,
         theirs: &Presence,
@@ -114,7 +114,7 @@ impl Held {
         }
     }
 
-    /// Only these sockets are there: the others that were written down have ended unnoticed.
+    /// Marks written records as closed unless their websocket is in `connections`.
     pub(super) fn retain(&mut self, connections: &HashSet<ConnectionId>) {
         for entry in self.entries.values_mut() {
             if matches!(entry.state, State::Written(_))
@@ -125,14 +125,14 @@ impl Held {
         }
     }
 
-    /// Whether this very socket is ours and has not been given up.
+    /// Returns whether this websocket is tracked and not closed.
     pub(super) fn holds(&self, presence: &Presence) -> bool {
         self.entries
             .get(&presence.environment)
             .is_some_and(|entry| entry.presence == *presence && entry.state != State::Leaving)
     }
 
-    /// All of them, to be looked after.
+    /// Returns all entries.
     pub(super) fn all(&self) -> Vec<(Presence, State)> {
         self.entries
             .values()
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_presence_wins_in_whichever_order_the_news_come() {
+    fn later_presence_wins_regardless_of_event_order() {
         let (ours, theirs) = (presence("a", "1"), presence("b", "2"));
         for (own, other, lost) in [(5, 6, true), (6, 5, false)] {
             let mut held = Held::default();
@@ -179,7 +179,7 @@ mod tests {
             assert_eq!(
                 held.handle_other(&theirs, revision(other)),
                 None,
-                "not known yet"
+                "not written yet"
             );
             assert_eq!(held.written(&ours, revision(own)), !lost);
             assert_eq!(held.holds(&ours), !lost);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_left_is_not_held_but_looked_after() {
+    fn closed_websocket_is_not_current_but_still_tracked() {
         let (old, new) = (presence("a", "1"), presence("a", "2"));
         let mut held = Held::default();
         held.begin(old.clone());
@@ -196,24 +196,24 @@ mod tests {
         assert!(!held.holds(&old));
         assert!(
             !held.written(&old, revision(2)),
-            "a late write does not bring it back"
+            "a late write does not revive it"
         );
         assert_eq!(held.all(), [(old.clone(), State::Leaving)]);
         held.begin(new.clone());
         assert!(!held.forget(&old));
         assert!(
             held.holds(&new),
-            "the old socket's end does not touch the new one"
+            "the end of the old websocket does not affect the new one"
         );
     }
 
     #[test]
-    fn a_socket_that_ended_unnoticed_leaves() {
+    fn unnoticed_end_of_a_websocket_is_detected() {
         let here = presence("a", "1");
         let mut held = Held::default();
         held.begin(here.clone());
         held.retain(&HashSet::new());
-        assert!(held.holds(&here), "it is still being written down");
+        assert!(held.holds(&here), "still being written");
         assert!(held.written(&here, revision(1)));
         held.retain(&HashSet::from([here.connection.clone()]));
         assert!(held.holds(&here));

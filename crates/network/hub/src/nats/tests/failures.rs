@@ -340,7 +340,7 @@ async fn a_broker_that_is_not_there_is_named_in_the_end() {
     assert!(matches!(error, NatsError::Unreachable { .. }), "{error:?}");
     assert_eq!(
         error.to_string(),
-        format!("no NATS server answers at nats://{free}")
+        format!("no NATS server responds at nats://{free}")
     );
     assert!(!format!("{error:?}").contains("hidden"), "{error:?}");
 }

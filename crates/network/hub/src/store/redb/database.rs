@@ -1,4 +1,4 @@
-//! Opening the file: creating it, knowing it again, refusing what is not ours.
+//! The database file: opening, identification, and access to its tables.
 
 use std::{
     fs::{DirBuilder, File, OpenOptions},
@@ -16,57 +16,57 @@ use redb::{
 use super::writer::OWNED;
 use crate::store::{EnvironmentId, Owned, Record, SigningKey, StoreError};
 
-/// The file in the data directory.
+/// File name in the data directory.
 const FILE: &str = "hub.redb";
-/// Says whose file it is, and of which layout.
+/// Key and value that identify the file and its layout.
 const FORMAT: (&str, &[u8]) = ("format", b"exec-hub/2");
 const KEY: &str = "signing-key";
-/// Registrations are small and read one at a time; the default would be a gigabyte.
+/// Registrations are small and read one at a time; the default cache would be a gigabyte.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Why the store did not open. The file is as it was.
+/// Why the store did not open. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Host: the directory or the file cannot be made or opened.
-    #[error("cannot open the hub's store {path}")]
+    /// Host: the directory or file cannot be created or opened.
+    #[error("failed to open the hub's store {path}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The I/O error.
         source: io::Error,
     },
-    /// Caller: another hub runs on this directory.
-    #[error("the hub's store {path} is in use by another process")]
+    /// Caller: another hub uses this directory.
+    #[error("hub store {path} is in use by another process")]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// Caller: the file is something else, or of another version, or damaged. Another data
-    /// directory, or removing the file, helps; removing it forgets who owns what.
+    /// Caller: the file has another format or version, or is damaged. Use another data directory,
+    /// or remove the file; removing it loses all ownership.
     #[error("{path} is not a usable hub store: {why}")]
     NotOurs {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
     /// Host: no randomness for the signing key.
-    #[error("the host gave no randomness for the signing key")]
+    #[error("no randomness available for the signing key")]
     Randomness,
 }
 
-/// Opens the store in `directory`, making both when they are not there.
+/// Opens the store in `directory`, creating both if missing.
 pub(super) fn open(directory: &Path) -> Result<(Database, SigningKey), OpenError> {
     let path = directory.join(FILE);
     let file = file(directory, &path).map_err(|source| OpenError::Io {
         path: path.clone(),
         source,
     })?;
-    // The database trusts its pages: some damage makes it panic.
+    // redb trusts its pages: some kinds of damage make it panic.
     let loaded = catch_unwind(AssertUnwindSafe(|| load(file, &path)));
     loaded.unwrap_or_else(|_| {
-        let why = "it is damaged".to_owned();
+        let why = "file is damaged".to_owned();
         Err(OpenError::NotOurs { path, why })
     })
 }
@@ -77,10 +77,10 @@ fn load(file: File, path: &Path) -> Result<(Database, SigningKey), OpenError> {
         .set_cache_size(CACHE_BYTES)
         .create_file(file)
         .map_err(|error| refused(path, error))?;
-    // All of it is looked at now: otherwise damage shows when an executor asks for the page.
+    // Verify everything now: otherwise damage would show up when an executor needs the page.
     let is_whole = database.check_integrity();
     if !is_whole.map_err(|error| refused(path, error))? {
-        tracing::warn!(path = %path.display(), "the hub's store was damaged and has been repaired");
+        tracing::warn!(path = %path.display(), "hub store was damaged and has been repaired");
     }
     let key = identify(&database, fresh).map_err(|problem| match problem {
         Problem::Randomness => OpenError::Randomness,
@@ -92,7 +92,7 @@ fn load(file: File, path: &Path) -> Result<(Database, SigningKey), OpenError> {
     Ok((database, key))
 }
 
-/// The file holds the signing key: nobody else may read it.
+/// Opens the file with mode 0600, because it contains the signing key.
 fn file(directory: &Path, path: &Path) -> io::Result<File> {
     DirBuilder::new()
         .recursive(true)
@@ -112,7 +112,7 @@ fn refused(path: &Path, error: DatabaseError) -> OpenError {
     if let DatabaseError::DatabaseAlreadyOpen = error {
         return OpenError::InUse { path };
     }
-    // A file that is no database at all is reported as invalid data.
+    // redb reports a file in another format as invalid data.
     if let DatabaseError::Storage(StorageError::Io(source)) = error
         && source.kind() != io::ErrorKind::InvalidData
     {
@@ -132,12 +132,12 @@ impl<E: std::error::Error> From<E> for Problem {
     }
 }
 
-/// Reads the marks of the file, or sets them in a fresh one.
+/// Checks the format of the file, or initializes a new one.
 pub(super) fn identify(database: &Database, fresh: bool) -> Result<SigningKey, Problem> {
     let writing = database.begin_write()?;
     let key = {
         let mut meta = writing.open_table(META)?;
-        // Tables must be there for readers, who cannot make them.
+        // Tables must exist for readers, which cannot create them.
         drop(writing.open_table(ENVIRONMENTS)?);
         drop(writing.open_table(OWNED)?);
         let format = meta.get(FORMAT.0)?.map(|value| value.value().to_vec());
@@ -158,18 +158,22 @@ pub(super) fn identify(database: &Database, fresh: bool) -> Result<SigningKey, P
             }
             Some(format) => {
                 let format = String::from_utf8_lossy(&format).into_owned();
-                return Err(Problem::NotOurs(format!("its format is {format:?}")));
+                return Err(Problem::NotOurs(format!("unknown format {format:?}")));
             }
-            None => return Err(Problem::NotOurs("another program made it".to_owned())),
+            None => {
+                return Err(Problem::NotOurs(
+                    "file was created by another program".to_owned(),
+                ));
+            }
         }
     };
     writing.commit()?;
     Ok(key)
 }
 
-/// Facts about the file itself.
+/// Metadata of the file.
 pub(super) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
-/// Environment id to [`Record`], as JSON.
+/// Maps environment ids to [`Record`] as JSON.
 pub(super) const ENVIRONMENTS: TableDefinition<'_, &str, &[u8]> =
     TableDefinition::new("environments");
 
@@ -204,7 +208,7 @@ pub(super) fn count(table: &Environments<'_>) -> Result<u64, StoreError> {
     table.len().map_err(StoreError::unavailable)
 }
 
-/// Reads one environment outside of any write.
+/// Reads one environment outside of a write transaction.
 pub(super) fn read(
     database: &Database,
     environment: &EnvironmentId,
@@ -216,7 +220,7 @@ pub(super) fn read(
     get(&table, environment)
 }
 
-/// Reads up to `limit` environments, those after `after`, in order.
+/// Reads up to `limit` environments after `after`, in order.
 pub(super) fn page(
     database: &Database,
     after: Option<&EnvironmentId>,

@@ -1,4 +1,4 @@
-//! A store whose disk fails.
+//! Tests of a store on a failing disk.
 
 use std::{
     io,
@@ -15,7 +15,7 @@ use redb::{StorageBackend, backends::InMemoryBackend};
 use super::{RedbStore, database, *};
 use crate::store::{Store as _, StoreError, Timestamp};
 
-/// A disk that can be made to fail, in memory.
+/// An in-memory disk that can be made to fail.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
     content: Arc<InMemoryBackend>,
@@ -24,13 +24,16 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// From now on nothing can be written.
+    /// Makes all further writes fail.
     pub(crate) fn fail(&self) {
         self.fails.store(true, Ordering::Relaxed);
     }
 
     fn check(&self) -> io::Result<()> {
-        assert!(!self.panics.load(Ordering::Relaxed), "as it was told to");
+        assert!(
+            !self.panics.load(Ordering::Relaxed),
+            "panic requested by the test"
+        );
         if self.fails.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -63,7 +66,7 @@ impl StorageBackend for Disk {
     }
 }
 
-/// A store on such a disk.
+/// Creates a store on a failing disk.
 pub(crate) fn on_disk() -> (RedbStore, Disk) {
     let disk = Disk {
         content: Arc::new(InMemoryBackend::new()),
@@ -73,13 +76,13 @@ pub(crate) fn on_disk() -> (RedbStore, Disk) {
     let database = redb::Builder::new().create_with_backend(disk.clone());
     let database = database.unwrap();
     let Ok(key) = database::identify(&database, true) else {
-        panic!("the store was not made");
+        panic!("failed to create the store");
     };
     let store = RedbStore::start(database, key, Timestamp::now());
     (store.unwrap(), disk)
 }
 
-/// Has the writing thread of a store panic, and waits until it is gone.
+/// Makes the writer thread panic and waits until it is gone.
 pub(crate) async fn lose_writer(store: &RedbStore, disk: &Disk) {
     disk.panics.store(true, Ordering::Relaxed);
     let (environment, alice) = ("env".parse().unwrap(), "alice".parse().unwrap());
@@ -88,7 +91,7 @@ pub(crate) async fn lose_writer(store: &RedbStore, disk: &Disk) {
 }
 
 #[tokio::test]
-async fn a_store_whose_commit_failed_is_not_well() {
+async fn failed_commit_makes_the_check_fail() {
     let (store, disk) = on_disk();
     let (environment, alice) = ("env".parse().unwrap(), "alice".parse().unwrap());
     store.claim(&environment, &alice).await.unwrap();
@@ -100,7 +103,7 @@ async fn a_store_whose_commit_failed_is_not_well() {
 }
 
 #[tokio::test]
-async fn a_store_whose_writer_is_gone_is_not_well() {
+async fn lost_writer_makes_the_check_fail() {
     let (store, disk) = on_disk();
     lose_writer(&store, &disk).await;
     let checked = store.check().await;
@@ -108,7 +111,7 @@ async fn a_store_whose_writer_is_gone_is_not_well() {
 }
 
 #[test]
-fn the_expired_make_room_and_used_ones_are_worth_nothing() {
+fn expired_and_used_authorizations_are_released() {
     let (t0, environment) = (Timestamp::from_seconds(1000), "env".parse().unwrap());
     let mut live = Live::new(t0);
     let authorization = Authorization {
@@ -132,7 +135,7 @@ fn the_expired_make_room_and_used_ones_are_worth_nothing() {
 }
 
 #[test]
-fn it_takes_many_principals_to_use_up_all_authorizations() {
+fn only_many_principals_can_exhaust_all_authorizations() {
     let now = Timestamp::from_seconds(1000);
     let mut live = Live::new(now);
     let harness_key = Identity::generate().public_key().clone();

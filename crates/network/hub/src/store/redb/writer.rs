@@ -1,5 +1,5 @@
-//! The thread that writes. It takes what has queued up, applies it in order within one
-//! transaction, and answers when that is on disk.
+//! The writer thread. It applies queued jobs in order within one transaction, and replies when that
+//! is on disk.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -22,26 +22,26 @@ use crate::{
     },
 };
 
-/// How many jobs share a commit.
+/// Maximum number of jobs per commit.
 const BATCH: usize = 256;
-/// How many environments the hub keeps: a few hundred megabytes of file at the very most.
+/// Maximum number of environments: a few hundred megabytes of file at most.
 const MAX_ENVIRONMENTS: u64 = 65_536;
 
-/// Something to do in order with all other writes.
+/// A job that is ordered with all other writes.
 #[derive(Debug)]
 pub(super) enum Job {
     Claim(EnvironmentId, PrincipalName, Reply<(), ClaimError>),
     Register(NewRegistration, Reply<Registration, RegisterError>),
     Remove(EnvironmentId, Reply<bool, StoreError>),
-    /// Writes nothing, but must not slip in before a registration that supersedes it.
+    /// Writes nothing, but must not overtake a registration that supersedes it.
     Attach(Presence, Reply<(), AttachError>),
-    /// Changes nothing, but tells whether a commit goes through.
+    /// Changes nothing, but shows whether commits succeed.
     Check(Reply<(), StoreError>),
 }
 
 pub(super) type Reply<T, E> = oneshot::Sender<Result<T, E>>;
 
-/// Writes until the last sender is gone.
+/// Runs until the last sender is gone.
 pub(super) fn run(
     database: &Database,
     live: &Mutex<Live>,
@@ -79,22 +79,22 @@ fn write(database: &Database, live: &Mutex<Live>, wrote: &AtomicBool, batch: &mu
     })();
     wrote.store(committed.is_ok(), Ordering::Relaxed);
     if let Err(error) = &committed {
-        tracing::error!(%error, "the hub's store cannot write");
+        tracing::error!(%error, "failed to write the hub's store");
     }
-    // Jobs that were not reached are answered by the loss of their sender.
+    // Jobs that were not reached fail when their sender is dropped.
     batch.clear();
     for answer in answers {
         answer(committed.clone());
     }
 }
 
-/// What a transaction changes.
+/// Tables of a write transaction.
 struct Tables<'txn> {
     environments: Environments<'txn>,
     owned: Counts<'txn>,
 }
 
-/// Tells whoever asked, once it is known whether the transaction holds.
+/// Sends the reply once the outcome of the transaction is known.
 type Answer = Box<dyn FnOnce(Result<(), StoreError>)>;
 
 fn answer<T: 'static, E: From<StoreError> + 'static>(
@@ -106,7 +106,7 @@ fn answer<T: 'static, E: From<StoreError> + 'static>(
             Ok(()) => result,
             Err(error) => Err(error.into()),
         };
-        // Whoever asked may have gone.
+        // The caller may have gone away.
         drop(reply.send(result));
     })
 }
@@ -126,7 +126,7 @@ fn apply(tables: &mut Tables<'_>, live: &Mutex<Live>, job: Job) -> Answer {
             answer(reply, result)
         }
         Job::Check(reply) => answer(reply, Ok(())),
-        // Whoever gave up waiting has closed the socket.
+        // A caller that gave up has closed the websocket.
         Job::Attach(_, reply) if reply.is_closed() => Box::new(|_| {}),
         Job::Attach(presence, reply) => {
             let result = attach(&tables.environments, live, presence);
@@ -152,7 +152,7 @@ fn claim(
     )?)
 }
 
-/// Counts one more environment of a principal, if there is room for it.
+/// Counts one more environment of a principal, within its quota.
 fn make_room(tables: &mut Tables<'_>, principal: &PrincipalName) -> Result<(), ClaimError> {
     if count(&tables.owned, principal)? >= limits::ENVIRONMENTS_PER_PRINCIPAL as u64 {
         return Err(ClaimError::Limit);
@@ -208,12 +208,12 @@ fn attach(
     Ok(())
 }
 
-/// The tables stay consistent between any two statements, so a panic elsewhere poisons nothing.
+/// The data is consistent between any two statements, so poisoning can be ignored.
 pub(super) fn lock(live: &Mutex<Live>) -> std::sync::MutexGuard<'_, Live> {
     live.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the thread. `wrote` tells whether its last commit went through.
+/// Starts the thread. `wrote` is whether its last commit succeeded.
 pub(super) fn spawn(
     database: Arc<Database>,
     live: Arc<Mutex<Live>>,
@@ -225,10 +225,10 @@ pub(super) fn spawn(
         .spawn(move || run(&database, &live, &wrote, jobs))
 }
 
-/// Principal to the number of its environments. Those without any are not in it.
+/// Maps principals to the number of their environments, without zeros.
 pub(super) const OWNED: TableDefinition<'_, &str, u64> = TableDefinition::new("owned");
 
-/// The table within a write transaction.
+/// The quota table within a write transaction.
 pub(super) type Counts<'txn> = Table<'txn, &'static str, u64>;
 
 pub(super) fn count(table: &Counts<'_>, principal: &PrincipalName) -> Result<u64, StoreError> {
