@@ -1,8 +1,8 @@
-//! How much a hub carries: memory of idle connections, many at once, frames per second.
+//! Measures a hub: memory of idle connections, many at once, frames per second.
 //!
-//! Run with `cargo run --release -p exec-hub --example load [PAIRS]`. The hub runs in a process of its
-//! own, so that its memory is its own; the clients do as little as they can, so that the time is the
-//! hub's.
+//! Run with `cargo run --release -p exec-hub --example load [PAIRS]`. The hub runs in its own
+//! process, so that its memory can be measured; the clients do as little as possible, so that the
+//! time is the hub's.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -56,7 +56,7 @@ fn main() {
     }
 }
 
-/// The process that is measured.
+/// Runs the process that is measured.
 async fn serve(directory: &Path) {
     let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let hub = Hub::start(HubConfig::new(anywhere, directory))
@@ -73,7 +73,7 @@ async fn measure(pairs: usize) {
     let base = BaseUrl::parse(&hub.url).unwrap();
     let token = Bearer::new(Token::new(&token).unwrap());
     let registry = Registry::new(base, Arc::new(token), Http::without_tls().unwrap()).unwrap();
-    // Once, so that what is made at first use does not count.
+    // Once before measuring, so that one-time allocations do not count.
     open_pairs(&registry, "warm-up", 1).await;
     let idle = hub.resident_kib();
     let begun = Instant::now();
@@ -176,7 +176,7 @@ async fn open_pair(registry: &Registry, environment: &EnvironmentId, identity: &
     let key = identity.public_key();
     let registered = registry.register(environment, key).await.unwrap();
     let executor = upgrade(registered.url.expose()).await;
-    // The executor's task notes the socket after it has answered.
+    // The executor's task attaches the websocket after the upgrade.
     let connected = loop {
         match registry.connect(environment, key).await {
             Ok(connected) => break connected,
@@ -229,7 +229,7 @@ enum Mask {
 
 const STREAM: &str = "0b0c8e0e-8a3c-4c53-9f0f-6f2a3b1c4d5e";
 
-/// A frame of the one stream, as a websocket message.
+/// Encodes a frame of the only stream as a websocket message.
 fn message(body: Body, mask: Mask) -> Vec<u8> {
     let frame = Frame::new(StreamId::new(STREAM).unwrap(), body).encode();
     let masked = match mask {
@@ -261,7 +261,7 @@ fn data(size: usize, mask: Mask) -> Vec<u8> {
     message(Body::Data(data), mask)
 }
 
-/// Every pair sends one frame there and back, all at once.
+/// Every pair echoes one frame, all at once.
 async fn echo_all(pairs: Vec<Pair>) -> Vec<Pair> {
     let (there, heard) = (data(100, Mask::Zero), data(100, Mask::None));
     let mut running = JoinSet::new();
@@ -289,7 +289,7 @@ async fn echo_all(pairs: Vec<Pair>) -> Vec<Pair> {
     pairs
 }
 
-/// Executors send as fast as their harnesses are served, for a while.
+/// Executors send as fast as their harnesses read, for a while.
 async fn flood(pairs: Vec<Pair>, size: usize) -> (Vec<Pair>, u64, f64) {
     const BATCH: usize = 256 << 10;
     let frame = data(size, Mask::Zero);
@@ -308,7 +308,7 @@ async fn flood(pairs: Vec<Pair>, size: usize) -> (Vec<Pair>, u64, f64) {
                     executor.write_all(&batch).await.unwrap();
                     frames += frames_per_batch;
                 }
-                // Tells the other half how much to wait for.
+                // Reports to the other half how much to wait for.
                 frames
             };
             let (total, wanted) = tokio::sync::watch::channel(None);

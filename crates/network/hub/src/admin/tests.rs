@@ -72,7 +72,7 @@ async fn admins_see_all_and_others_their_own() {
 }
 
 #[tokio::test]
-async fn long_lists_come_page_by_page() {
+async fn long_lists_are_paginated() {
     let bench = Bench::new().await;
     let (alice, bob, mine) = (bench.token("alice"), bench.token("bob"), key());
     let root = bench.token_for("root", &[Role::Admin], &[]);
@@ -97,7 +97,7 @@ async fn long_lists_come_page_by_page() {
 }
 
 #[tokio::test]
-async fn owners_and_admins_remove_and_nobody_else() {
+async fn only_owners_and_admins_may_remove() {
     let bench = Bench::new().await;
     let (alice, bob) = (bench.token("alice"), bench.token("bob"));
     let root = bench.token_for("root", &[Role::Admin], &[]);
@@ -124,14 +124,14 @@ async fn owners_and_admins_remove_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_removal_whose_client_hung_up_is_done_to_its_end() {
+async fn removal_completes_after_the_client_disconnects() {
     let bench = Bench::new().await;
     let alice = bench.token("alice");
     bench.register("env-a", &alice, &key()).await;
     bench.sockets.told();
     let path = format!("{PATH}/env-a");
     let mut request = Box::pin(ask(&bench, "DELETE", &path, &alice));
-    // The store has it; the answer is not there yet.
+    // The store has recorded it, but the response is not sent yet.
     assert!(futures_util::poll!(&mut request).is_pending());
     drop(request);
     let line = bench.await_line("remove").await;
@@ -140,7 +140,7 @@ async fn a_removal_whose_client_hung_up_is_done_to_its_end() {
 }
 
 #[tokio::test]
-async fn odd_requests_are_refused() {
+async fn invalid_requests_are_refused() {
     let bench = Bench::new().await;
     let alice = bench.token("alice");
     let not_found = (404, "not_found");
@@ -182,7 +182,7 @@ async fn odd_requests_are_refused() {
 }
 
 #[tokio::test]
-async fn a_direct_environment_that_nobody_serves_is_listed_and_removed() {
+async fn direct_environment_without_executor_is_listed_and_removed() {
     let bench = Bench::new().await;
     let (alice, bob) = (bench.token("alice"), bench.token("bob"));
     let body = serde_json::json!({"transport": "direct_jsonrpc_v1"});
@@ -200,7 +200,7 @@ async fn a_direct_environment_that_nobody_serves_is_listed_and_removed() {
 }
 
 #[tokio::test]
-async fn removing_tells_nobody_which_environments_of_others_exist() {
+async fn removing_does_not_reveal_environments_of_others() {
     let bench = Bench::new().await;
     bench.register("env-a", &bench.token("alice"), &key()).await;
     let bob = bench.token_for("bob", &[Role::Harness], &[]);

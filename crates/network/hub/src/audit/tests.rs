@@ -15,7 +15,7 @@ fn event() -> Event {
 }
 
 #[test]
-fn a_line_says_who_did_what_when_and_from_where() {
+fn line_contains_who_what_when_and_where() {
     let mut event = event();
     event.by(&Principal {
         name: "alice".parse().unwrap(),
@@ -31,7 +31,7 @@ fn a_line_says_who_did_what_when_and_from_where() {
 }
 
 #[test]
-fn lines_are_appended_to_a_private_file_and_all_are_there_at_the_end() {
+fn lines_are_appended_to_a_private_file_and_flushed_on_drop() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit.log");
     fs::write(&path, "{}\n").unwrap();
@@ -57,7 +57,7 @@ fn lines_are_appended_to_a_private_file_and_all_are_there_at_the_end() {
 }
 
 #[test]
-fn a_flood_of_strangers_fills_no_disk_and_hides_nobody() {
+fn unauthenticated_flood_is_rate_limited_without_hiding_others() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit.log");
     let audit = Audit::file(&path).unwrap();
@@ -78,12 +78,12 @@ fn a_flood_of_strangers_fills_no_disk_and_hides_nobody() {
     let lost: u64 = lines.iter().filter_map(|line| line["lost"].as_u64()).sum();
     let written = lines.iter().filter(|line| line["lost"].is_null()).count();
     assert!(written < 2000, "{written} lines");
-    assert_eq!(written as u64 + lost, 50_001, "none is missing silently");
+    assert_eq!(written as u64 + lost, 50_001, "every loss is counted");
     assert!(lines.iter().any(|line| line["principal"] == "alice"));
 }
 
 #[test]
-fn a_file_that_was_moved_away_is_made_anew() {
+fn rotated_file_is_created_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit.log");
     let audit = Audit::file(&path).unwrap();
@@ -94,7 +94,7 @@ fn a_file_that_was_moved_away_is_made_anew() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_said_at_the_start() {
+fn unwritable_path_is_an_error_at_start() {
     let directory = tempfile::tempdir().unwrap();
     let error = Audit::file(directory.path()).unwrap_err().to_string();
     assert!(error.contains("audit log"), "{error}");

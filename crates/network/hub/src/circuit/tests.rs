@@ -42,7 +42,7 @@ async fn frames_arrive_unchanged_and_in_order_both_ways() {
 }
 
 #[tokio::test]
-async fn a_full_circuit_waits_until_a_part_of_it_is_free() {
+async fn full_circuit_blocks_until_part_of_it_is_free() {
     let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
     assert_eq!(full(&mut harness), ROOM.frames);
     let mut sending = Box::pin(harness.sender.send(frame(99)));
@@ -56,16 +56,16 @@ async fn a_full_circuit_waits_until_a_part_of_it_is_free() {
 }
 
 #[tokio::test]
-async fn bytes_fill_a_circuit_as_frames_do() {
+async fn circuit_is_limited_by_bytes_and_frames() {
     let (mut harness, _executor) = Circuit::pair(ROOM, ROOM);
-    // One frame is always taken, however long it is.
+    // A single frame is always accepted, however long.
     let long = Bytes::from(vec![0; ROOM.bytes * 2]);
     harness.sender.send(long).await.unwrap();
     assert_eq!(full(&mut harness), 0);
 }
 
 #[tokio::test]
-async fn the_other_end_gets_what_was_sent_before_the_ending() {
+async fn frames_sent_before_the_close_arrive() {
     let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
     executor.sender.send(frame(1)).await.unwrap();
     executor.close(Ending::Replaced);
@@ -75,7 +75,7 @@ async fn the_other_end_gets_what_was_sent_before_the_ending() {
 }
 
 #[tokio::test]
-async fn an_ending_shows_before_the_frames_are_taken() {
+async fn close_is_visible_before_the_frames_are_drained() {
     let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
     executor.sender.send(frame(1)).await.unwrap();
     let (ended, ()) = tokio::join!(harness.receiver.ended(), async {
@@ -88,7 +88,7 @@ async fn an_ending_shows_before_the_frames_are_taken() {
 }
 
 #[tokio::test]
-async fn a_dropped_end_says_which_one_it_was() {
+async fn close_reason_names_the_dropped_end() {
     let (mut harness, executor) = Circuit::pair(ROOM, ROOM);
     drop(executor);
     assert_eq!(harness.receiver.frame().await, Err(Ending::ExecutorGone));
@@ -99,7 +99,7 @@ async fn a_dropped_end_says_which_one_it_was() {
 }
 
 #[tokio::test]
-async fn the_first_reason_stays() {
+async fn first_close_reason_is_kept() {
     let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
     executor.close(Ending::Stalled);
     executor.close(Ending::Stopping);
@@ -108,7 +108,7 @@ async fn the_first_reason_stays() {
 }
 
 #[tokio::test]
-async fn an_ending_wakes_both_who_wait() {
+async fn close_wakes_both_waiters() {
     let (mut harness, executor) = Circuit::pair(ROOM, ROOM);
     full(&mut harness);
     let (sender, receiver) = (&mut harness.sender, &mut harness.receiver);

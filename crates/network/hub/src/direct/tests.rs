@@ -1,4 +1,4 @@
-//! Direct executors and harnesses over websockets in memory.
+//! Tests of direct executors and harnesses over in-memory websockets.
 
 mod access_keys;
 
@@ -26,7 +26,7 @@ use crate::{
     tokens::Token,
 };
 
-/// A websocket upgrade request.
+/// Builds a websocket upgrade request.
 fn upgrade(path: &str, headers: HeaderMap) -> Parts {
     let request = Request::get(path)
         .header("host", "hub.example:8765")
@@ -59,13 +59,13 @@ async fn register(bench: &Bench, environment: &str, token: &Token) -> Reply {
         .await
 }
 
-/// The path and query of the URL that a registration gave.
+/// Returns the path and query of the URL in a registration response.
 fn path(registered: &Reply) -> String {
     let url = url::Url::parse(registered.text("url")).unwrap();
     format!("{}?{}", url.path(), url.query().unwrap())
 }
 
-/// A client's end of a websocket whose other end the hub serves.
+/// Opens a websocket that the hub serves and returns the client's end.
 fn open(direct: &Arc<Direct>, upgrade: DirectUpgrade) -> (Link, JoinHandle<()>) {
     let (near, far) = tokio::io::duplex(64 << 10);
     let ((near_in, near_out), (far_in, far_out)) = (split(near), split(far));
@@ -76,7 +76,7 @@ fn open(direct: &Arc<Direct>, upgrade: DirectUpgrade) -> (Link, JoinHandle<()>) 
     (client, served)
 }
 
-/// Registers and opens an executor's socket; returns once it waits for a harness.
+/// Registers and opens an executor's websocket; returns once it waits for a harness.
 async fn executor(bench: &Bench, token: &Token) -> (Link, JoinHandle<()>) {
     let registered = register(bench, "env-1", token).await;
     dial(bench, token, &path(&registered)).await
@@ -109,7 +109,7 @@ async fn hear(link: &mut Link) -> Option<String> {
     Some(String::from_utf8(message.to_vec()).unwrap())
 }
 
-/// Whether the executor of alice is connected.
+/// Returns whether the executor of alice is connected.
 fn is_online(bench: &Bench) -> bool {
     let (environment, alice) = ("env-1".parse().unwrap(), "alice".parse().unwrap());
     let found = bench.direct.find(&environment, &alice);
@@ -117,7 +117,7 @@ fn is_online(bench: &Bench) -> bool {
 }
 
 #[tokio::test]
-async fn a_registration_says_where_to_dial() {
+async fn registration_returns_the_websocket_url() {
     let bench = Bench::new().await;
     let reply = register(&bench, "env-1", &bench.token("alice")).await;
     assert_eq!(reply.status, StatusCode::OK);
@@ -143,7 +143,7 @@ async fn other_transports_are_refused() {
 }
 
 #[tokio::test]
-async fn an_environment_has_one_owner_whichever_way_it_was_registered() {
+async fn environment_has_one_owner_for_all_transports() {
     let bench = Bench::new().await;
     let (alice, bob) = (bench.token("alice"), bench.token("bob"));
     let forbidden = (403, "forbidden");
@@ -173,7 +173,7 @@ async fn an_environment_has_one_owner_whichever_way_it_was_registered() {
 }
 
 #[tokio::test]
-async fn the_newer_executor_wins_and_the_older_is_told_to_end() {
+async fn newer_executor_replaces_the_older() {
     let bench = Bench::new().await;
     let alice = bench.token("alice");
     let first = register(&bench, "env-1", &alice).await;
@@ -188,7 +188,7 @@ async fn the_newer_executor_wins_and_the_older_is_told_to_end() {
 }
 
 #[tokio::test]
-async fn a_socket_of_the_same_registration_replaces_the_one_before() {
+async fn websocket_of_the_same_registration_replaces_the_previous() {
     let bench = Bench::new().await;
     let alice = bench.token("alice");
     let registered = register(&bench, "env-1", &alice).await;
@@ -199,12 +199,12 @@ async fn a_socket_of_the_same_registration_replaces_the_one_before() {
 }
 
 #[tokio::test]
-async fn forged_foreign_and_odd_sockets_are_refused() {
+async fn forged_foreign_and_invalid_upgrades_are_refused() {
     let bench = Bench::new().await;
     let (alice, bob) = (bench.token("alice"), bench.token("bob"));
     let registered = register(&bench, "env-1", &alice).await;
     let path = path(&registered);
-    // A hub that was restarted knows nobody: the executor registers again.
+    // A restarted hub has no registrations: the executor registers again.
     for unknown in [
         "/direct/env-1/executor?registration=reg-x",
         "/direct/env-1/executor",
@@ -239,7 +239,7 @@ async fn forged_foreign_and_odd_sockets_are_refused() {
 }
 
 #[tokio::test]
-async fn removing_an_environment_closes_its_socket() {
+async fn removing_an_environment_closes_its_websocket() {
     let bench = Bench::new().await;
     let (mut executor, served) = executor(&bench, &bench.token("alice")).await;
     assert!(bench.direct.remove(&"env-1".parse().unwrap()));
@@ -250,7 +250,7 @@ async fn removing_an_environment_closes_its_socket() {
 }
 
 #[tokio::test]
-async fn the_table_is_bounded_and_those_without_a_socket_make_room() {
+async fn full_table_evicts_slots_without_a_websocket() {
     let bench = Bench::new().await;
     let alice = bench.token("alice");
     let (_executor, _served) = executor(&bench, &alice).await;
@@ -260,11 +260,11 @@ async fn the_table_is_bounded_and_those_without_a_socket_make_room() {
         assert_eq!(reply.status, StatusCode::OK);
     }
     assert_eq!(bench.direct.table().len(), CAPACITY);
-    assert!(is_online(&bench), "who is connected stays");
+    assert!(is_online(&bench), "a connected executor stays");
 }
 
 #[tokio::test]
-async fn executors_with_wrong_tokens_are_counted() {
+async fn invalid_executor_tokens_are_rate_limited() {
     let few = Rule {
         burst: 2,
         per_second: 1,
@@ -287,7 +287,7 @@ async fn executors_with_wrong_tokens_are_counted() {
 }
 
 #[tokio::test]
-async fn messages_go_through_both_ways_whole_and_in_order() {
+async fn messages_pass_both_ways_whole_and_in_order() {
     let bench = Bench::new().await;
     let alice = bench.token("alice");
     let (mut executor, _served) = executor(&bench, &alice).await;
@@ -350,7 +350,7 @@ async fn one_harness_at_a_time() {
     );
     let (mut executor, _served) = executor(&bench, &alice).await;
     let mut first = harness(&bench, &alice).await;
-    // Also while the first one's socket is still on its way.
+    // Also while the first harness is still completing its upgrade.
     let second = upgrade("/direct/env-1", bearer(&bob));
     assert_eq!(refused(&bench, &second).await, (409, "environment_busy"));
     say(&mut first, "still here").await;
@@ -358,14 +358,14 @@ async fn one_harness_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_harness_that_comes_back_is_not_kept_out_by_its_old_socket() {
+async fn reconnecting_harness_replaces_its_old_websocket() {
     let bench = Bench::new().await;
     let alice = bench.token("alice");
     let registered = register(&bench, "env-1", &alice).await;
     let (mut executor, _served) = dial(&bench, &alice, &path(&registered)).await;
     let mut old = harness(&bench, &alice).await;
     let again = async {
-        // The executor is closed, and dials again.
+        // The executor is closed and dials again.
         assert_eq!(hear(&mut executor).await, None);
         dial(&bench, &alice, &path(&registered)).await
     };
@@ -376,7 +376,7 @@ async fn a_harness_that_comes_back_is_not_kept_out_by_its_old_socket() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_harness_waits_a_moment_for_an_executor_and_not_for_ever() {
+async fn harness_waits_for_an_executor_with_a_timeout() {
     let bench = Bench::new().await;
     let alice = bench.token("alice");
     let unknown = refused(&bench, &upgrade("/direct/env-1", bearer(&alice))).await;
@@ -397,7 +397,7 @@ async fn a_harness_waits_a_moment_for_an_executor_and_not_for_ever() {
 }
 
 #[tokio::test]
-async fn a_harness_that_was_agreed_to_and_did_not_come_keeps_nobody_waiting() {
+async fn failed_upgrade_of_a_harness_releases_the_executor() {
     let bench = Bench::new().await;
     let alice = bench.token("alice");
     let (mut executor, _served) = executor(&bench, &alice).await;
@@ -409,7 +409,7 @@ async fn a_harness_that_was_agreed_to_and_did_not_come_keeps_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn an_executor_that_speaks_first_is_closed() {
+async fn executor_that_sends_first_is_closed() {
     let bench = Bench::new().await;
     let (mut executor, served) = executor(&bench, &bench.token("alice")).await;
     say(&mut executor, "hello").await;
@@ -419,7 +419,7 @@ async fn an_executor_that_speaks_first_is_closed() {
 }
 
 #[tokio::test]
-async fn what_is_no_text_ends_the_pair() {
+async fn binary_message_closes_both_websockets() {
     let bench = Bench::new().await;
     let alice = bench.token("alice");
     let (mut executor, _served) = executor(&bench, &alice).await;
@@ -436,13 +436,13 @@ async fn what_is_no_text_ends_the_pair() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_executor_that_waits_is_pinged_every_half_minute() {
+async fn waiting_executor_is_pinged_every_half_minute() {
     let bench = Bench::new().await;
     let (mut executor, _served) = executor(&bench, &bench.token("alice")).await;
     let start = Instant::now();
     let ping = std::future::poll_fn(|cx| {
         assert!(executor.reader.poll_message(cx).is_pending());
-        // A pong is owed once a ping has come.
+        // A received ping makes a pong due.
         executor.writer.poll_upkeep(cx)
     });
     ping.await;
@@ -450,7 +450,7 @@ async fn an_executor_that_waits_is_pinged_every_half_minute() {
 }
 
 #[tokio::test]
-async fn a_harness_does_not_learn_which_environments_of_others_exist() {
+async fn connecting_does_not_reveal_environments_of_others() {
     let bench = Bench::new().await;
     let _executor = executor(&bench, &bench.token("alice")).await;
     for globs in [&[][..], &["box-*"]] {
@@ -464,7 +464,7 @@ async fn a_harness_does_not_learn_which_environments_of_others_exist() {
 const FORBIDDEN: (u16, &str) = (403, "forbidden");
 
 #[tokio::test]
-async fn a_hub_that_was_restarted_still_knows_whose_an_environment_is() {
+async fn restarted_hub_keeps_owners() {
     let bench = Bench::new().await;
     let (alice, bob) = (bench.token("alice"), bench.token("bob"));
     register(&bench, "box", &alice).await;
@@ -478,10 +478,10 @@ async fn a_hub_that_was_restarted_still_knows_whose_an_environment_is() {
 }
 
 #[tokio::test]
-async fn a_full_table_forgets_who_waits_and_not_whose_it_is() {
+async fn full_table_evicts_registrations_but_keeps_owners() {
     let bench = Bench::new().await;
     let alice = bench.token("alice");
-    // The first in order is the first to go.
+    // The first in order is evicted first.
     register(&bench, "a-box", &alice).await;
     let crowd: Vec<_> = (0..5)
         .map(|n| bench.token(&format!("mallory-{n}")))
@@ -492,7 +492,7 @@ async fn a_full_table_forgets_who_waits_and_not_whose_it_is() {
     }
     let (environment, owner) = ("a-box".parse().unwrap(), "alice".parse().unwrap());
     let found = bench.direct.find(&environment, &owner);
-    assert_eq!(found, None, "its registration had to make room");
+    assert_eq!(found, None, "its registration was evicted");
     assert_eq!(
         register(&bench, "a-box", &crowd[0]).await.refusal(),
         FORBIDDEN
@@ -504,7 +504,7 @@ async fn a_full_table_forgets_who_waits_and_not_whose_it_is() {
 }
 
 #[tokio::test]
-async fn what_one_node_registered_another_gives_to_nobody_else() {
+async fn ownership_holds_on_all_nodes() {
     let bench = Bench::new().await;
     let (alice, bob) = (bench.token("alice"), bench.token("bob"));
     let (node, _) = bench.second_node();
@@ -521,12 +521,12 @@ async fn what_one_node_registered_another_gives_to_nobody_else() {
 }
 
 #[tokio::test]
-async fn an_executor_is_never_joined_with_a_harness_of_the_next_owner() {
+async fn executor_is_never_joined_with_a_harness_of_the_next_owner() {
     let bench = Bench::new().await;
     let (alice, bob) = (bench.token("alice"), bench.token("bob"));
     let (_executor, _served) = executor(&bench, &alice).await;
     let (node, _) = bench.second_node();
-    // Removed and claimed on another node: this one is not told.
+    // Removed and claimed on another node, which does not notify this one.
     let environment = "env-1".parse().unwrap();
     assert!(bench.services.store.remove(&environment).await.unwrap());
     let body = json!({"transport": "direct_jsonrpc_v1"});
@@ -543,7 +543,7 @@ async fn an_executor_is_never_joined_with_a_harness_of_the_next_owner() {
 }
 
 #[tokio::test]
-async fn a_registration_of_the_next_owner_ends_the_executor_of_the_one_before() {
+async fn registration_of_the_next_owner_closes_the_previous_executor() {
     let bench = Bench::new().await;
     let (alice, bob) = (bench.token("alice"), bench.token("bob"));
     let registered = register(&bench, "env-1", &alice).await;

@@ -45,7 +45,7 @@ impl Bench {
 }
 
 #[test]
-fn the_first_frame_makes_a_stream_its_senders() {
+fn first_frame_assigns_the_stream_to_its_sender() {
     let mut bench = Bench::new();
     let (alice, bob) = (bench.port.admit(ALICE), bench.port.admit(BOB));
     assert_eq!(bench.answers("s", Kind::Data), Delivery::Unknown);
@@ -60,7 +60,7 @@ fn the_first_frame_makes_a_stream_its_senders() {
 }
 
 #[test]
-fn a_reset_from_either_side_frees_the_stream() {
+fn reset_from_either_side_frees_the_stream() {
     let mut bench = Bench::new();
     let (alice, bob) = (bench.port.admit(ALICE), bench.port.admit(BOB));
     bench.sends(alice, "s", Kind::Resume);
@@ -74,7 +74,7 @@ fn a_reset_from_either_side_frees_the_stream() {
 }
 
 #[test]
-fn a_harness_continues_its_stream_on_another_socket() {
+fn harness_resumes_its_stream_on_another_websocket() {
     let mut bench = Bench::new();
     let (old, new) = (bench.port.admit(ALICE), bench.port.admit(ALICE));
     bench.sends(old, "s", Kind::Resume);
@@ -86,7 +86,7 @@ fn a_harness_continues_its_stream_on_another_socket() {
 }
 
 #[test]
-fn a_socket_with_other_streams_survives_the_move_of_one() {
+fn websocket_with_other_streams_survives_the_move_of_one() {
     let mut bench = Bench::new();
     let (old, new) = (bench.port.admit(ALICE), bench.port.admit(ALICE));
     bench.sends(old, "s", Kind::Resume);
@@ -96,7 +96,7 @@ fn a_socket_with_other_streams_survives_the_move_of_one() {
 }
 
 #[test]
-fn a_socket_owns_a_bounded_number_of_streams() {
+fn streams_per_websocket_are_bounded() {
     let mut bench = Bench::new();
     let alice = bench.port.admit(ALICE);
     for number in 0..limits::STREAMS_PER_HARNESS {
@@ -109,7 +109,7 @@ fn a_socket_owns_a_bounded_number_of_streams() {
 }
 
 #[test]
-fn a_socket_without_room_for_a_stream_leaves_it_where_it_is() {
+fn stream_is_not_moved_to_a_full_websocket() {
     let mut bench = Bench::new();
     let (old, new) = (bench.port.admit(ALICE), bench.port.admit(ALICE));
     bench.sends(old, "s", Kind::Resume);
@@ -126,7 +126,7 @@ fn a_socket_without_room_for_a_stream_leaves_it_where_it_is() {
 }
 
 #[test]
-fn handshakes_wait_for_their_answers() {
+fn unanswered_handshakes_are_limited() {
     let mut bench = Bench::new();
     let alice = bench.port.admit(ALICE);
     let ids: Vec<_> = (0..=limits::UNANSWERED_HANDSHAKES)
@@ -145,7 +145,7 @@ fn handshakes_wait_for_their_answers() {
 }
 
 #[test]
-fn a_harness_cannot_take_its_handshakes_back() {
+fn resetting_a_stream_does_not_release_its_handshake() {
     let mut bench = Bench::new();
     let alice = bench.port.admit(ALICE);
     for _ in 0..limits::UNANSWERED_HANDSHAKES {
@@ -156,7 +156,7 @@ fn a_harness_cannot_take_its_handshakes_back() {
 }
 
 #[test]
-fn a_socket_whose_handshakes_fail_is_refused() {
+fn websocket_with_failed_handshakes_is_blocked() {
     let mut bench = Bench::new();
     let (alice, bob) = (bench.port.admit(ALICE), bench.port.admit(BOB));
     for failure in 1..=limits::FAILED_HANDSHAKES {
@@ -173,7 +173,7 @@ fn a_socket_whose_handshakes_fail_is_refused() {
 }
 
 #[test]
-fn a_harness_whose_handshakes_fail_on_any_sockets_is_refused_for_a_minute() {
+fn harness_with_failed_handshakes_is_blocked_for_a_minute() {
     let mut bench = Bench::new();
     let bob = bench.port.admit(BOB);
     for _ in 0..limits::FAILED_HANDSHAKES {
@@ -192,7 +192,7 @@ fn a_harness_whose_handshakes_fail_on_any_sockets_is_refused_for_a_minute() {
 }
 
 #[test]
-fn one_harness_alone_does_not_make_an_executor_refuse_everybody() {
+fn single_harness_cannot_trigger_the_executor_cooldown() {
     let mut bench = Bench::new();
     let mut through = 0;
     for number in 0..100 {
@@ -201,7 +201,7 @@ fn one_harness_alone_does_not_make_an_executor_refuse_everybody() {
         if bench.sends(socket, &stream, Kind::Handshake) == Verdict::Forward {
             through += 1;
         }
-        // Sockets that are gone give no handshake back.
+        // Handshakes of closed websockets are not released.
         if number % 2 == 0 {
             bench.port.remove(socket);
         }
@@ -213,7 +213,7 @@ fn one_harness_alone_does_not_make_an_executor_refuse_everybody() {
 }
 
 #[test]
-fn what_an_executor_refuses_while_it_refuses_everybody_counts_against_nobody() {
+fn refusals_during_the_cooldown_do_not_count() {
     let mut bench = Bench::new();
     for tag in 10..12 {
         let socket = bench.port.admit(HarnessTag::from_bytes([tag; 16]));
@@ -232,7 +232,7 @@ fn what_an_executor_refuses_while_it_refuses_everybody_counts_against_nobody() {
 }
 
 #[test]
-fn a_harness_that_is_refused_uses_up_nobodys_handshakes() {
+fn blocked_harness_uses_no_handshake_capacity() {
     let mut bench = Bench::new();
     for _ in 0..1000 {
         let socket = bench.port.admit(ALICE);
@@ -244,7 +244,7 @@ fn a_harness_that_is_refused_uses_up_nobodys_handshakes() {
 }
 
 #[test]
-fn streams_that_end_after_their_handshake_are_no_failures() {
+fn stream_end_after_the_handshake_is_not_a_failure() {
     let mut bench = Bench::new();
     let alice = bench.port.admit(ALICE);
     for _ in 0..limits::FAILED_HANDSHAKES * 2 {
@@ -258,20 +258,20 @@ fn streams_that_end_after_their_handshake_are_no_failures() {
 }
 
 #[test]
-fn a_stream_whose_second_handshake_is_refused_is_still_reset_when_its_harness_is_gone() {
+fn stream_with_a_refused_second_handshake_is_reset_on_disconnect() {
     let mut bench = Bench::new();
     let alice = bench.port.admit(ALICE);
     bench.sends(alice, "s", Kind::Handshake);
     bench.answers("s", Kind::Handshake);
     assert_eq!(bench.sends(alice, "s", Kind::Handshake), Verdict::Forward);
-    // The executor refuses the second one and keeps the stream.
+    // The executor refuses the second handshake and keeps the stream.
     assert_eq!(bench.answers("s", Kind::Reset), Delivery::Forward(alice));
     assert_eq!(bench.answers("s", Kind::Data), Delivery::Forward(alice));
     assert_eq!(bench.port.remove(alice), ["s".into()]);
 }
 
 #[test]
-fn an_environment_takes_so_many_handshakes_at_a_time() {
+fn handshakes_per_environment_are_rate_limited() {
     let mut bench = Bench::new();
     let attempt = |bench: &mut Bench| {
         let circuit = bench.port.admit(ALICE);
@@ -309,7 +309,7 @@ fn attach(switch: &Arc<Switch>, registration: &str) -> super::Attachment {
 }
 
 #[tokio::test]
-async fn a_circuit_leads_to_the_socket_of_its_registration() {
+async fn circuit_connects_to_the_websocket_of_its_registration() {
     let switch = Arc::new(Switch::default());
     assert_eq!(
         switch.dial(dial("a")).await.unwrap_err(),
@@ -333,7 +333,7 @@ async fn a_circuit_leads_to_the_socket_of_its_registration() {
 }
 
 #[tokio::test]
-async fn a_new_socket_replaces_the_old_one() {
+async fn new_websocket_replaces_the_old_one() {
     let switch = Arc::new(Switch::default());
     let mut old = attach(&switch, "a");
     let mut new = attach(&switch, "a");
@@ -344,7 +344,7 @@ async fn a_new_socket_replaces_the_old_one() {
 }
 
 #[tokio::test]
-async fn the_old_socket_leaves_the_place_of_the_new_one_alone() {
+async fn detaching_the_old_websocket_keeps_the_new_one() {
     let switch = Arc::new(Switch::default());
     let old = attach(&switch, "a");
     let _new = attach(&switch, "a");
@@ -353,7 +353,7 @@ async fn the_old_socket_leaves_the_place_of_the_new_one_alone() {
 }
 
 #[tokio::test]
-async fn supersession_closes_the_others_only() {
+async fn supersession_closes_only_other_registrations() {
     let switch = Arc::new(Switch::default());
     let (store, _disk) = on_disk();
     let Dial { environment, .. } = dial("a");
@@ -372,7 +372,7 @@ async fn supersession_closes_the_others_only() {
 }
 
 #[tokio::test]
-async fn a_late_supersession_leaves_a_newer_registration_alone() {
+async fn late_supersession_keeps_a_newer_registration() {
     let switch = Arc::new(Switch::default());
     let (store, _disk) = on_disk();
     let Dial { environment, .. } = dial("a");
@@ -396,7 +396,7 @@ async fn register(store: &RedbStore, id: &str) {
 }
 
 #[tokio::test]
-async fn an_executor_takes_a_bounded_number_of_harnesses() {
+async fn harnesses_per_executor_are_bounded() {
     let switch = Arc::new(Switch::default());
     let mut attachment = attach(&switch, "a");
     let mut held = Vec::new();

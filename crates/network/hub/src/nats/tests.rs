@@ -1,4 +1,4 @@
-//! Several nodes in one process, at a real broker.
+//! Tests of several nodes in one process with a real NATS server.
 
 mod circuits;
 mod failures;
@@ -38,11 +38,11 @@ use crate::{
     },
 };
 
-/// Longer than anything here takes, even on a machine that does other things too.
+/// Longer than anything here takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A hub process without its sockets. It has a runtime of its own, which is what dies with it:
-/// dropping a node is a power cut, nobody is told anything.
+/// A hub process without websockets. It has its own runtime, so that dropping a node simulates a
+/// power failure without any notification.
 struct Node {
     mesh: Arc<Mesh>,
     switch: Arc<Switch>,
@@ -51,8 +51,8 @@ struct Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Its tasks are gone before anything else is dropped, so that none can say goodbye. The
-        // wait is for another thread, because a runtime does not let itself be waited for here.
+        // Its tasks end before anything else is dropped, so that none can announce the shutdown.
+        // Another thread waits, because a runtime must not be shut down within async code.
         if let Some(runtime) = self.runtime.take() {
             let stop = std::thread::spawn(move || runtime.shutdown_timeout(PATIENCE));
             stop.join().unwrap();
@@ -60,7 +60,7 @@ impl Drop for Node {
     }
 }
 
-/// An executor socket without its websocket.
+/// An attached executor without its websocket.
 struct Executor {
     attachment: Attachment,
     presence: Presence,
@@ -116,7 +116,7 @@ impl Node {
             registration: registration.id.clone(),
             harness: HarnessTag::from_bytes([7; HarnessTag::LEN]),
         };
-        // What a dial leaves running belongs to this node.
+        // Tasks spawned by a dial belong to this node.
         let mesh = Arc::clone(&self.mesh);
         let dialled = self
             .runtime
@@ -132,7 +132,7 @@ impl Node {
 }
 
 impl Executor {
-    /// The executor's end of the next circuit.
+    /// Returns the executor's end of the next circuit.
     async fn accept(&mut self) -> Circuit {
         within(self.attachment.arrivals.recv())
             .await
@@ -141,7 +141,7 @@ impl Executor {
     }
 }
 
-/// A task that is dropped with whoever waits for it.
+/// A task that is aborted when its waiter is dropped.
 struct AbortOnDrop<T>(JoinHandle<T>);
 
 impl<T> Future for AbortOnDrop<T> {
@@ -174,7 +174,7 @@ impl Across {
         Self::over([broker.config(), broker.config(), broker.config()]).await
     }
 
-    /// The same, with a way to the broker for each node.
+    /// The same, with a separate broker address for each node.
     async fn over([first, second, third]: [NatsConfig; 3]) -> Self {
         let nodes = [
             Node::join(&first).await,
@@ -223,7 +223,7 @@ async fn echo(near: &mut Circuit, far: &mut Circuit) {
     );
 }
 
-/// How a circuit ended, as one end sees it.
+/// Returns the close reason as seen by one end.
 async fn ending(end: &mut Circuit) -> Ending {
     within(async {
         loop {
@@ -238,10 +238,10 @@ async fn ending(end: &mut Circuit) -> Ending {
 async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future)
         .await
-        .expect("it took too long")
+        .expect("timed out")
 }
 
-/// Waits until something holds that no event tells of.
+/// Polls for a condition that no event reports.
 async fn eventually<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
     let mut pause = tokio::time::interval(Duration::from_millis(20));
     within(async {
@@ -252,7 +252,7 @@ async fn eventually<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) 
     .await;
 }
 
-/// Carries connections to a broker. It ends with the test's runtime.
+/// A TCP proxy to a broker that can cut connections. It ends with the test's runtime.
 struct Cable {
     port: u16,
     cuts: watch::Sender<()>,
@@ -273,19 +273,19 @@ impl Cable {
         Self { port, cuts }
     }
 
-    /// Where the broker seems to be.
+    /// Returns the proxied address of the broker.
     fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
-    /// Cuts the data connections that stand. New ones are carried again.
+    /// Cuts the current data connections. New ones are proxied again.
     fn cut(&self) {
         self.cuts.send_replace(());
     }
 }
 
 async fn carry(mut client: TcpStream, mut server: TcpStream, mut cuts: watch::Receiver<()>) {
-    // The broker speaks first; then the client says what it is for.
+    // The broker speaks first; then the client names its purpose.
     let mut buffer = vec![0; 64 << 10];
     let Ok(length @ 1..) = server.read(&mut buffer).await else {
         return;
@@ -314,7 +314,7 @@ impl Broker {
         Self::with(&[]).await
     }
 
-    /// Starts one with further arguments.
+    /// Starts one with additional arguments.
     async fn with(arguments: &[&str]) -> Self {
         Self::of(&[&["-js"], arguments].concat()).await
     }
@@ -335,7 +335,7 @@ impl Broker {
         }
     }
 
-    /// A client that is no hub.
+    /// Connects a client that is not a hub.
     async fn client(&self) -> async_nats::Client {
         within(async_nats::connect(
             ("127.0.0.1:PORT").replace("PORT", &self.port.to_string()),
@@ -357,19 +357,19 @@ impl Broker {
         NatsConfig::new(url.parse().unwrap(), "node".parse().unwrap())
     }
 
-    /// Kills it, as a power cut would.
+    /// Kills it, like a power failure.
     async fn kill(&mut self) {
         within(self.child.kill()).await.unwrap();
     }
 
-    /// Starts it again, where it was, with what it had.
+    /// Restarts it on the same port with the same data.
     async fn restart(&mut self) {
         let port = self.port.to_string();
         let (child, port) = spawn(self.directory.path(), &self.arguments, &port).await;
         (self.child, self.port) = (child, port);
     }
 
-    /// Starts it again with nothing it had.
+    /// Restarts it without data.
     async fn restart_empty(&mut self) {
         let old = std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap());
         drop(old);
@@ -378,7 +378,7 @@ impl Broker {
 }
 
 async fn spawn(directory: &Path, arguments: &[String], port: &str) -> (Child, u16) {
-    // Debian puts it where only root looks.
+    // Debian installs it outside the default PATH.
     let debian = Path::new("/usr/sbin/nats-server");
     let program = if debian.exists() {
         debian
@@ -412,7 +412,7 @@ async fn spawn(directory: &Path, arguments: &[String], port: &str) -> (Child, u1
         panic!("nats-server did not start");
     };
     within(ready).await;
-    // It must never wait for a reader.
+    // Drain its output, so that it never blocks on it.
     tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
     (child, listening.unwrap())
 }

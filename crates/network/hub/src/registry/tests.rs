@@ -1,4 +1,4 @@
-//! The registry as executors and harnesses see it, without a socket.
+//! Tests of the registry without websockets.
 
 mod admission;
 mod operations;
@@ -31,7 +31,7 @@ use crate::{
     url::{PublicUrl, Signer},
 };
 
-/// Notes whom it was told to close, and connects nobody.
+/// A dialer that records calls of `supersede` and connects nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Sockets(Mutex<Vec<(EnvironmentId, Option<RegistrationId>)>>);
 
@@ -55,13 +55,13 @@ impl Exchange for Sockets {
 }
 
 impl Sockets {
-    /// What it was told since the last time.
+    /// Returns the calls since the last time.
     pub(crate) fn told(&self) -> Vec<(EnvironmentId, Option<RegistrationId>)> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
 
-/// A hub without sockets, and the people who use it.
+/// A hub without websockets, with tokens of its users.
 pub(crate) struct Bench {
     directory: tempfile::TempDir,
     pub(crate) services: Services,
@@ -81,7 +81,7 @@ impl Bench {
         Self::open(tempfile::tempdir().unwrap(), rules, keys).await
     }
 
-    /// The same hub, started again.
+    /// Restarts the same hub.
     pub(crate) async fn restart(self) -> Self {
         let Self {
             directory,
@@ -94,7 +94,7 @@ impl Bench {
         Self::open(directory, RateRules::default(), None).await
     }
 
-    /// Another node of the same hub: it shares the store, and nothing that is in memory.
+    /// Starts another node of the same hub: it shares the store but no memory.
     pub(crate) fn second_node(&self) -> (Registry, Arc<Direct>) {
         let direct = Arc::new(Direct::new(self.services.clone(), None));
         let registry = Registry::new(self.services.clone(), Arc::clone(&direct));
@@ -138,7 +138,7 @@ impl Bench {
         self.moment.instant += by;
     }
 
-    /// Makes a token of somebody who may run executors and use them.
+    /// Creates a token with the roles to run executors and to use them.
     pub(crate) fn token(&self, principal: &str) -> Token {
         self.token_for(principal, &[Role::Executor, Role::Harness], &[])
     }
@@ -203,7 +203,7 @@ impl Bench {
             .await
     }
 
-    /// Opens the executor's socket, as far as the store is concerned.
+    /// Attaches the executor in the store.
     pub(crate) async fn attach(&self, environment: &str, registered: &Reply) {
         let presence = Presence {
             environment: environment.parse().unwrap(),
@@ -214,7 +214,7 @@ impl Bench {
         self.services.store.attach(presence).await.unwrap();
     }
 
-    /// Waits until the audit log has a line of an action, and returns it.
+    /// Waits until the audit log has a line for an action, and returns it.
     pub(crate) async fn await_line(&self, action: &str) -> Value {
         let path = self.directory.path().join("audit.log");
         let mut pause = tokio::time::interval(Duration::from_millis(5));
@@ -231,10 +231,10 @@ impl Bench {
             }
         };
         let found = tokio::time::timeout(Duration::from_secs(10), found).await;
-        found.expect("nothing was written down")
+        found.expect("no audit line")
     }
 
-    /// The audit log, once the hub is gone.
+    /// Returns the audit log after dropping the hub.
     fn audited(self) -> Vec<Value> {
         let path: PathBuf = self.directory.path().join("audit.log");
         let Self {
@@ -253,7 +253,7 @@ impl Bench {
     }
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
@@ -278,7 +278,7 @@ impl Reply {
             .unwrap_or_else(|| panic!("{member} of {self:?}"))
     }
 
-    /// Status and code of a refusal.
+    /// Returns status and code of a refusal.
     pub(crate) fn refusal(&self) -> (u16, &str) {
         let error = &self.body["error"];
         assert!(error["message"].is_string(), "{self:?}");

@@ -39,7 +39,7 @@ fn check(signer: &Signer, url: &str, now: Timestamp) -> Result<Pass, PassError> 
 }
 
 #[test]
-fn a_url_opens_what_it_was_made_for() {
+fn url_grants_exactly_its_claims() {
     let signer = signer(1);
     let (environment, registration) = names();
     let executor = Pass::Executor {
@@ -64,7 +64,7 @@ fn a_url_opens_what_it_was_made_for() {
         harness_url(&signer, &harness),
     );
     assert_ne!(one, two);
-    assert_eq!(pass(&one), pass(&two), "one harness has one tag");
+    assert_eq!(pass(&one), pass(&two), "the tag depends only on the key");
     assert_ne!(
         pass(&one),
         pass(&harness_url(&signer, &Identity::generate()))
@@ -72,7 +72,7 @@ fn a_url_opens_what_it_was_made_for() {
 }
 
 #[test]
-fn an_executor_url_does_not_expire_and_a_harness_url_does() {
+fn harness_url_expires_and_executor_url_does_not() {
     let signer = signer(1);
     let end = Timestamp::from_seconds(u64::MAX);
     assert!(check(&signer, &executor_url(&signer), end).is_ok());
@@ -85,7 +85,7 @@ fn an_executor_url_does_not_expire_and_a_harness_url_does() {
 }
 
 #[test]
-fn whatever_is_changed_makes_it_a_forgery() {
+fn any_change_invalidates_the_url() {
     let signer = signer(1);
     let executor = executor_url(&signer);
     for (from, to) in [
@@ -125,7 +125,7 @@ fn whatever_is_changed_makes_it_a_forgery() {
 }
 
 #[test]
-fn a_url_of_one_role_is_worth_nothing_in_the_other() {
+fn url_of_one_role_is_invalid_for_the_other() {
     let signer = signer(1);
     let executor = executor_url(&signer).replace("role=environment", "role=harness");
     assert_eq!(
@@ -141,7 +141,7 @@ fn a_url_of_one_role_is_worth_nothing_in_the_other() {
 }
 
 #[test]
-fn a_url_of_another_hub_is_a_forgery() {
+fn url_of_another_hub_is_invalid() {
     let url = executor_url(&signer(1));
     assert_eq!(check(&signer(2), &url, NOW), Err(PassError::ForgedExecutor));
 }
@@ -165,7 +165,7 @@ fn other_urls_are_unknown() {
 }
 
 #[test]
-fn the_public_url_wins_over_the_host_header() {
+fn public_url_takes_precedence_over_the_host_header() {
     let fixed = |url| PublicUrl::fixed(url).map(|url| url.websocket(Some("other:9")).unwrap());
     for (url, websocket) in [
         ("http://hub.example", "ws://hub.example"),
@@ -188,7 +188,7 @@ fn the_public_url_wins_over_the_host_header() {
 }
 
 #[test]
-fn the_host_header_is_used_as_it_is_if_it_is_one() {
+fn valid_host_header_is_used_unchanged() {
     let url = |host| PublicUrl::tls().websocket(host);
     assert_eq!(url(Some("hub:8765")).as_deref(), Ok("wss://hub:8765"));
     assert_eq!(url(Some("[::1]:1")).as_deref(), Ok("wss://[::1]:1"));

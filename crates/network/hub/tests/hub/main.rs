@@ -1,4 +1,4 @@
-//! A whole hub, over real sockets.
+//! Tests of a complete hub over loopback sockets.
 #![expect(clippy::unwrap_used, reason = "the functions below are parts of tests")]
 
 mod rig;

@@ -1,4 +1,4 @@
-//! A hub on a free port, and those who talk to it.
+//! A hub on a free port, and clients for it.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -43,12 +43,12 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Starts a hub that knows the token of one principal.
+    /// Starts a hub with a token of one principal.
     pub(crate) async fn start() -> Self {
         Self::start_with(RateRules::default()).await
     }
 
-    /// The same, with other rules of how often somebody may ask.
+    /// The same, with other rate limits.
     pub(crate) async fn start_with(rates: RateRules) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = HubConfig {
@@ -78,7 +78,7 @@ impl Rig {
         }
     }
 
-    /// The registry, as the principal asks it.
+    /// Returns a registry client of the principal.
     pub(crate) fn registry(&self) -> Registry {
         let token = Bearer::new(Token::new(&self.token).unwrap());
         let base = BaseUrl::parse(&self.hub.url()).unwrap();
@@ -92,13 +92,13 @@ impl Rig {
         registered.await.unwrap().url.into_exposed()
     }
 
-    /// Registers an executor and opens its socket.
+    /// Registers an executor and opens its websocket.
     pub(crate) async fn executor(&self, environment: &str) -> Client {
         let url = self.register(environment, &Identity::generate()).await;
         Client::open(&url).await.unwrap()
     }
 
-    /// Returns the URL of a harness. The executor is there: it is asked for once.
+    /// Returns the URL of a harness. The executor is connected, so one request suffices.
     pub(crate) async fn harness_url(&self, environment: &str) -> String {
         let (registry, identity) = (self.registry(), Identity::generate());
         let environment = id(environment);
@@ -106,21 +106,21 @@ impl Rig {
         connected.await.unwrap().url.into_exposed()
     }
 
-    /// Opens the socket of a harness.
+    /// Opens the websocket of a harness.
     pub(crate) async fn harness(&self, environment: &str) -> Client {
         Client::open(&self.harness_url(environment).await)
             .await
             .unwrap()
     }
 
-    /// Waits until so many executors are connected.
+    /// Waits until this many executors are connected.
     pub(crate) async fn executors(&self, count: usize) {
         let line = format!("exec_hub_sockets{{role=\"executor\"}} {count}\n");
         let asking = async { while !self.ask("GET", "/metrics").await.1.contains(&line) {} };
         timeout(PATIENCE, asking).await.unwrap();
     }
 
-    /// Sends a request without a body and returns status and body.
+    /// Sends a request without body and returns status and body.
     pub(crate) async fn ask(&self, method: &str, path: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.hub.address()).await.unwrap();
         let head =
@@ -143,7 +143,7 @@ pub(crate) fn config(directory: &TempDir) -> HubConfig {
     }
 }
 
-/// Makes a token of a principal with the usual rights.
+/// Creates a token with the default roles.
 pub(crate) fn token(config: &HubConfig, principal: &str) -> String {
     std::fs::create_dir_all(&config.data_dir).unwrap();
     let new = NewToken {
@@ -168,11 +168,11 @@ pub(crate) fn resume(stream: &str) -> Bytes {
     frame(stream, Body::Resume { next_seq: 0 })
 }
 
-/// The far end of a socket.
+/// The client end of a websocket.
 pub(crate) struct Client(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
 impl Client {
-    /// Opens a URL, or returns the status with which it was refused.
+    /// Opens a URL, or returns the status of the refusal.
     pub(crate) async fn open(url: &str) -> Result<Self, u16> {
         let opened = tokio_tungstenite::connect_async(url);
         match timeout(PATIENCE, opened).await.unwrap() {
@@ -187,7 +187,7 @@ impl Client {
         timeout(PATIENCE, sent).await.unwrap().unwrap();
     }
 
-    /// Returns the next frame, or the code with which the socket was closed.
+    /// Returns the next frame, or the close code.
     pub(crate) async fn next(&mut self) -> Result<Bytes, Option<u16>> {
         timeout(PATIENCE, self.read()).await.unwrap()
     }

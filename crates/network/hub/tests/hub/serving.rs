@@ -1,4 +1,4 @@
-//! What a hub answers.
+//! Tests of serving, starting and stopping a hub, and of relaying through it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -45,7 +45,7 @@ async fn health_readiness_and_metrics_need_no_token() {
 }
 
 #[tokio::test]
-async fn frames_go_through_and_are_counted_and_sockets_are_in_the_audit_log() {
+async fn frames_are_relayed_and_counted_and_websockets_audited() {
     let rig = Rig::start().await;
     let mut executor = rig.executor("env").await;
     let mut harness = rig.harness("env").await;
@@ -75,7 +75,7 @@ async fn frames_go_through_and_are_counted_and_sockets_are_in_the_audit_log() {
 }
 
 #[tokio::test]
-async fn urls_are_refused_as_their_role_expects() {
+async fn refused_urls_get_the_status_of_their_role() {
     let rig = Rig::start().await;
     let identity = Identity::generate();
     let executor = rig.register("env", &identity).await;
@@ -95,7 +95,7 @@ async fn urls_are_refused_as_their_role_expects() {
 }
 
 #[tokio::test]
-async fn registering_again_closes_the_socket_of_the_registration_before() {
+async fn registering_again_closes_the_previous_websocket() {
     let rig = Rig::start().await;
     let mut old = rig.executor("env").await;
     let mut harness = rig.harness("env").await;
@@ -108,7 +108,7 @@ async fn registering_again_closes_the_socket_of_the_registration_before() {
 }
 
 #[tokio::test]
-async fn urls_that_open_nothing_are_counted() {
+async fn invalid_urls_are_rate_limited() {
     let few = Rule {
         burst: 2,
         per_second: 1,
@@ -121,7 +121,7 @@ async fn urls_that_open_nothing_are_counted() {
     let executor = rig.register("env", &Identity::generate()).await;
     let forged = executor.replace("sig=", "sig=x");
     let mut answers = Vec::new();
-    // One more may come each second, and this takes less than ten.
+    // The limit refills one per second, and this takes less than ten.
     while answers.len() < 12 && !answers.contains(&Some(429)) {
         answers.push(Client::open(&forged).await.err());
     }
@@ -130,7 +130,7 @@ async fn urls_that_open_nothing_are_counted() {
 }
 
 #[tokio::test]
-async fn an_executor_is_online_as_soon_as_its_upgrade_is_answered() {
+async fn executor_is_online_once_its_upgrade_is_answered() {
     let rig = Rig::start().await;
     let mut sockets = Vec::new();
     for round in 0..50 {
@@ -141,7 +141,7 @@ async fn an_executor_is_online_as_soon_as_its_upgrade_is_answered() {
 }
 
 #[tokio::test]
-async fn a_stopping_hub_tells_everybody_to_come_back_and_they_can() {
+async fn stopping_hub_closes_with_restart_code_and_clients_reconnect() {
     let rig = Rig::start().await;
     let url = rig.register("env", &Identity::generate()).await;
     let mut executor = Client::open(&url).await.unwrap();
@@ -152,7 +152,7 @@ async fn a_stopping_hub_tells_everybody_to_come_back_and_they_can() {
         (executor.next().await, harness.next().await)
     });
     assert_eq!(told, (Err(Some(1012)), Err(Some(1012))));
-    // Registrations and the key that signs URLs outlive the process.
+    // Registrations and the signing key survive the process.
     let mut executor = Client::open(&url).await.unwrap();
     let mut harness = rig.harness("env").await;
     harness.send(resume("t")).await;
@@ -160,7 +160,7 @@ async fn a_stopping_hub_tells_everybody_to_come_back_and_they_can() {
 }
 
 #[tokio::test]
-async fn a_hub_that_is_dropped_closes_its_sockets() {
+async fn dropped_hub_closes_its_websockets() {
     let rig = Rig::start().await;
     let mut executor = rig.executor("env").await;
     let mut harness = rig.harness("env").await;
@@ -171,7 +171,7 @@ async fn a_hub_that_is_dropped_closes_its_sockets() {
 }
 
 #[tokio::test]
-async fn an_idle_hub_stops_at_once() {
+async fn idle_hub_stops_immediately() {
     let rig = Rig::start().await;
     let before = std::time::Instant::now();
     rig.hub.stop().await;
@@ -179,7 +179,7 @@ async fn an_idle_hub_stops_at_once() {
 }
 
 #[tokio::test]
-async fn tls_is_served_and_goes_into_the_urls() {
+async fn tls_is_served_and_reflected_in_urls() {
     let directory = tempdir().unwrap();
     let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let tls = TlsFiles {
@@ -210,7 +210,7 @@ async fn tls_is_served_and_goes_into_the_urls() {
 }
 
 #[tokio::test]
-async fn what_keeps_a_hub_from_serving_is_an_error_of_its_start() {
+async fn failures_to_serve_are_start_errors() {
     let rig = Rig::start().await;
     let other = tempdir().unwrap();
     let taken = HubConfig {
@@ -260,7 +260,7 @@ async fn what_keeps_a_hub_from_serving_is_an_error_of_its_start() {
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An executor whose application sends everything back.
+/// Starts an executor that echoes every message.
 async fn echo(rig: &Rig, environment: &str) {
     let settings = Settings {
         registry: rig.registry(),
@@ -301,7 +301,7 @@ async fn say(link: &mut Link, message: &[u8]) {
 }
 
 #[tokio::test]
-async fn messages_of_any_size_come_back() {
+async fn messages_of_any_size_are_echoed() {
     let rig = Rig::start().await;
     echo(&rig, "env").await;
     let mut link = connect(&rig, "env").await;
@@ -314,7 +314,7 @@ async fn messages_of_any_size_come_back() {
 }
 
 #[tokio::test]
-async fn a_link_survives_a_restart_of_the_hub() {
+async fn link_survives_a_hub_restart() {
     let rig = Rig::start().await;
     echo(&rig, "env").await;
     let mut link = connect(&rig, "env").await;

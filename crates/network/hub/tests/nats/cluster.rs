@@ -1,4 +1,4 @@
-//! A broker and three nodes, each of which can be cut off like a machine without power.
+//! A broker and three nodes, each of which can fail like a machine without power.
 
 use std::{net::SocketAddr, path::Path, process::Stdio, sync::Arc, time::Duration};
 
@@ -67,12 +67,12 @@ impl Cluster {
         }
     }
 
-    /// A door to the nodes, the first of these first.
+    /// Starts a TCP proxy that tries the nodes in this order.
     pub(crate) async fn door(&self, order: [usize; 3]) -> Door {
         Door::open(order.map(|index| self.nodes[index].address)).await
     }
 
-    /// The registry, as it is found behind a door.
+    /// Returns a client of the registry behind a proxy.
     pub(crate) fn registry(&self, door: &Door) -> Registry {
         let token = Bearer::new(Token::new(&self.token).unwrap());
         let base = BaseUrl::parse(&door.url()).unwrap();
@@ -80,7 +80,7 @@ impl Cluster {
     }
 }
 
-/// A hub with a runtime of its own, which is what dies with it.
+/// A hub with its own runtime, which dies with it.
 pub(crate) struct Node {
     pub(crate) address: SocketAddr,
     hub: Option<Hub>,
@@ -102,16 +102,16 @@ impl Node {
         }
     }
 
-    /// Cuts the power: nobody is told anything.
+    /// Simulates a power failure, without any notification.
     pub(crate) fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // A runtime does not let itself be waited for among tasks.
+            // A runtime must not be shut down within async code.
             let stop = std::thread::spawn(move || runtime.shutdown_timeout(PATIENCE));
             stop.join().unwrap();
         }
     }
 
-    /// Stops it in good order.
+    /// Shuts it down gracefully.
     pub(crate) async fn stop(&mut self) {
         if let (Some(hub), Some(runtime)) = (self.hub.take(), &self.runtime) {
             runtime.spawn(hub.stop()).await.unwrap();
@@ -127,7 +127,7 @@ impl Drop for Node {
 }
 
 async fn broker(directory: &Path) -> (Child, String) {
-    // Debian puts it where only root looks.
+    // Debian installs it outside the default PATH.
     let debian = Path::new("/usr/sbin/nats-server");
     let program = if debian.exists() {
         debian
@@ -153,7 +153,7 @@ async fn broker(directory: &Path) -> (Child, String) {
         }
     };
     let url = timeout(PATIENCE, listening).await.unwrap();
-    // It must never wait for a reader.
+    // Drain its output, so that it never blocks on it.
     tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
     (child, url)
 }
@@ -190,7 +190,7 @@ async fn pass(mut client: TcpStream, nodes: [SocketAddr; 3]) {
         if let Ok(mut node) = TcpStream::connect(node).await {
             client.set_nodelay(true).unwrap();
             node.set_nodelay(true).unwrap();
-            // Either end may break it off; the other sees the end then.
+            // Either end may disconnect; the other then sees the end.
             let ended = copy_bidirectional(&mut client, &mut node).await;
             drop(ended);
             return;

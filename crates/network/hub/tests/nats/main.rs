@@ -1,4 +1,4 @@
-//! Three whole hub nodes at a real broker, with our executors and harnesses at different ones.
+//! Tests of three hub nodes with a real broker, with executors and harnesses at different nodes.
 #![expect(clippy::unwrap_used, reason = "the functions below are parts of tests")]
 
 mod cluster;

@@ -1,4 +1,4 @@
-//! Executor on one node, harness on another.
+//! Tests with the executor on one node and the harness on another.
 
 use std::{
     sync::Arc,
@@ -41,7 +41,7 @@ async fn messages_of_any_size_cross_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_restart_one_by_one_interrupt_nobody() {
+async fn rolling_restart_interrupts_no_link() {
     let mut cluster = Cluster::start().await;
     let here = cluster.door([0, 1, 2]).await;
     let there = cluster.door([1, 2, 0]).await;
@@ -55,7 +55,7 @@ async fn nodes_that_restart_one_by_one_interrupt_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_executor_is_online_on_every_node_as_soon_as_its_upgrade_is_answered() {
+async fn executor_is_online_on_every_node_once_its_upgrade_is_answered() {
     let cluster = Cluster::start().await;
     let doors = (cluster.door([0, 1, 2]).await, cluster.door([1, 2, 0]).await);
     let (here, there) = (cluster.registry(&doors.0), cluster.registry(&doors.1));
@@ -73,11 +73,11 @@ async fn an_executor_is_online_on_every_node_as_soon_as_its_upgrade_is_answered(
     }
 }
 
-/// How long links may stand still when a node dies: 95 of 100.
+/// Longest permitted interruption when a node dies, for 95 of 100 links.
 const RECOVERY: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_killed_under_load_loses_no_message_and_is_replaced_within_seconds() {
+async fn node_killed_under_load_loses_no_message_and_recovers_in_seconds() {
     let mut cluster = Cluster::start().await;
     let mut loads = Vec::new();
     let mut doors = Vec::new();
@@ -98,7 +98,7 @@ async fn a_node_killed_under_load_loses_no_message_and_is_replaced_within_second
         load.more(100).await;
     }
     cluster.nodes[0].kill();
-    // More than can have been on the way when the node died.
+    // More than can have been in flight when the node died.
     for (_, load) in &mut loads {
         load.more(200).await;
     }
@@ -115,19 +115,19 @@ async fn a_node_killed_under_load_loses_no_message_and_is_replaced_within_second
     spared.sort_unstable();
     eprintln!("pauses of links through the dead node: {hit:?}, of others: {spared:?}");
     assert!(hit.iter().all(|pause| *pause <= RECOVERY), "{hit:?}");
-    // Others are not held up; the bound is for a machine that does more than this.
+    // Other links are not interrupted; the bound allows for a busy machine.
     assert!(
         spared.iter().all(|pause| *pause < Duration::from_secs(2)),
         "{spared:?}"
     );
 }
 
-/// Messages of one harness that are on their way.
+/// Messages in flight per harness.
 const PIPELINE: usize = 32;
 
 const MESSAGE_BYTES: usize = 3_000;
 
-/// Starts an executor whose application sends everything back.
+/// Starts an executor that echoes every message.
 pub(crate) fn echo(registry: Registry, environment: &str) {
     let settings = Settings {
         registry,
@@ -150,11 +150,11 @@ pub(crate) fn echo(registry: Registry, environment: &str) {
     });
 }
 
-/// Connects a harness. Its executor is there, or will be in a moment.
+/// Connects a harness. Its executor is connected, or will be in a moment.
 pub(crate) async fn connect(registry: Registry, environment: &str) -> Link {
     let identity = Arc::new(Identity::generate());
     let environment = EnvironmentId::new(environment).unwrap();
-    // An environment that nobody registered yet is none, which a harness does not wait for.
+    // A harness does not wait for an environment that was never registered.
     let mut pause = interval(Duration::from_millis(50));
     let registered = async {
         while registry
@@ -179,7 +179,7 @@ pub(crate) async fn say(link: &mut Link, message: &[u8]) {
     assert_eq!(heard.unwrap().unwrap(), message);
 }
 
-/// A harness that sends numbered messages without a pause, and checks what comes back.
+/// A harness that sends numbered messages continuously and verifies the echoes.
 pub(crate) struct Load {
     seen: watch::Receiver<u64>,
     stop: watch::Sender<bool>,
@@ -206,7 +206,7 @@ impl Load {
                 writer.flush().await.unwrap();
                 number += 1;
             }
-            // The end of the writer is the end of the link; the rest is still on its way.
+            // Closing the writer would end the link; the remaining messages are still in flight.
             permits
                 .acquire_many(u32::try_from(PIPELINE).unwrap())
                 .await
@@ -235,14 +235,14 @@ impl Load {
         }
     }
 
-    /// Waits until so many more messages came back.
+    /// Waits for this many more echoes.
     pub(crate) async fn more(&mut self, count: u64) {
         let target = *self.seen.borrow() + count;
         let seen = self.seen.wait_for(|seen| *seen >= target);
         timeout(PATIENCE, seen).await.unwrap().unwrap();
     }
 
-    /// Ends it. Returns the longest time in which nothing came.
+    /// Stops it and returns the longest interruption.
     pub(crate) async fn finish(self) -> Duration {
         self.stop.send_replace(true);
         let sent = timeout(PATIENCE, self.sent).await.unwrap().unwrap();

@@ -27,7 +27,7 @@ fn keys(id: &str, secret: &str) -> AwsKeys {
     }
 }
 
-/// Signs as an executor does.
+/// Signs a request as an executor does.
 fn sign(
     bench: &Bench,
     keys: &AwsKeys,
@@ -71,7 +71,7 @@ fn url(environment: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_executor_that_signs_registers_and_dials() {
+async fn signed_requests_register_and_dial() {
     let mut bench = bench().await;
     let farm = keys("AKID", "s3cret");
     let signed = sign(&bench, &farm, "execute-api", "POST", &url("build-1"), BODY);
@@ -149,7 +149,7 @@ async fn forged_and_foreign_signatures_are_refused() {
 }
 
 #[tokio::test]
-async fn a_signing_key_is_an_executors_and_no_harness() {
+async fn access_key_has_the_executor_role_only() {
     let bench = bench().await;
     let farm = keys("AKID", "s3cret");
     let signed = sign(&bench, &farm, "execute-api", "POST", &url("build-1"), BODY);
@@ -161,7 +161,7 @@ async fn a_signing_key_is_an_executors_and_no_harness() {
 }
 
 #[test]
-fn broken_files_are_refused_without_showing_their_secrets() {
+fn invalid_files_are_rejected_without_showing_secrets() {
     let refused = |text: &str| {
         let error = AccessKeys::parse(text).unwrap_err();
         assert!(
@@ -193,7 +193,7 @@ fn broken_files_are_refused_without_showing_their_secrets() {
 }
 
 #[tokio::test]
-async fn a_body_is_read_for_those_only_who_name_a_key() {
+async fn body_is_read_only_if_the_signature_names_a_known_key() {
     let bench = bench().await;
     let large = "x".repeat(1 << 20);
     for (id, expected) in [("OTHER", 401), ("AKID", 413)] {
@@ -211,7 +211,7 @@ async fn a_body_is_read_for_those_only_who_name_a_key() {
 }
 
 #[tokio::test]
-async fn forged_signatures_are_counted() {
+async fn forged_signatures_are_rate_limited() {
     let few = Rule {
         burst: 2,
         per_second: 1,

@@ -1,4 +1,4 @@
-//! Circuits between two nodes.
+//! Tests of circuits between nodes.
 
 use std::pin::pin;
 
@@ -23,7 +23,7 @@ async fn frames_cross_nodes_both_ways() {
 }
 
 #[tokio::test]
-async fn a_circuit_within_a_node_does_not_touch_the_broker() {
+async fn local_circuit_does_not_use_the_broker() {
     let broker = Broker::start().await;
     let node = Node::join(&broker.config()).await;
     let registration = node.register("env").await;
@@ -66,13 +66,13 @@ async fn frames_of_all_sizes_arrive_unchanged_and_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_harness_that_takes_nothing_stops_its_executor_and_loses_nothing() {
+async fn slow_harness_applies_backpressure_across_nodes_without_loss() {
     let broker = Broker::start().await;
     let across = Across::new(&broker).await;
     let (mut near, mut far) = (across.near, across.far);
     let frame = Bytes::from(vec![9; 32 * 1024]);
     let mut sent = 0_usize;
-    // What the lanes and the window hold: well below what is tried here.
+    // The queues and the window hold far less than this test sends.
     let stalled = loop {
         let send = far.sender.send(frame.clone());
         match tokio::time::timeout(Duration::from_millis(500), send).await {
@@ -86,7 +86,7 @@ async fn a_harness_that_takes_nothing_stops_its_executor_and_loses_nothing() {
     };
     assert!(stalled, "{sent} bytes were taken without a reader");
     assert!(sent <= 8 << 20, "{sent} bytes wait for one harness");
-    // The other direction is not held up by that.
+    // The other direction is not blocked.
     near.sender
         .send(Bytes::from_static(b"still here"))
         .await
@@ -104,7 +104,7 @@ async fn a_harness_that_takes_nothing_stops_its_executor_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_end_that_is_gone_is_noticed_although_the_other_takes_nothing() {
+async fn closed_end_is_noticed_although_the_other_does_not_read() {
     let broker = Broker::start().await;
     let mut across = Across::new(&broker).await;
     fill(&mut across.far).await;
@@ -120,7 +120,7 @@ async fn an_end_that_is_gone_is_noticed_although_the_other_takes_nothing() {
     assert_eq!(ending(&mut far).await, Ending::HarnessGone);
 }
 
-/// Sends until nothing more is taken.
+/// Sends until the queue is full.
 async fn fill(end: &mut Circuit) {
     let frame = Bytes::from(vec![9; 32 * 1024]);
     let patience = Duration::from_millis(500);
@@ -130,7 +130,7 @@ async fn fill(end: &mut Circuit) {
 }
 
 #[tokio::test]
-async fn how_a_circuit_ended_is_told_across() {
+async fn close_reason_crosses_nodes() {
     let broker = Broker::start().await;
     let mut across = Across::new(&broker).await;
     for reason in [Ending::Moved, Ending::Refused, Ending::Stalled] {
@@ -153,7 +153,7 @@ async fn how_a_circuit_ended_is_told_across() {
 }
 
 #[tokio::test]
-async fn a_dial_that_is_given_up_leaves_no_circuit() {
+async fn cancelled_dial_leaves_no_circuit() {
     let broker = Broker::start().await;
     let mut across = Across::new(&broker).await;
     for _ in 0..10 {
@@ -175,7 +175,7 @@ async fn a_dial_that_is_given_up_leaves_no_circuit() {
 }
 
 #[tokio::test]
-async fn there_is_no_circuit_to_an_executor_that_is_not_there() {
+async fn dialling_a_missing_executor_fails() {
     let broker = Broker::start().await;
     let across = Across::new(&broker).await;
     let mut other = across.registration.clone();
@@ -189,14 +189,14 @@ async fn there_is_no_circuit_to_an_executor_that_is_not_there() {
         across.nodes[1].dial(&other).await.unwrap_err(),
         DialError::Offline
     );
-    // Its socket is gone; its presence is not yet.
+    // Its websocket has ended, but its presence still exists.
     drop(across.executor);
     let gone = across.nodes[1].dial(&across.registration).await;
     assert_eq!(gone.unwrap_err(), DialError::Offline);
 }
 
 #[tokio::test]
-async fn a_packet_too_many_ends_the_circuit_at_both_ends_and_no_other() {
+async fn unexpected_packet_closes_only_its_circuit_at_both_ends() {
     let broker = Broker::start().await;
     let mut across = Across::new(&broker).await;
     let intruder = broker.client().await;
@@ -205,7 +205,7 @@ async fn a_packet_too_many_ends_the_circuit_at_both_ends_and_no_other() {
     let mut near = across.nodes[1].dial(&across.registration).await.unwrap();
     let mut far = across.executor.accept().await;
     echo(&mut near, &mut far).await;
-    // The other circuit's first packets may come late; only this one carries frames.
+    // The other circuit's first packets may arrive late; only this one carries frames.
     let frames = seen.filter(|message| {
         let has_frame = message.payload.windows(4).any(|bytes| bytes == b"ping");
         std::future::ready(has_frame)
@@ -223,10 +223,10 @@ async fn a_packet_too_many_ends_the_circuit_at_both_ends_and_no_other() {
 }
 
 #[tokio::test]
-async fn an_executor_that_reconnects_elsewhere_takes_its_harnesses_along() {
+async fn executor_that_reconnects_elsewhere_closes_its_old_circuits() {
     let broker = Broker::start().await;
     let mut across = Across::new(&broker).await;
-    // The first node has not noticed that its socket is dead.
+    // The first node has not noticed that its connection is dead.
     let mut moved = across.nodes[2].connect(&across.registration).await;
     assert_eq!(
         within(&mut across.executor.attachment.evicted).await,
@@ -238,7 +238,7 @@ async fn an_executor_that_reconnects_elsewhere_takes_its_harnesses_along() {
         let mut far = moved.accept().await;
         echo(&mut near, &mut far).await;
     }
-    // The old socket's end does not touch the new presence.
+    // The end of the old websocket does not affect the new presence.
     across.nodes[0]
         .mesh
         .store()
@@ -252,7 +252,7 @@ async fn an_executor_that_reconnects_elsewhere_takes_its_harnesses_along() {
 }
 
 #[tokio::test]
-async fn a_new_registration_closes_the_old_socket_on_any_node() {
+async fn new_registration_closes_the_old_websocket_on_any_node() {
     let broker = Broker::start().await;
     let mut across = Across::new(&broker).await;
     let environment = across.registration.environment.clone();
@@ -271,11 +271,11 @@ async fn a_new_registration_closes_the_old_socket_on_any_node() {
 }
 
 #[tokio::test]
-async fn a_registration_made_while_a_node_was_cut_off_closes_its_socket_later() {
+async fn registration_during_a_partition_closes_the_websocket_later() {
     let mut broker = Broker::start().await;
     let mut across = Across::new(&broker).await;
     let [first, second, _third] = &across.nodes;
-    // The first node's news of this are lost: nobody tells it.
+    // The first node misses the event.
     let new = second.register("env").await;
     assert_ne!(new.id, across.registration.id);
     broker.kill().await;
@@ -296,7 +296,7 @@ async fn a_registration_made_while_a_node_was_cut_off_closes_its_socket_later() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_sockets_that_race_on_three_nodes_one_stays() {
+async fn one_of_racing_websockets_on_three_nodes_stays() {
     let broker = Broker::start().await;
     let across = Across::new(&broker).await;
     let registration = &across.registration;
@@ -327,7 +327,7 @@ fn attached(nodes: &[Node]) -> usize {
     nodes.iter().map(|node| node.switch.attached().len()).sum()
 }
 
-/// As the rendezvous does it: who is told that it is superseded closes.
+/// Attaches like the rendezvous: closes if it is superseded.
 async fn try_connect(node: &Node, registration: &Registration) -> Option<Executor> {
     let presence = Presence {
         environment: registration.environment.clone(),

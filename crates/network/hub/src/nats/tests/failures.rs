@@ -1,4 +1,4 @@
-//! Nodes and brokers that die.
+//! Tests of nodes and brokers that fail.
 
 use std::{fs, time::Instant};
 
@@ -9,14 +9,14 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_killed_node_costs_its_own_circuits_and_nothing_else() {
+async fn killed_node_affects_only_its_own_circuits() {
     let broker = Broker::start().await;
     let mut across = Across::new(&broker).await;
     let registration = across.nodes[2].register("other").await;
     let mut bystander = across.nodes[2].connect(&registration).await;
     let mut here = across.nodes[1].dial(&registration).await.unwrap();
     let mut there = bystander.accept().await;
-    // Not even the switch says goodbye.
+    // Not even the executor table announces the shutdown.
     let [dead, second, third] = across.nodes;
     drop(dead);
     let killed = Instant::now();
@@ -42,7 +42,7 @@ async fn a_killed_node_costs_its_own_circuits_and_nothing_else() {
         killed.elapsed()
     );
     echo(&mut here, &mut there).await;
-    // Its executor comes back elsewhere.
+    // Its executor reconnects elsewhere.
     let mut executor = third.connect(&across.registration).await;
     let mut near = second.dial(&across.registration).await.unwrap();
     let mut far = executor.accept().await;
@@ -50,7 +50,7 @@ async fn a_killed_node_costs_its_own_circuits_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn the_harness_of_a_killed_node_is_gone_for_its_executor() {
+async fn executor_notices_the_harness_of_a_killed_node() {
     let broker = Broker::start().await;
     let mut across = Across::new(&broker).await;
     let [_first, dead, _third] = across.nodes;
@@ -65,7 +65,7 @@ async fn the_harness_of_a_killed_node_is_gone_for_its_executor() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_arrives_from_a_node_before_it_dies_is_without_gaps() {
+async fn frames_from_a_dying_node_have_no_gaps() {
     let broker = Broker::start().await;
     let across = Across::new(&broker).await;
     let (mut near, mut far) = (across.near, across.far);
@@ -98,10 +98,10 @@ async fn what_arrives_from_a_node_before_it_dies_is_without_gaps() {
 }
 
 #[tokio::test]
-async fn a_node_that_stops_says_so() {
+async fn stopping_node_announces_its_shutdown() {
     let broker = Broker::start().await;
     let mut across = Across::new(&broker).await;
-    // Everybody has heard everybody.
+    // All nodes have received each other's heartbeats.
     eventually(async || across.nodes[1].mesh.nodes() == 3).await;
     across.nodes[0].mesh.leave().await;
     let left = Instant::now();
@@ -124,7 +124,7 @@ async fn a_node_that_stops_says_so() {
 }
 
 #[tokio::test]
-async fn a_broker_that_restarts_costs_only_what_crosses_it() {
+async fn broker_restart_affects_only_bridged_circuits() {
     let mut broker = Broker::start().await;
     let mut across = Across::new(&broker).await;
     let mut local = across.nodes[0].dial(&across.registration).await.unwrap();
@@ -141,7 +141,7 @@ async fn a_broker_that_restarts_costs_only_what_crosses_it() {
         matches!(unavailable, Err(StoreError::Unavailable(_))),
         "{unavailable:?}"
     );
-    // Nobody waited for an answer that cannot come.
+    // No caller waits for a response that cannot arrive.
     let took = asked.elapsed();
     assert!(took < REQUEST, "{took:?}");
     assert!(!across.nodes[1].mesh.is_connected());
@@ -169,7 +169,7 @@ async fn a_broker_that_restarts_costs_only_what_crosses_it() {
 }
 
 #[tokio::test]
-async fn a_lost_data_connection_ends_its_circuits_at_both_ends() {
+async fn lost_data_connection_closes_its_circuits_at_both_ends() {
     for cut_off in [0, 1] {
         let broker = Broker::start().await;
         let cable = Cable::to(&broker).await;
@@ -192,7 +192,7 @@ async fn a_lost_data_connection_ends_its_circuits_at_both_ends() {
 }
 
 #[tokio::test]
-async fn a_socket_that_ended_while_the_broker_was_away_is_forgotten_when_it_is_back() {
+async fn websocket_end_during_a_broker_outage_is_recorded_afterwards() {
     let mut broker = Broker::start().await;
     let across = Across::new(&broker).await;
     broker.kill().await;
@@ -219,14 +219,14 @@ async fn a_socket_that_ended_while_the_broker_was_away_is_forgotten_when_it_is_b
 }
 
 #[tokio::test]
-async fn a_broker_that_lost_everything_is_filled_again() {
+async fn broker_that_lost_its_data_is_repopulated() {
     let mut broker = Broker::start().await;
     let mut across = Across::new(&broker).await;
     let key = across.nodes[0].mesh.store().signing_key().await.unwrap();
     broker.kill().await;
     broker.restart_empty().await;
     let node = &across.nodes[1];
-    // Registrations are gone, so the executor's socket is closed and it registers again.
+    // Registrations are lost, so the executor's websocket is closed and it registers again.
     let evicted = within(&mut across.executor.attachment.evicted).await;
     assert_eq!(evicted, Ok(Ending::Replaced));
     eventually(async || node.mesh.is_connected()).await;
@@ -235,12 +235,12 @@ async fn a_broker_that_lost_everything_is_filled_again() {
     let mut near = eventually_dial(node, &registration).await;
     let mut far = executor.accept().await;
     echo(&mut near, &mut far).await;
-    // A node that comes now must not refuse the URLs that the others sign.
+    // A new node must not reject the URLs that the others sign.
     let late = Node::join(&broker.config()).await;
     assert_eq!(late.mesh.store().signing_key().await.unwrap(), key);
 }
 
-/// Dials until the other node is back, too.
+/// Dials until the other node is back as well.
 async fn eventually_dial(node: &Node, registration: &Registration) -> Circuit {
     let mut pause = tokio::time::interval(Duration::from_millis(50));
     within(async {
@@ -259,7 +259,7 @@ async fn join(config: &NatsConfig) -> Result<Mesh, NatsError> {
 }
 
 #[tokio::test]
-async fn a_user_gets_in_with_the_right_password_only() {
+async fn user_needs_the_right_password() {
     let broker = Broker::with(&["--user", "hub", "--pass", "p@ss"]).await;
     join(&broker.config_at("nats://hub:p%40ss@127.0.0.1:PORT"))
         .await
@@ -272,7 +272,7 @@ async fn a_user_gets_in_with_the_right_password_only() {
 }
 
 #[tokio::test]
-async fn a_token_gets_in() {
+async fn token_login_is_accepted() {
     let broker = Broker::with(&["--auth", "s3cret"]).await;
     join(&broker.config_at("nats://s3cret@127.0.0.1:PORT"))
         .await
@@ -312,7 +312,7 @@ async fn tls_needs_a_trusted_certificate() {
 }
 
 #[tokio::test]
-async fn a_credentials_file_must_be_one() {
+async fn credentials_file_must_be_valid() {
     let broker = Broker::start().await;
     let mut config = broker.config();
     config.credentials_file = Some("/nonexistent/hub.creds".into());
@@ -321,7 +321,7 @@ async fn a_credentials_file_must_be_one() {
 }
 
 #[tokio::test]
-async fn a_broker_without_jetstream_is_named_as_the_reason() {
+async fn missing_jetstream_is_reported() {
     let broker = Broker::without_jetstream().await;
     let error = join(&broker.config()).await.unwrap_err();
     assert!(matches!(error, NatsError::Bucket { .. }), "{error:?}");
@@ -329,7 +329,7 @@ async fn a_broker_without_jetstream_is_named_as_the_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broker_that_is_not_there_is_named_in_the_end() {
+async fn unreachable_broker_is_reported_after_retries() {
     let free = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -346,7 +346,7 @@ async fn a_broker_that_is_not_there_is_named_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_broker_that_takes_no_frames_is_refused() {
+async fn broker_with_a_small_message_limit_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("broker.conf");
     fs::write(&file, "max_payload: 65536").unwrap();

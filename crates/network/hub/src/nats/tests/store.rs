@@ -1,4 +1,4 @@
-//! The promises of a store, with the two sides of each on different nodes.
+//! Tests of the store's guarantees, with both sides on different nodes.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ fn authorization(expires_at: Timestamp) -> Authorization {
 }
 
 #[tokio::test]
-async fn a_registration_on_one_node_is_current_on_the_other() {
+async fn registration_on_one_node_is_current_on_the_other() {
     let broker = Broker::start().await;
     let (_nodes, [one, two]) = two_stores(&broker).await;
     let environment = "env".parse().unwrap();
@@ -56,7 +56,7 @@ async fn a_registration_on_one_node_is_current_on_the_other() {
 }
 
 #[tokio::test]
-async fn an_environment_has_one_owner_on_all_nodes_until_it_is_removed() {
+async fn environment_has_one_owner_on_all_nodes_until_removed() {
     let broker = Broker::start().await;
     let (_nodes, [one, two]) = two_stores(&broker).await;
     one.register(new("env", "alice", &key())).await.unwrap();
@@ -69,7 +69,7 @@ async fn an_environment_has_one_owner_on_all_nodes_until_it_is_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_first_registrations_one_makes_the_owner() {
+async fn one_of_many_concurrent_registrations_becomes_owner() {
     let broker = Broker::start().await;
     let (_nodes, stores) = two_stores(&broker).await;
     let mine = key();
@@ -124,7 +124,7 @@ async fn all_nodes_sign_with_one_key() {
 }
 
 #[tokio::test]
-async fn only_the_current_registration_is_attached_and_only_the_last_socket_detaches() {
+async fn only_current_registration_attaches_and_only_last_websocket_detaches() {
     let broker = Broker::start().await;
     let ([here, there], [one, two]) = two_stores(&broker).await;
     let mine = key();
@@ -153,7 +153,7 @@ async fn only_the_current_registration_is_attached_and_only_the_last_socket_deta
 }
 
 #[tokio::test]
-async fn a_standby_on_any_node_waits_for_an_executor_that_left() {
+async fn standby_on_any_node_waits_after_a_disconnect() {
     let broker = Broker::start().await;
     let ([here, _there], [one, two]) = two_stores(&broker).await;
     let (old, young) = (key(), key());
@@ -178,7 +178,7 @@ async fn a_standby_on_any_node_waits_for_an_executor_that_left() {
 }
 
 #[tokio::test]
-async fn a_standby_waits_for_the_executor_of_a_node_that_died() {
+async fn standby_waits_for_the_executor_of_a_dead_node() {
     let broker = Broker::start().await;
     let ([here, there], [one, two]) = two_stores(&broker).await;
     let current = one.register(new("env", "alice", &key())).await.unwrap();
@@ -199,7 +199,7 @@ async fn a_standby_waits_for_the_executor_of_a_node_that_died() {
 }
 
 #[tokio::test]
-async fn removing_an_environment_forgets_its_presence() {
+async fn removing_an_environment_removes_its_presence() {
     let broker = Broker::start().await;
     let ([here, there], [one, two]) = two_stores(&broker).await;
     let current = one.register(new("env", "alice", &key())).await.unwrap();
@@ -214,7 +214,7 @@ async fn removing_an_environment_forgets_its_presence() {
 }
 
 #[tokio::test]
-async fn an_attach_that_is_given_up_leaves_no_presence() {
+async fn cancelled_attach_leaves_no_presence() {
     let broker = Broker::start().await;
     let ([here, there], [one, _two]) = two_stores(&broker).await;
     let current = one.register(new("env", "alice", &key())).await.unwrap();
@@ -237,7 +237,7 @@ async fn an_attach_that_is_given_up_leaves_no_presence() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_nodes_that_redeem_a_token_exactly_one_wins() {
+async fn concurrent_redeems_on_two_nodes_have_one_winner() {
     let broker = Broker::start().await;
     let (_nodes, [one, two]) = two_stores(&broker).await;
     let now = Timestamp::now();
@@ -263,7 +263,7 @@ async fn of_two_nodes_that_redeem_a_token_exactly_one_wins() {
 }
 
 #[tokio::test]
-async fn an_expired_or_unknown_authorization_is_worth_nothing() {
+async fn expired_or_unknown_authorization_cannot_be_redeemed() {
     let broker = Broker::start().await;
     let (_nodes, [one, two]) = two_stores(&broker).await;
     let now = Timestamp::now();
@@ -275,7 +275,7 @@ async fn an_expired_or_unknown_authorization_is_worth_nothing() {
 }
 
 #[tokio::test]
-async fn hubs_of_different_prefixes_share_nothing() {
+async fn hubs_with_different_prefixes_are_isolated() {
     let broker = Broker::start().await;
     let ours = Node::join(&broker.config()).await;
     let mut config = broker.config();
@@ -298,7 +298,7 @@ async fn hubs_of_different_prefixes_share_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_on_one_node_holds_on_the_other() {
+async fn claim_on_one_node_holds_on_the_other() {
     let broker = Broker::start().await;
     let (_nodes, [one, two]) = two_stores(&broker).await;
     let (environment, alice) = ("env".parse().unwrap(), "alice".parse().unwrap());
@@ -317,7 +317,7 @@ async fn a_claim_on_one_node_holds_on_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_principal_has_so_many_environments_on_all_nodes() {
+async fn environment_quota_holds_across_nodes() {
     let broker = Broker::start().await;
     let (_nodes, [one, two]) = two_stores(&broker).await;
     let alice = "alice".parse().unwrap();
@@ -337,7 +337,7 @@ async fn one_principal_has_so_many_environments_on_all_nodes() {
     let foreign = two.register(new("env-7", "bob", &key())).await;
     assert!(matches!(foreign, Err(RegisterError::Foreign)));
     two.register(new("more", "bob", &key())).await.unwrap();
-    // What is removed makes room, for the principal and for all.
+    // A removal releases the quota of the principal and of the hub.
     let before = one.records().await.unwrap();
     for n in 0..10 {
         let environment = format!("env-{n}").parse().unwrap();
@@ -354,7 +354,7 @@ async fn one_principal_has_so_many_environments_on_all_nodes() {
 }
 
 #[tokio::test]
-async fn a_node_makes_so_many_authorizations_for_one_principal() {
+async fn authorizations_per_principal_are_limited_per_node() {
     let broker = Broker::start().await;
     let (_nodes, [one, two]) = two_stores(&broker).await;
     let now = Timestamp::now();

@@ -28,7 +28,7 @@ const MANY: Rule = Rule {
 };
 
 #[tokio::test]
-async fn nobody_is_served_without_a_token_and_the_log_says_so() {
+async fn requests_without_a_token_are_refused_and_audited() {
     let bench = Bench::new().await;
     bench.token("alice");
     for operation in ["register", "connect", "validate", "direct/register"] {
@@ -54,7 +54,7 @@ async fn nobody_is_served_without_a_token_and_the_log_says_so() {
 }
 
 #[tokio::test]
-async fn the_log_tells_who_did_what_and_no_secret() {
+async fn audit_log_names_principals_without_secrets() {
     let bench = Bench::new().await;
     let alice = bench.token("alice");
     let registered = bench.register("env-1", &alice, &key()).await;
@@ -94,7 +94,7 @@ async fn the_log_tells_who_did_what_and_no_secret() {
 }
 
 #[tokio::test]
-async fn one_who_connects_too_often_is_told_when_to_come_back() {
+async fn connect_above_the_rate_limit_gets_retry_after() {
     let rules = RateRules {
         address: MANY,
         principal: FEW,
@@ -120,7 +120,7 @@ async fn one_who_connects_too_often_is_told_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn an_address_that_asks_too_often_is_refused_before_its_token_is_looked_at() {
+async fn address_rate_limit_applies_before_authentication() {
     let rules = RateRules {
         address: FEW,
         principal: MANY,
@@ -148,7 +148,7 @@ async fn an_address_that_asks_too_often_is_refused_before_its_token_is_looked_at
 }
 
 #[tokio::test]
-async fn registering_is_never_limited() {
+async fn registering_is_not_rate_limited() {
     let rules = RateRules {
         address: FEW,
         principal: FEW,
@@ -162,7 +162,7 @@ async fn registering_is_never_limited() {
 }
 
 #[tokio::test]
-async fn wrong_tokens_are_counted_wherever_they_are_presented() {
+async fn invalid_tokens_are_rate_limited_on_all_endpoints() {
     let rules = RateRules {
         address: FEW,
         principal: MANY,
@@ -182,14 +182,14 @@ async fn wrong_tokens_are_counted_wherever_they_are_presented() {
         }
         let limited = (429, "too_many_requests");
         assert_eq!(guess().await.refusal(), limited, "{operation}");
-        // An executor takes a refusal for good: who has a token is let in.
+        // Executors treat a refusal as final: those with a valid token are admitted.
         let registered = bench.register("env-1", &alice, &key()).await;
         assert_eq!(registered.status, StatusCode::OK);
     }
 }
 
 #[tokio::test]
-async fn nobody_is_read_before_they_say_who_they_are() {
+async fn body_is_not_read_before_authentication() {
     let bench = Bench::new().await;
     for operation in ["register", "direct/register", "connect", "validate"] {
         let path = format!("/cloud/environment/env-1/{operation}");
@@ -204,7 +204,7 @@ async fn nobody_is_read_before_they_say_who_they_are() {
 }
 
 #[tokio::test]
-async fn paths_and_methods_that_do_not_exist_are_refused() {
+async fn unknown_paths_and_methods_are_refused() {
     let bench = Bench::new().await;
     let bearer = format!("Bearer {}", bench.token("alice").expose());
     for path in [
@@ -236,7 +236,7 @@ async fn ids_are_not_decoded_and_must_be_plain() {
 }
 
 #[tokio::test]
-async fn bodies_are_json_of_the_right_shape_and_size() {
+async fn body_must_be_json_of_the_expected_shape_and_size() {
     let bench = Bench::new().await;
     let bearer = format!("Bearer {}", bench.token("alice").expose());
     let send = |kind: &'static str, body: String| {
@@ -287,7 +287,7 @@ async fn bodies_are_json_of_the_right_shape_and_size() {
 }
 
 #[tokio::test]
-async fn half_sent_large_bodies_are_bounded_in_sum_and_small_ones_get_through() {
+async fn incomplete_large_bodies_are_bounded_and_small_ones_pass() {
     let budget = BodyBudget::default();
     let headers = HeaderMap::from_iter([(
         header::CONTENT_TYPE,
@@ -311,7 +311,7 @@ async fn half_sent_large_bodies_are_bounded_in_sum_and_small_ones_get_through() 
     assert!(futures_util::poll!(&mut read).is_pending());
 }
 
-/// A body that says how long it will be, and never ends if it is not sent as a whole.
+/// A body with a declared length that never ends unless it is sent as a whole.
 struct Sent {
     rest: Option<Bytes>,
     length: usize,
@@ -357,7 +357,7 @@ impl Body for Sent {
 }
 
 #[tokio::test]
-async fn a_request_without_a_usable_host_is_refused() {
+async fn request_without_a_valid_host_is_refused() {
     let bench = Bench::new().await;
     let bearer = format!("Bearer {}", bench.token("alice").expose());
     let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key()});

@@ -17,7 +17,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn an_executor_gets_a_url_that_is_signed_for_its_registration() {
+async fn executor_url_is_signed_for_its_registration() {
     let bench = Bench::new().await;
     let reply = bench.register("env-1", &bench.token("alice"), &key()).await;
     assert_eq!(reply.status, StatusCode::OK);
@@ -39,7 +39,7 @@ async fn an_executor_gets_a_url_that_is_signed_for_its_registration() {
 }
 
 #[tokio::test]
-async fn an_executor_that_registers_twice_supersedes_itself() {
+async fn second_registration_supersedes_the_first() {
     let bench = Bench::new().await;
     let (alice, mine) = (bench.token("alice"), key());
     let first = bench.register("env-1", &alice, &mine).await;
@@ -57,7 +57,7 @@ async fn an_executor_that_registers_twice_supersedes_itself() {
 }
 
 #[tokio::test]
-async fn of_two_executors_the_newer_wins_and_the_older_waits_until_it_is_gone() {
+async fn newer_executor_wins_and_the_older_waits_until_it_disconnects() {
     let mut bench = Bench::new().await;
     let (alice, old, young) = (bench.token("alice"), key(), key());
     let first = bench.register("env-1", &alice, &old).await;
@@ -90,7 +90,7 @@ async fn of_two_executors_the_newer_wins_and_the_older_waits_until_it_is_gone() 
         .detach(&presence, bench.moment.at)
         .await
         .unwrap();
-    // It may be on its way back.
+    // The executor may be reconnecting.
     assert_eq!(
         bench.register("env-1", &alice, &old).await.refusal(),
         conflict
@@ -103,11 +103,11 @@ async fn of_two_executors_the_newer_wins_and_the_older_waits_until_it_is_gone() 
 }
 
 #[tokio::test]
-async fn a_registration_whose_executor_hung_up_is_made_to_its_end() {
+async fn registration_completes_after_the_client_disconnects() {
     let bench = Bench::new().await;
     let (alice, mine) = (bench.token("alice"), key());
     let mut request = Box::pin(bench.register("env-1", &alice, &mine));
-    // The store has it; the answer is not there yet.
+    // The store has recorded it, but the response is not sent yet.
     assert!(futures_util::poll!(&mut request).is_pending());
     drop(request);
     let line = bench.await_line("register").await;
@@ -120,7 +120,7 @@ async fn a_registration_whose_executor_hung_up_is_made_to_its_end() {
 }
 
 #[tokio::test]
-async fn only_the_owner_registers_and_globs_bound_what_may_be_claimed() {
+async fn only_the_owner_registers_and_globs_restrict_claims() {
     let bench = Bench::new().await;
     let forbidden = (403, "forbidden");
     let alice = bench.token("alice");
@@ -168,7 +168,7 @@ async fn another_security_profile_is_refused() {
 }
 
 #[tokio::test]
-async fn one_principal_has_so_many_environments_and_the_others_have_theirs() {
+async fn environment_quota_is_per_principal() {
     let bench = Bench::new().await;
     let (mallory, bob, mine) = (bench.token("mallory"), bench.token("bob"), key());
     let direct = json!({"transport": "direct_jsonrpc_v1"});
@@ -191,7 +191,7 @@ async fn one_principal_has_so_many_environments_and_the_others_have_theirs() {
     assert_eq!(more.refusal(), limit);
     let more = bench.post("more/direct/register", &mallory, &direct).await;
     assert_eq!(more.refusal(), limit);
-    // What is there already is registered again, and others are not disturbed.
+    // Existing environments can be registered again, and other principals are not affected.
     let again = bench.register("env-0", &mallory, &mine).await;
     assert_eq!(again.status, StatusCode::OK);
     let other = bench.register("more", &bob, &mine).await;
@@ -202,11 +202,11 @@ async fn one_principal_has_so_many_environments_and_the_others_have_theirs() {
     assert_eq!(room.status, StatusCode::OK);
     let bench = bench.restart().await;
     let more = bench.register("more-still", &mallory, &mine).await;
-    assert_eq!(more.refusal(), limit, "a restart counts the same");
+    assert_eq!(more.refusal(), limit, "the quota survives a restart");
 }
 
 #[tokio::test]
-async fn a_registration_that_is_answered_late_leaves_a_newer_one_alone() {
+async fn late_registration_response_keeps_a_newer_registration() {
     let bench = Bench::new().await;
     let switch = Arc::new(Switch::default());
     let services = Services {
@@ -237,7 +237,7 @@ async fn a_registration_that_is_answered_late_leaves_a_newer_one_alone() {
 }
 
 #[tokio::test]
-async fn a_harness_gets_everything_of_one_registration() {
+async fn connect_response_belongs_to_one_registration() {
     let bench = Bench::new().await;
     let (alice, executor, harness) = (bench.token("alice"), key(), key());
     let registered = bench.register("env-1", &alice, &executor).await;
@@ -259,12 +259,12 @@ async fn a_harness_gets_everything_of_one_registration() {
 }
 
 #[tokio::test]
-async fn without_an_executor_of_the_current_registration_the_environment_is_offline() {
+async fn environment_is_offline_without_an_executor_of_the_current_registration() {
     let bench = Bench::new().await;
     let (alice, executor) = (bench.token("alice"), key());
     let offline = (409, "environment_offline");
     let unknown = bench.connect("env-1", &alice, &key()).await;
-    assert_eq!(unknown.refusal(), offline, "nobody has registered it yet");
+    assert_eq!(unknown.refusal(), offline, "not registered yet");
     for token in [
         bench.token_for("bob", &[Role::Executor], &[]),
         bench.token_for("bob", &[Role::Harness], &["box-*"]),
@@ -283,7 +283,8 @@ async fn without_an_executor_of_the_current_registration_the_environment_is_offl
         bench.connect("env-1", &alice, &key()).await.status,
         StatusCode::OK
     );
-    // The socket of the first one is still there; it could not answer the second one's handshakes.
+    // The websocket of the first registration is still open; it could not complete handshakes of
+    // the second.
     bench.register("env-1", &alice, &executor).await;
     assert_eq!(
         bench.connect("env-1", &alice, &key()).await.refusal(),
@@ -292,7 +293,7 @@ async fn without_an_executor_of_the_current_registration_the_environment_is_offl
 }
 
 #[tokio::test]
-async fn owners_and_tokens_that_name_the_environment_may_connect() {
+async fn owners_and_matching_tokens_may_connect() {
     let bench = Bench::new().await;
     let alice = bench.token("alice");
     let registered = bench.register("env-1", &alice, &key()).await;
@@ -319,7 +320,7 @@ async fn owners_and_tokens_that_name_the_environment_may_connect() {
 }
 
 #[tokio::test]
-async fn one_who_uses_no_authorization_gets_no_more_and_others_get_theirs() {
+async fn unused_authorizations_are_limited_per_principal() {
     let mut bench = Bench::new().await;
     let (alice, mallory) = (
         bench.token("alice"),
@@ -343,7 +344,7 @@ async fn one_who_uses_no_authorization_gets_no_more_and_others_get_theirs() {
 }
 
 #[tokio::test]
-async fn nobody_learns_which_environments_of_others_exist() {
+async fn connect_does_not_reveal_environments_of_others() {
     let bench = Bench::new().await;
     let alice = bench.token("alice");
     let registered = bench.register("env-1", &alice, &key()).await;
@@ -362,10 +363,10 @@ async fn nobody_learns_which_environments_of_others_exist() {
     let lines = bench.audited();
     let reasons: Vec<_> = lines.iter().map(|line| &line["reason"]).collect();
     let expected = ["forbidden", "environment_offline", "forbidden", "forbidden"];
-    assert_eq!(reasons[1..], expected, "the log tells the operator");
+    assert_eq!(reasons[1..], expected, "the audit log shows the reason");
 }
 
-/// An executor that is connected, and a harness that has its bundle.
+/// A connected executor, and a harness with a connect response for it.
 struct Scene {
     bench: Bench,
     alice: Token,
@@ -427,7 +428,7 @@ fn assert_valid(reply: &Reply, valid: bool) {
 }
 
 #[tokio::test]
-async fn an_authorization_counts_once() {
+async fn authorization_is_valid_once() {
     let scene = Scene::new().await;
     assert_valid(&scene.validate().await, true);
     assert_valid(&scene.validate().await, false);
@@ -438,7 +439,7 @@ async fn an_authorization_counts_once() {
 }
 
 #[tokio::test]
-async fn of_many_at_once_one_is_let_in() {
+async fn one_of_many_concurrent_validations_succeeds() {
     let scene = Scene::new().await;
     let all = futures_util::future::join_all((0..16).map(|_| scene.validate())).await;
     let valid = all
@@ -449,7 +450,7 @@ async fn of_many_at_once_one_is_let_in() {
 }
 
 #[tokio::test]
-async fn an_authorization_expires_after_a_minute() {
+async fn authorization_expires_after_a_minute() {
     let mut scene = Scene::new().await;
     scene.bench.advance(Duration::from_secs(60));
     assert_valid(&scene.validate().await, false);
@@ -470,12 +471,12 @@ async fn forged_and_borrowed_authorizations_are_refused() {
             .await;
         assert_valid(&reply, false);
     }
-    // None of that has used it up.
+    // None of these attempts consumed it.
     assert_valid(&scene.validate().await, true);
 }
 
 #[tokio::test]
-async fn asking_with_another_key_or_registration_uses_the_authorization_up() {
+async fn validation_with_another_key_or_registration_consumes_the_authorization() {
     let scene = Scene::new().await;
     let (registration, authorization) = (&scene.registration, &scene.authorization);
     let stolen = scene
@@ -497,7 +498,7 @@ async fn asking_with_another_key_or_registration_uses_the_authorization_up() {
 }
 
 #[tokio::test]
-async fn an_authorization_means_nothing_in_another_environment() {
+async fn authorization_is_invalid_in_another_environment() {
     let scene = Scene::new().await;
     let other = scene.bench.register("env-2", &scene.alice, &key()).await;
     let registration = other.text("executor_registration_id");
@@ -510,7 +511,7 @@ async fn an_authorization_means_nothing_in_another_environment() {
 }
 
 #[tokio::test]
-async fn an_authorization_does_not_outlive_its_registration() {
+async fn authorization_ends_with_its_registration() {
     let scene = Scene::new().await;
     let newer = scene.bench.register("env-1", &scene.alice, &key()).await;
     assert_valid(&scene.validate().await, false);
@@ -535,7 +536,7 @@ async fn only_the_owner_validates() {
 }
 
 #[tokio::test]
-async fn validating_tells_nobody_which_environments_of_others_exist() {
+async fn validate_does_not_reveal_environments_of_others() {
     let scene = Scene::new().await;
     let bob = scene.bench.token("bob");
     let harness = scene.bench.token_for("carol", &[Role::Harness], &[]);
@@ -571,5 +572,5 @@ async fn validating_tells_nobody_which_environments_of_others_exist() {
         forbidden,
         forbidden,
     ];
-    assert_eq!(reasons, expected, "the log tells");
+    assert_eq!(reasons, expected, "the audit log shows the reasons");
 }

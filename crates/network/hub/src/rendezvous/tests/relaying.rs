@@ -1,4 +1,4 @@
-//! What an executor sees.
+//! Tests of relay websockets: executors, harnesses and backpressure.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{Broken, Rig, SOCKET_BYTES, data, environment, handshake, reset, resu
 use crate::{circuit::Ending, limits};
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_executor_closes_its_harnesses_and_is_not_present() {
+async fn lost_executor_closes_its_harnesses_and_its_presence() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut one = rig.stream(&mut executor, "one").await;
@@ -32,7 +32,7 @@ async fn a_lost_executor_closes_its_harnesses_and_is_not_present() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_executor_is_attached_before_its_upgrade_is_answered() {
+async fn executor_is_attached_before_its_upgrade_is_answered() {
     let rig = Rig::new();
     let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
     assert!(rig.store.is_attached());
@@ -45,7 +45,7 @@ async fn an_executor_is_attached_before_its_upgrade_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upgrade_that_fails_after_it_was_admitted_detaches_the_executor() {
+async fn failed_upgrade_detaches_the_executor() {
     let rig = Rig::new();
     let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
     drop(admission);
@@ -54,22 +54,22 @@ async fn an_upgrade_that_fails_after_it_was_admitted_detaches_the_executor() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_executor_that_the_store_did_not_take_is_refused_and_not_present() {
+async fn store_failure_refuses_the_executor_without_presence() {
     for broken in [Broken::Fails, Broken::Hangs] {
         let rig = Rig::new();
         *rig.store.broken.lock().unwrap() = Some(broken);
         let refused = rig.admit(&rig.executor_url("reg-1")).await.unwrap_err();
-        // The executor keeps its URL and tries again.
+        // The executor keeps its URL and retries.
         let expected = StatusCode::SERVICE_UNAVAILABLE;
         assert_eq!(refused.status(), expected, "{broken:?}");
         assert!(rig.rendezvous.switch.attached().is_empty());
-        // A presence that stays keeps those who wait for the environment away for good.
+        // A leftover presence would block standby executors forever.
         rig.until_detached().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_socket_of_the_same_registration_replaces_the_old_one() {
+async fn new_websocket_of_the_same_registration_replaces_the_old_one() {
     let rig = Rig::new();
     let mut old = rig.executor().await;
     let mut harness = rig.stream(&mut old, "s").await;
@@ -87,7 +87,7 @@ async fn a_new_socket_of_the_same_registration_replaces_the_old_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn garbage_and_text_of_an_executor_are_dropped() {
+async fn malformed_frames_and_text_of_an_executor_are_dropped() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut harness = rig.stream(&mut executor, "s").await;
@@ -101,7 +101,7 @@ async fn garbage_and_text_of_an_executor_are_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_url_is_good_while_its_registration_is_current() {
+async fn executor_url_is_valid_while_its_registration_is_current() {
     let rig = Rig::new();
     assert!(rig.admit(&rig.executor_url("reg-1")).await.is_ok());
     let refused = rig.admit(&rig.executor_url("reg-2")).await.unwrap_err();
@@ -119,7 +119,7 @@ async fn forged_urls_are_refused_by_role() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn supersession_closes_the_socket_and_its_url() {
+async fn supersession_closes_the_websocket_and_invalidates_its_url() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut harness = rig.stream(&mut executor, "s").await;
@@ -134,7 +134,7 @@ async fn supersession_closes_the_socket_and_its_url() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registration_superseded_during_the_upgrade_is_closed() {
+async fn registration_superseded_during_the_upgrade_is_closed() {
     let rig = Rig::new();
     let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
     *rig.store.current.lock().unwrap() = "reg-2".parse().unwrap();
@@ -146,7 +146,7 @@ async fn a_registration_superseded_during_the_upgrade_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn everybody_is_told_when_the_hub_stops() {
+async fn hub_shutdown_closes_all_websockets() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut harness = rig.stream(&mut executor, "s").await;
@@ -159,7 +159,7 @@ async fn everybody_is_told_when_the_hub_stops() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_executor_admitted_just_before_the_hub_stops_is_told_so() {
+async fn executor_admitted_just_before_shutdown_is_closed() {
     let rig = Rig::new();
     let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
     rig.stop.send(true).unwrap();
@@ -168,7 +168,7 @@ async fn an_executor_admitted_just_before_the_hub_stops_is_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn frames_pass_unchanged_in_order_and_only_to_their_harness() {
+async fn frames_pass_unchanged_in_order_to_their_harness_only() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut one = rig.stream(&mut executor, "one").await;
@@ -186,7 +186,7 @@ async fn frames_pass_unchanged_in_order_and_only_to_their_harness() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_largest_frame_passes_and_a_larger_one_ends_the_socket() {
+async fn largest_frame_passes_and_a_larger_one_closes_the_websocket() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut harness = rig.stream(&mut executor, "s").await;
@@ -196,7 +196,7 @@ async fn the_largest_frame_passes_and_a_larger_one_ends_the_socket() {
     let (_, received) = tokio::join!(harness.send(largest.clone()), executor.next());
     assert_eq!(received, Ok(largest));
     let larger = Message::Binary(data("s", 0, limits::MAX_FRAME_BYTES - head + 1));
-    // The socket is closed at the frame's head, so the rest may find nobody to read it.
+    // The websocket is closed at the frame header, so writing the rest may fail.
     drop(harness.socket.send(larger).await);
     assert_eq!(harness.next().await, Err(Some(1009)));
     assert_eq!(
@@ -206,7 +206,7 @@ async fn the_largest_frame_passes_and_a_larger_one_ends_the_socket() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn garbage_ends_the_socket_that_sent_it_and_no_other() {
+async fn malformed_frame_closes_only_its_sender() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut good = rig.stream(&mut executor, "good").await;
@@ -229,7 +229,7 @@ async fn garbage_ends_the_socket_that_sent_it_and_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_executor_hears_of_every_stream_of_a_harness_that_is_gone() {
+async fn executor_gets_a_reset_for_every_stream_of_a_lost_harness() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut harness = rig.stream(&mut executor, "one").await;
@@ -247,14 +247,14 @@ async fn the_executor_hears_of_every_stream_of_a_harness_that_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_an_executor_there_is_nothing_to_talk_to() {
+async fn harness_without_an_executor_is_closed() {
     let rig = Rig::new();
     let mut harness = rig.harness().await;
     assert_eq!(harness.next().await, Err(Some(1013)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_harness_that_handshakes_too_much_is_told_and_nobody_else_suffers() {
+async fn excess_handshakes_are_reset_without_affecting_others() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut eager = rig.stream(&mut executor, "s").await;
@@ -270,7 +270,7 @@ async fn a_harness_that_handshakes_too_much_is_told_and_nobody_else_suffers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_harness_whose_handshakes_fail_is_closed_behind_the_last_reset() {
+async fn harness_with_failed_handshakes_is_closed_after_the_last_reset() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut harness = rig.stream(&mut executor, "s").await;
@@ -285,7 +285,7 @@ async fn a_harness_whose_handshakes_fail_is_closed_behind_the_last_reset() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_goes_on_when_its_harness_comes_back_before_the_old_socket_is_noticed() {
+async fn stream_continues_when_its_harness_reconnects_first() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut old = rig.stream(&mut executor, "s").await;
@@ -298,11 +298,11 @@ async fn a_stream_goes_on_when_its_harness_comes_back_before_the_old_socket_is_n
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_harness_is_dropped() {
+async fn silent_harness_is_closed() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let harness = rig.stream(&mut executor, "s").await;
-    // It neither reads nor answers pings; the executor does while it waits.
+    // It neither reads nor answers pings; the executor does while waiting.
     assert_eq!(
         executor.next().await,
         Ok(reset("s", "harness_disconnected"))
@@ -319,7 +319,7 @@ fn flood() -> u32 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_harness_holds_up_the_executor_and_loses_nothing() {
+async fn slow_harness_applies_backpressure_without_loss() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut slow = rig.stream(&mut executor, "slow").await;
@@ -333,11 +333,11 @@ async fn a_slow_harness_holds_up_the_executor_and_loses_nothing() {
     .is_ok()
     {
         sent += 1;
-        assert!(sent < flood(), "somebody buffers without bound");
+        assert!(sent < flood(), "buffering is unbounded");
     }
     assert!(before.elapsed() < Duration::from_secs(2));
     assert!(sent as usize * FRAME > limits::TO_HARNESS.bytes, "{sent}");
-    // The frame that did not fit went out in part; the rest of it follows with the next flush.
+    // The frame that did not fit was sent in part; the rest follows with the next flush.
     let sending = async {
         futures_util::SinkExt::flush(&mut executor.socket)
             .await
@@ -354,7 +354,7 @@ async fn a_slow_harness_holds_up_the_executor_and_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_harness_that_takes_nothing_is_closed_and_the_others_go_on() {
+async fn stalled_harness_is_closed_and_others_continue() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let stuck = rig.stream(&mut executor, "stuck").await;
@@ -379,7 +379,7 @@ async fn a_harness_that_takes_nothing_is_closed_and_the_others_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_harness_that_takes_too_little_is_closed_before_the_executor_is_lost() {
+async fn too_slow_harness_is_closed_before_the_executor_times_out() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut trickle = rig.stream(&mut executor, "trickle").await;
@@ -400,21 +400,21 @@ async fn a_harness_that_takes_too_little_is_closed_before_the_executor_is_lost()
     };
     let told = tokio::select! {
         told = sending => told,
-        () = receiving => panic!("nobody closed it"),
+        () = receiving => panic!("the harness was not closed"),
     };
     assert_eq!(told, Ok(reset("trickle", "harness_disconnected")));
     assert!(before.elapsed() < limits::STALL * 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_harness_that_takes_enough_may_hold_up_the_executor_for_long() {
+async fn slow_but_progressing_harness_is_not_closed() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut steady = rig.stream(&mut executor, "steady").await;
     let begun = Instant::now();
     let sending = async {
         let mut sent = 0;
-        // Not as long as an executor may leave pings unanswered: this one reads nothing.
+        // Shorter than the executor's keepalive timeout: this one reads nothing.
         while begun.elapsed() < limits::STALL * 5 / 2 {
             executor.send(data("steady", sent, FRAME)).await;
             sent += 1;
@@ -428,7 +428,7 @@ async fn a_harness_that_takes_enough_may_hold_up_the_executor_for_long() {
         while *finished.borrow() != Some(seq) {
             assert_eq!(steady.next().await, Ok(data("steady", seq, FRAME)));
             seq += 1;
-            // Ten a second: slower than the executor, and fast enough.
+            // Ten a second: slower than the executor, but fast enough.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
@@ -436,7 +436,7 @@ async fn a_harness_that_takes_enough_may_hold_up_the_executor_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_executor_holds_up_the_harness_and_loses_nothing() {
+async fn slow_executor_applies_backpressure_without_loss() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut harness = rig.stream(&mut executor, "s").await;
@@ -446,7 +446,7 @@ async fn a_slow_executor_holds_up_the_harness_and_loses_nothing() {
         .is_ok()
     {
         sent += 1;
-        assert!(sent < flood(), "somebody buffers without bound");
+        assert!(sent < flood(), "buffering is unbounded");
     }
     let sending = async {
         futures_util::SinkExt::flush(&mut harness.socket)
@@ -462,7 +462,7 @@ async fn a_slow_executor_holds_up_the_harness_and_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_harness_does_not_keep_a_quiet_one_waiting() {
+async fn busy_harness_does_not_delay_a_quiet_one() {
     let rig = Rig::new();
     let mut executor = rig.executor().await;
     let mut busy = rig.stream(&mut executor, "busy").await;
@@ -482,7 +482,7 @@ async fn a_busy_harness_does_not_keep_a_quiet_one_waiting() {
     while executor.next().await != Ok(data("quiet", 0, 1)) {
         ahead += 1;
     }
-    // What the executor's own socket and its writer already held, and the frames of one share.
+    // Frames already buffered for the executor's websocket, plus one share.
     let held = (limits::WRITE_AHEAD_BYTES + 2 * SOCKET_BYTES) / (1 << 10) + limits::SHARE_FRAMES;
     assert!(ahead <= held, "{ahead} of {sent} frames went first");
     assert!(sent as usize > held * 2, "{sent} frames are no pressure");
