@@ -129,8 +129,8 @@ impl StreamTable {
         }
     }
 
-    /// Ends a stream after its link is done. Returns whether it was still in the table: another stream
-    /// may use its id by now.
+    /// Ends a stream after its link is done. Returns whether it was still in the table: another
+    /// stream may use its id by now.
     pub(super) fn finish(&mut self, shared: &Arc<StreamShared>) -> bool {
         let entry = self.entries.get(shared.id());
         let is_current = entry.is_some_and(|entry| Arc::ptr_eq(&entry.shared, shared));
