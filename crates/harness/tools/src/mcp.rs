@@ -4,32 +4,24 @@
 //! do; a client that waits hears from us. Commands end with the client that started them.
 //! Not here: sockets, the check of tokens, the choice of the environment.
 
-mod answer;
-mod catalog;
 mod commands;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod http;
 mod patch;
-mod places;
 mod progress;
-mod receipts;
 mod server;
 mod session;
-mod stdio;
 #[cfg(test)]
 mod tests;
 mod tool;
-mod typed;
-mod weight;
-mod words;
-mod work;
+mod tool_answer;
+mod typed_path;
 mod workspace;
 
 pub use self::{
     http::{Admit, HttpDoor, HttpDoorOptions},
-    server::Tools,
-    stdio::StdioError,
+    server::{StdioError, Tools},
     workspace::{Enclosure, GitAccess, Network, Workspace},
 };

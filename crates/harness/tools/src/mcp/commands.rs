@@ -1,13 +1,397 @@
 //! The tools for commands.
 
-mod end;
-mod exec;
-mod list;
-mod output;
-mod refusal;
-mod wait;
-mod write;
+mod list_processes;
 
-pub(super) use self::{
-    end::TerminateProcess, exec::ExecCommandTool, list::ListProcesses, write::WriteStdinTool,
+use std::{collections::BTreeMap, fmt::Write, sync::Arc, time::Duration};
+
+use exec_env::{
+    command::Stdin,
+    process::{OpenError, ProcessNumber},
 };
+use regex::{Error, bytes::RegexBuilder};
+use rmcp::model::JsonObject;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    progress::Speaker,
+    session::Work,
+    tool::{self, Effect, Tool},
+    tool_answer::{Answer, Complaint, MAX_ANSWER_BYTES, chain, fitting},
+};
+use crate::unified::{
+    ExecCommand, Program, ToolOutput, View, WaitFor, WriteStdin, WriteStdinError,
+};
+
+pub(super) use self::list_processes::ListProcesses;
+
+/// The arguments of `exec_command`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::mcp) struct ExecCommandTool {
+    /// Shell command to run.
+    cmd: String,
+    /// Directory to run it in: absolute, or relative to the workspace. Default: the workspace.
+    #[serde(default)]
+    workdir: Option<String>,
+    /// Program of the shell. Default: the account's own shell.
+    #[serde(default)]
+    shell: Option<String>,
+    /// Runs the shell as a login shell, which reads the profile. Default: false.
+    #[serde(default)]
+    login: bool,
+    /// Gives the command a terminal, which write_stdin types into. Needed by full-screen and prompting
+    /// programs. Default: false, pipes.
+    #[serde(default)]
+    tty: bool,
+    /// Lets write_stdin write to a command without a terminal. Default: false: it reads nothing, and
+    /// programs that read to the end of their input do not wait for it.
+    #[serde(default)]
+    open_stdin: bool,
+    /// How long to wait for its end before returning with what it has said so far, in milliseconds.
+    /// Default: 10000; 250 to 600000, or to 50000 if the client takes no notifications of progress.
+    #[serde(default)]
+    yield_time_ms: Option<u64>,
+    /// Most tokens of output to show; the middle of longer output is left out. Default: 10000.
+    #[serde(default)]
+    max_output_tokens: Option<usize>,
+    /// What ends the wait before the command does.
+    #[serde(default)]
+    wait_for: Option<WaitForArgument>,
+    /// How to show the output: `plain` text, `raw` with escape codes, or the `screen` of the terminal as it
+    /// is now (needs tty). Default: plain.
+    #[serde(default)]
+    view: Option<ViewArgument>,
+    /// Variables to set.
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// Why the command is needed, in a sentence.
+    #[serde(default)]
+    justification: Option<String>,
+}
+
+impl Tool for ExecCommandTool {
+    const NAME: &'static str = "exec_command";
+    const TITLE: &'static str = "Run a command";
+    const DESCRIPTION: &'static str = "Runs a shell command. Returns its output and its exit code, or, if \
+        it still runs when yield_time_ms is over, its output so far and a session ID: go on with write_stdin. \
+        A command that fails is not an error of the tool: look at the exit code. What a command leaves in \
+        the background (`server &`) is ended when its end is shown: run a server as a command of its own.";
+    const EFFECT: Effect = Effect::Runs;
+
+    fn answers() -> Option<Arc<JsonObject>> {
+        Some(tool::schema::<CommandOutput>())
+    }
+
+    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+        if self.cmd.trim().is_empty() {
+            return Err(Complaint::new("`cmd` must not be empty"));
+        }
+        let workdir = match &self.workdir {
+            Some(typed) => work.path(typed)?,
+            None => work.root().clone(),
+        };
+        work.listen_to(Speaker::Call(work.call().clone()));
+        let command = ExecCommand {
+            call_id: work.call().clone(),
+            program: Program::Shell {
+                line: self.cmd,
+                shell: self.shell,
+                login: self.login,
+            },
+            workdir: Some(workdir),
+            env: self.env,
+            tty: self.tty,
+            stdin: self.open_stdin.then_some(Stdin::Piped),
+            yield_time: window(work, self.yield_time_ms),
+            wait: WaitForArgument::read(self.wait_for)?,
+            max_output_tokens: self.max_output_tokens,
+            view: self.view.unwrap_or_default().into(),
+            justification: self.justification,
+        };
+        let output = work.exec().exec_command(command).await;
+        Ok(answer(output?, work))
+    }
+}
+
+/// The arguments of `write_stdin`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::mcp) struct WriteStdinTool {
+    /// Session ID that exec_command returned.
+    session_id: u64,
+    /// Characters to write, such as "y\n"; "\u0003" alone (Ctrl-C) interrupts every command, also one
+    /// without a terminal. Default: none, only looks.
+    #[serde(default)]
+    chars: String,
+    /// Ends the input behind that, for commands that read to the end. Default: false.
+    #[serde(default)]
+    close_stdin: bool,
+    /// How long to wait for more output, in milliseconds. Default: 250 after writing, else 5000; 250 to
+    /// 600000, or to 50000 if the client takes no notifications of progress.
+    #[serde(default)]
+    yield_time_ms: Option<u64>,
+    /// Most tokens of output to show. Default: 10000.
+    #[serde(default)]
+    max_output_tokens: Option<usize>,
+    /// What ends the wait before the command does.
+    #[serde(default)]
+    wait_for: Option<WaitForArgument>,
+    /// How to show the output: `plain`, `raw`, or the `screen` of the terminal as it is now. Default: plain.
+    #[serde(default)]
+    view: Option<ViewArgument>,
+}
+
+impl Tool for WriteStdinTool {
+    const NAME: &'static str = "write_stdin";
+    const TITLE: &'static str = "Write to a running command";
+    const DESCRIPTION: &'static str = "Writes to a command that exec_command left running, or only waits \
+        for it, and returns its output since the last call and, if it ended, its exit code. It can write to \
+        commands that were started with tty or open_stdin, and interrupt every one.";
+    const EFFECT: Effect = Effect::Runs;
+
+    fn answers() -> Option<Arc<JsonObject>> {
+        Some(tool::schema::<CommandOutput>())
+    }
+
+    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+        let number = ProcessNumber(self.session_id);
+        work.listen_to(Speaker::Number(number));
+        let write = WriteStdin {
+            call_id: work.call().clone(),
+            number,
+            chars: self.chars,
+            close: self.close_stdin,
+            yield_time: window(work, self.yield_time_ms),
+            wait: WaitForArgument::read(self.wait_for)?,
+            max_output_tokens: self.max_output_tokens,
+            view: self.view.unwrap_or_default().into(),
+        };
+        let output = work.exec().write_stdin(write).await;
+        Ok(answer(output?, work))
+    }
+}
+
+/// The arguments of `terminate_process`.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::mcp) struct TerminateProcess {
+    /// Session ID that exec_command returned.
+    session_id: u64,
+}
+
+impl Tool for TerminateProcess {
+    const NAME: &'static str = "terminate_process";
+    const TITLE: &'static str = "End a running command";
+    const DESCRIPTION: &'static str = "Ends a command that exec_command left running, and everything that it has started. \
+        Returns its last output and its exit code.";
+    const EFFECT: Effect = Effect::Ends;
+
+    fn answers() -> Option<Arc<JsonObject>> {
+        Some(tool::schema::<CommandOutput>())
+    }
+
+    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+        let ended = work
+            .exec()
+            .terminate(work.call(), ProcessNumber(self.session_id));
+        Ok(answer(ended.await?, work))
+    }
+}
+
+/// Largest program of a pattern: bounds the time that a look takes, and the memory. A `\w` takes 50 KiB,
+/// `.{1,80}` takes 100.
+const PATTERN_BYTES: usize = 256 << 10;
+/// Memory that matching may take to be faster.
+const CACHE_BYTES: usize = 1 << 20;
+
+/// What ends a wait early. At most one member may be given.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(inline)]
+struct WaitForArgument {
+    /// Returns when no output came for so many milliseconds, after some did.
+    #[serde(default)]
+    idle_ms: Option<u64>,
+    /// Returns when the output of this call matches this regular expression (Rust syntax).
+    #[serde(default)]
+    pattern: Option<String>,
+    /// Returns when the call has seen so many bytes of output.
+    #[serde(default)]
+    bytes: Option<usize>,
+}
+
+impl WaitForArgument {
+    /// Reads it.
+    fn read(argument: Option<Self>) -> Result<WaitFor, Complaint> {
+        let Some(argument) = argument else {
+            return Ok(WaitFor::Exit);
+        };
+        match (argument.idle_ms, argument.pattern, argument.bytes) {
+            (None, None, None) => Ok(WaitFor::Exit),
+            (Some(idle), None, None) => Ok(WaitFor::Idle(Duration::from_millis(idle))),
+            (None, Some(pattern), None) => RegexBuilder::new(&pattern)
+                .size_limit(PATTERN_BYTES)
+                .dfa_size_limit(CACHE_BYTES)
+                .multi_line(true)
+                .build()
+                .map(WaitFor::Pattern)
+                .map_err(|error| match error {
+                    Error::CompiledTooBig(_) => Complaint::new(
+                        "`wait_for.pattern` is too large to be looked for quickly: use smaller numbers in \
+                         `{}`, or `(?-u)` and classes such as `[a-z]` in place of `\\w`",
+                    ),
+                    error @ (Error::Syntax(_) | _) => {
+                        Complaint(format!("`wait_for.pattern`: {error}"))
+                    }
+                }),
+            (None, None, Some(bytes)) => Ok(WaitFor::Bytes(bytes)),
+            _ => Err(Complaint::new(
+                "`wait_for` takes one of `idle_ms`, `pattern` and `bytes`",
+            )),
+        }
+    }
+}
+
+/// How output is shown.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum ViewArgument {
+    #[default]
+    Plain,
+    Raw,
+    Screen,
+}
+
+impl From<ViewArgument> for View {
+    fn from(view: ViewArgument) -> Self {
+        match view {
+            ViewArgument::Plain => Self::Plain,
+            ViewArgument::Raw => Self::Raw,
+            ViewArgument::Screen => Self::Screen,
+        }
+    }
+}
+
+/// How long to wait, as far as the client's patience is known to go.
+fn window(work: &Work, asked: Option<u64>) -> Option<Duration> {
+    let asked = asked.map(Duration::from_millis);
+    asked.map(|asked| work.patience().at_most(asked))
+}
+
+/// What the output may weigh, which stands in the text and beside it. Some is left for what stands around
+/// it.
+const OUTPUT_BYTES: usize = MAX_ANSWER_BYTES / 2 - (16 << 10);
+
+/// The same, for programs.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+struct CommandOutput {
+    /// Number of the command, if it runs on: the session_id of write_stdin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session_id: Option<u64>,
+    /// Exit code, if it ended; 128 + n after signal n.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    /// Name of the signal that killed it, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<String>,
+    /// True if the sandbox seems to have refused it something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox_denied: Option<bool>,
+    /// What the sandbox probably refused, and what whoever started this server can do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox_hint: Option<String>,
+    /// Why nothing more can be known of it, if so: neither does it run nor did it end, as far as is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<String>,
+    /// How long this call took, in seconds.
+    wall_time_seconds: f64,
+    /// Tokens of all output since the last call, before anything was left out.
+    original_token_count: usize,
+    /// Output since the last call.
+    output: String,
+}
+
+/// Turns what a call came to into an answer.
+fn answer(output: ToolOutput, work: &Work) -> Answer {
+    let exit = output.exit.as_ref();
+    let denied = exit.is_some_and(|exit| exit.sandbox_denied);
+    let failed = exit.is_some_and(|exit| exit.code != 0);
+    let hint = failed.then(|| work.explain_denial(&output.transcript.text, denied));
+    let structured = CommandOutput {
+        session_id: output.running.map(|number| number.0),
+        exit_code: exit.map(|exit| exit.code),
+        signal: exit.and_then(|exit| exit.signal).map(str::to_owned),
+        sandbox_denied: denied.then_some(true),
+        sandbox_hint: hint.flatten(),
+        lost: output.failure.as_ref().map(ToString::to_string),
+        wall_time_seconds: (output.wall_time.as_secs_f64() * 1000.0).round() / 1000.0,
+        original_token_count: output.transcript.original_tokens,
+        output: fitting(&output.transcript.text, OUTPUT_BYTES).into_owned(),
+    };
+    Answer::text(text(&structured)).with(&structured)
+}
+
+/// Writing to a string cannot fail.
+fn text(output: &CommandOutput) -> String {
+    let mut text = format!("Wall time: {:.3} seconds\n", output.wall_time_seconds);
+    if let Some(code) = output.exit_code {
+        let _ = write!(text, "Process exited with code {code}");
+        if let Some(signal) = &output.signal {
+            let _ = write!(text, " (killed by {signal})");
+        }
+        text.push('\n');
+    }
+    if let Some(id) = output.session_id {
+        let _ = writeln!(text, "Process running with session ID {id}");
+    }
+    if let Some(reason) = &output.lost {
+        let _ = writeln!(text, "Process was lost: {reason}");
+    }
+    if let Some(hint) = &output.sandbox_hint {
+        let _ = writeln!(text, "{hint}");
+    }
+    let _ = writeln!(
+        text,
+        "Original token count: {}",
+        output.original_token_count
+    );
+    text.push_str("Output:\n");
+    text.push_str(&output.output);
+    text
+}
+
+impl From<WriteStdinError> for Complaint {
+    fn from(error: WriteStdinError) -> Self {
+        Self(match error {
+            WriteStdinError::Open(OpenError::Unknown(number)) => {
+                format!("there is no command with session_id {number}")
+            }
+            WriteStdinError::Open(OpenError::Busy(number)) => format!(
+                "another call waits for the command with session_id {number}: wait for that one, or cancel it"
+            ),
+            WriteStdinError::MadeRoom(number, most) => format!(
+                "the command with session_id {number} is gone: it was ended to make room for another, since \
+                 at most {most} are kept"
+            ),
+            WriteStdinError::NoScreen(number) => format!(
+                "the command with session_id {number} has no terminal, and so no screen: start it with `tty`"
+            ),
+            WriteStdinError::InputClosed(number) => {
+                format!("the input of the command with session_id {number} is closed")
+            }
+            WriteStdinError::NoInput(number) => format!(
+                "the command with session_id {number} was started without an input: start it with \
+                 `open_stdin`, or with `tty` if it prompts"
+            ),
+            WriteStdinError::NotReading(number) => {
+                format!("the command with session_id {number} does not read its input")
+            }
+            WriteStdinError::NotEnding(number) => {
+                format!("the command with session_id {number} does not end")
+            }
+            error @ (WriteStdinError::Open(_) | WriteStdinError::Process(_)) => chain(&error),
+        })
+    }
+}

@@ -1,18 +1,256 @@
 //! The tools for files. Each is one request to the environment, or a few, under the policy of the
 //! workspace.
 
-mod edit;
-mod find;
-mod glob;
-mod list;
-mod patch;
-mod read;
-mod search;
-mod text;
-mod watch;
-mod write;
+mod apply_patch;
+mod list_directory;
+mod read_file;
+mod search_files;
+mod watch_files;
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use exec_env::filesystem::FileError;
+use exec_wire::{
+    fs::{GetMetadata, ReadFile, WriteFile},
+    path_uri::PathUri,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::sync::OwnedMutexGuard;
+
+use super::{
+    session::Work,
+    tool::{Effect, Tool},
+    tool_answer::{Answer, Complaint},
+};
 
 pub(super) use self::{
-    edit::EditFile, find::FindFiles, list::ListDirectory, patch::ApplyPatch, read::ReadFileTool,
-    search::SearchFiles, watch::WatchFiles, write::WriteFileTool,
+    apply_patch::ApplyPatch,
+    list_directory::ListDirectory,
+    read_file::ReadFileTool,
+    search_files::{FindFiles, SearchFiles},
+    watch_files::WatchFiles,
 };
+
+/// The arguments of `write_file`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::mcp) struct WriteFileTool {
+    /// File to create or replace: absolute, or relative to the workspace.
+    path: String,
+    /// All that the file is to hold.
+    content: String,
+}
+
+impl Tool for WriteFileTool {
+    const NAME: &'static str = "write_file";
+    const TITLE: &'static str = "Write a file";
+    const DESCRIPTION: &'static str = "Creates a file, or replaces all of its content, in one step. \
+        Missing directories above it are made. To change a part of a file use edit_file or apply_patch.";
+    const EFFECT: Effect = Effect::Replaces;
+
+    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+        let path = work.file(&self.path)?;
+        let turn = work.editing().await;
+        let before = work.files().metadata(GetMetadata {
+            path: path.clone(),
+            follow_symlinks: None,
+            sandbox: work.sandbox(),
+        });
+        let verb = match before.await {
+            Ok(metadata) if metadata.is_directory => {
+                let shown = work.show(&path);
+                return Err(Complaint(format!("`{shown}` is a directory")));
+            }
+            Ok(_) => "Replaced",
+            Err(FileError::NotFound(_)) => "Created",
+            Err(error) => return Err(error.into()),
+        };
+        let (shown, size) = (work.show(&path), self.content.len());
+        write_text(work, &path, self.content, turn).await?;
+        Ok(Answer::text(format!("{verb} {shown} ({size} bytes)")))
+    }
+}
+
+/// Places that a complaint names.
+const NAMED_PLACES: usize = 10;
+
+/// The arguments of `edit_file`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::mcp) struct EditFile {
+    /// File to change: absolute, or relative to the workspace.
+    path: String,
+    /// Text to replace, exactly as it is in the file, blanks included; "\n" also stands for the line ends
+    /// of a file that has "\r\n".
+    old: String,
+    /// Text to put in its place.
+    new: String,
+    /// Replaces every occurrence. Without it there must be exactly one.
+    #[serde(default)]
+    replace_all: bool,
+}
+
+impl Tool for EditFile {
+    const NAME: &'static str = "edit_file";
+    const TITLE: &'static str = "Edit a file";
+    const DESCRIPTION: &'static str = "Replaces an exact string in a text file. The string must occur \
+        exactly once (add lines around it until it does), unless replace_all is set. Read the file first.";
+    const EFFECT: Effect = Effect::Edits;
+
+    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+        let path = work.file(&self.path)?;
+        let shown = work.show(&path);
+        if self.old.is_empty() {
+            return Err(Complaint::new("`old` must not be empty"));
+        }
+        if self.old == self.new {
+            return Err(Complaint::new("`old` and `new` are the same"));
+        }
+        let turn = work.editing().await;
+        let text = read_text(work, &path).await?;
+        let (old, new) = in_its_line_ends(&text, &self.old, &self.new);
+        let places: Vec<usize> = text.match_indices(&*old).map(|(at, _)| at).collect();
+        match (places.len(), self.replace_all) {
+            (0, _) => return Err(Complaint(format!("`old` does not occur in `{shown}`"))),
+            (1, _) | (_, true) => {}
+            (count, false) => {
+                let lines = places.iter().take(NAMED_PLACES);
+                let lines: Vec<String> = lines.map(|at| line_of(&text, *at).to_string()).collect();
+                let lines = lines.join(", ");
+                return Err(Complaint(format!(
+                    "`old` occurs {count} times in `{shown}`, at lines {lines}{}: add lines around it, or \
+                     set replace_all",
+                    if count > NAMED_PLACES { ", …" } else { "" }
+                )));
+            }
+        }
+        let count = places.len();
+        let rest = text.len() - count * old.len();
+        let size = new.len().saturating_mul(count).saturating_add(rest);
+        if size as u64 > MAX_TEXT_BYTES {
+            return Err(Complaint(format!(
+                "`{shown}` would become too large: {size} bytes, at most {MAX_TEXT_BYTES}"
+            )));
+        }
+        write_text(work, &path, text.replace(&*old, &new), turn).await?;
+        let line = line_of(&text, places[0]);
+        Ok(Answer::text(match count {
+            1 => format!("Edited {shown} at line {line}"),
+            _ => format!("Edited {shown} in {count} places, the first at line {line}"),
+        }))
+    }
+}
+
+/// What to replace by what in a file whose lines end with CR LF, for those who write LF. Whoever writes a CR
+/// means what is written.
+fn in_its_line_ends<'a>(text: &str, old: &'a str, new: &'a str) -> (Cow<'a, str>, Cow<'a, str>) {
+    let first = text.find('\n').map(|end| &text[..end]);
+    let is_crlf = first.is_some_and(|line| line.ends_with('\r'));
+    if !is_crlf || old.contains('\r') || new.contains('\r') {
+        return (Cow::Borrowed(old), Cow::Borrowed(new));
+    }
+    // Lines with another end than the first one are found as they are.
+    let with_cr = old.replace('\n', "\r\n");
+    let old = match text.contains(&with_cr) {
+        true => Cow::Owned(with_cr),
+        false => Cow::Borrowed(old),
+    };
+    (old, Cow::Owned(new.replace('\n', "\r\n")))
+}
+
+/// The line of a byte, counted from 1.
+fn line_of(text: &str, at: usize) -> usize {
+    text[..at].matches('\n').count() + 1
+}
+
+/// Largest file that is changed as text, or kept to be put back: it is held several times.
+const MAX_TEXT_BYTES: u64 = 16 << 20;
+
+/// Permission bits, if the environment tells them.
+type Mode = Option<u32>;
+
+/// What a file holds.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Content {
+    /// All of it.
+    Whole(Bytes),
+    /// So many bytes, which are more than is read.
+    TooLarge(u64),
+}
+
+impl Content {
+    /// Returns it as text. Complains if it is too large, or no text.
+    fn text(&self, shown: &str) -> Result<&str, Complaint> {
+        match self {
+            Self::Whole(data) => {
+                str::from_utf8(data).map_err(|_| Complaint(format!("`{shown}` is not UTF-8 text")))
+            }
+            Self::TooLarge(size) => Err(Complaint(format!(
+                "`{shown}` is too large to be edited as text: {size} bytes, at most {MAX_TEXT_BYTES}"
+            ))),
+        }
+    }
+}
+
+/// Reads a file, and who may use it.
+async fn read(work: &Work, path: &PathUri) -> Result<(Content, Mode), Complaint> {
+    let metadata = work.files().metadata(GetMetadata {
+        path: path.clone(),
+        follow_symlinks: None,
+        sandbox: work.sandbox(),
+    });
+    let metadata = metadata.await?;
+    if metadata.is_file && metadata.size > MAX_TEXT_BYTES {
+        return Ok((Content::TooLarge(metadata.size), metadata.mode));
+    }
+    let read = work.files().read_file(ReadFile {
+        path: path.clone(),
+        follow_symlinks: None,
+        sandbox: work.sandbox(),
+    });
+    Ok((Content::Whole(read.await?), metadata.mode))
+}
+
+/// Reads a whole file as text. Complains if it is too large, or no text.
+async fn read_text(work: &Work, path: &PathUri) -> Result<String, Complaint> {
+    let (content, _) = read(work, path).await?;
+    Ok(content.text(&work.show(path))?.to_owned())
+}
+
+/// Writes a whole file, which keeps its mode. Readers see the old content or the new. A call that is
+/// cancelled meanwhile goes on with it, and only then gives its turn away.
+async fn write_text(
+    work: &Work,
+    path: &PathUri,
+    text: String,
+    turn: OwnedMutexGuard<()>,
+) -> Result<(), Complaint> {
+    // In a task, which whoever waits no longer does not end: the host may be at it all the same, and would
+    // replace what the next one has written.
+    let (task_work, task_path) = (work.clone(), path.clone());
+    let written = tokio::spawn(async move {
+        let _turn = turn;
+        write(&task_work, &task_path, Bytes::from(text), None).await
+    });
+    written
+        .await
+        .map_err(|error| Complaint(format!("the file was not written: {error}")))?
+        .map_err(|error| work.not_changed(path, &error))
+}
+
+/// Writes a whole file, and lets it have this mode. The error's kind tells whether it may be written all the
+/// same.
+async fn write(work: &Work, path: &PathUri, data: Bytes, mode: Mode) -> Result<(), FileError> {
+    let write = WriteFile {
+        path: path.clone(),
+        data_base64: None,
+        follow_symlinks: None,
+        create_parents: true,
+        atomic: true,
+        mode,
+        sandbox: work.sandbox(),
+    };
+    work.files().write_file(write, data).await
+}

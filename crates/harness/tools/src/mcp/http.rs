@@ -4,23 +4,31 @@
 //! web pages, names that this machine has, bodies and sessions that are bounded, and sessions that end when
 //! nobody uses them.
 
-mod delivery;
-mod guests;
-
-use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    fmt, mem,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+    time::Duration,
+};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
-use rmcp::transport::streamable_http_server::{
-    StreamableHttpServerConfig, StreamableHttpService,
-    session::{SessionManager, local::LocalSessionManager},
+use rmcp::{
+    RoleServer,
+    service::RequestContext,
+    transport::streamable_http_server::{
+        StreamableHttpServerConfig, StreamableHttpService,
+        session::{SessionManager, local::LocalSessionManager},
+    },
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use self::guests::Guests;
-pub(super) use self::{delivery::Delivery, guests::Visitor};
-use super::server::{Door, Server, Tools};
+use super::{
+    server::{Door, Server, Tools},
+    session::Session,
+};
 
 /// Largest request: what a file of a few MiB takes as a JSON string.
 const MAX_BODY_BYTES: usize = 16 << 20;
@@ -175,4 +183,164 @@ fn plain(status: StatusCode, text: String) -> Response<BoxBody<Bytes, Infallible
     let mut response = Response::new(Full::new(Bytes::from(text)).boxed());
     *response.status_mut() = status;
     response
+}
+
+/// The guests, by the names that the library gave them. As many as there are sessions.
+#[derive(Debug, Default)]
+pub(super) struct Guests(Mutex<BTreeMap<String, Guest>>);
+
+#[derive(Debug)]
+struct Guest {
+    session: Weak<Session>,
+    used: Instant,
+}
+
+/// Somebody at the door, whose session is not known yet. It travels with the first request.
+#[derive(Clone, Debug, Default)]
+pub(in crate::mcp) struct Visitor(Arc<OnceLock<Weak<Session>>>);
+
+impl Visitor {
+    /// Tells the session that a first request began.
+    pub(in crate::mcp) fn begin(context: &RequestContext<RoleServer>, session: &Arc<Session>) {
+        let parts = context.extensions.get::<Parts>();
+        if let Some(Self(begun)) = parts.and_then(|parts| parts.extensions.get::<Self>()) {
+            begun.get_or_init(|| Arc::downgrade(session));
+        }
+    }
+}
+
+impl Guests {
+    /// Takes note of a visitor who was let in by this name.
+    pub(super) fn come(&self, name: &str, visitor: &Visitor) {
+        let Some(session) = visitor.0.get() else {
+            return;
+        };
+        let mut guests = self.lock();
+        guests.retain(|_, guest| guest.session.strong_count() > 0);
+        let guest = Guest {
+            session: session.clone(),
+            used: Instant::now(),
+        };
+        guests.insert(name.to_owned(), guest);
+    }
+
+    /// Takes note that a guest does something.
+    pub(super) fn seen(&self, name: &str) {
+        if let Some(guest) = self.lock().get_mut(name) {
+            guest.used = Instant::now();
+        }
+    }
+
+    /// Returns the guest who has done nothing for the longest time, and forgets it. One with a call or a
+    /// command under way is not idle.
+    pub(super) fn take_idlest(&self) -> Option<String> {
+        let mut guests = self.lock();
+        let idle = guests.iter().filter(|(_, guest)| {
+            let session = guest.session.upgrade();
+            session.is_some_and(|session| session.is_idle())
+        });
+        let (name, _) = idle.min_by_key(|(_, guest)| guest.used)?;
+        let name = name.clone();
+        guests.remove(&name);
+        Some(name)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Guest>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How an event begins that is the answer. Those before it are notifications, which have no id.
+const ANSWER: &[u8] = br#"data: {"jsonrpc":"2.0","id":"#;
+
+/// One request, shared by those who answer it and those who carry the answer.
+#[derive(Clone, Default)]
+pub(in crate::mcp) struct Delivery(Arc<Mutex<State>>);
+
+/// What is done if an answer does not arrive.
+type Undo = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+enum State {
+    #[default]
+    UnderWay,
+    /// The answer was made.
+    Answered(Undo),
+    HandedOver,
+    Failed,
+}
+
+impl Delivery {
+    /// Returns the one that a request came with.
+    pub(in crate::mcp) fn of(context: &RequestContext<RoleServer>) -> Option<Self> {
+        let parts = context.extensions.get::<Parts>()?;
+        parts.extensions.get::<Self>().cloned()
+    }
+
+    /// Says what to do if the answer, which was made, is not handed over.
+    pub(in crate::mcp) fn if_it_fails(&self, undo: impl FnOnce() + Send + 'static) {
+        let failed = self.change(|state| match state {
+            State::UnderWay | State::Answered(_) => {
+                *state = State::Answered(Box::new(undo));
+                None
+            }
+            State::Failed => Some(undo),
+            State::HandedOver => None,
+        });
+        if let Some(undo) = failed {
+            undo();
+        }
+    }
+
+    /// Watches an answer on its way.
+    pub(super) fn watch(
+        self,
+        response: Response<BoxBody<Bytes, Infallible>>,
+    ) -> Response<BoxBody<Bytes, Infallible>> {
+        let carried = Carried(self);
+        response.map(|body| {
+            let body = body.map_frame(move |frame| {
+                if frame.data_ref().is_some_and(is_answer) {
+                    carried.0.change(|state| *state = State::HandedOver);
+                }
+                frame
+            });
+            body.boxed()
+        })
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Delivery")
+    }
+}
+
+fn is_answer(frame: &Bytes) -> bool {
+    let mut lines = frame.split(|byte| *byte == b'\n');
+    lines.any(|line| line.starts_with(ANSWER))
+}
+
+/// An answer on its way. Dropped before it was handed over, it has failed.
+struct Carried(Delivery);
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        let undo = self.0.change(|state| match state {
+            State::HandedOver => None,
+            State::UnderWay | State::Answered(_) | State::Failed => {
+                match mem::replace(state, State::Failed) {
+                    State::Answered(undo) => Some(undo),
+                    State::UnderWay | State::HandedOver | State::Failed => None,
+                }
+            }
+        });
+        if let Some(undo) = undo {
+            undo();
+        }
+    }
 }

@@ -4,14 +4,394 @@
 //! goes out.
 
 mod apply;
-#[cfg(any(test, fuzzing))]
-pub(super) mod fuzzing;
-mod parse;
 #[cfg(test)]
 mod tests;
-mod wrapper;
 
-pub(super) use self::{
-    apply::apply,
-    parse::{Operation, ParseError, Patch},
-};
+pub(super) use self::apply::apply;
+
+/// What is to be done, in the order in which it was written.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(in crate::mcp) struct Patch {
+    pub(in crate::mcp) operations: Vec<Operation>,
+}
+
+/// What is to be done to one file.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(in crate::mcp) enum Operation {
+    /// Makes a file that is not there.
+    Add {
+        /// As it was written.
+        path: String,
+        /// All of it.
+        content: String,
+    },
+    /// Removes a file.
+    Delete {
+        /// As it was written.
+        path: String,
+    },
+    /// Changes a file, or gives it another name, or both.
+    Update {
+        /// As it was written.
+        path: String,
+        /// Its new name.
+        move_to: Option<String>,
+        /// What changes, from the beginning to the end.
+        hunks: Vec<Hunk>,
+    },
+}
+
+/// One place in a file.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(in crate::mcp) struct Hunk {
+    /// The line of the patch where it begins, counted from 1.
+    pub(in crate::mcp) line: usize,
+    /// Lines of the file that come before it, one below the other, not necessarily next to it.
+    pub(in crate::mcp) headers: Vec<String>,
+    /// What is there, what goes and what comes.
+    pub(in crate::mcp) lines: Vec<HunkLine>,
+    /// It is at the end of the file.
+    pub(in crate::mcp) at_end: bool,
+    /// How many of its last lines are empty and have no mark.
+    pub(in crate::mcp) unmarked_end: usize,
+}
+
+/// One line of a hunk, without its mark.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(in crate::mcp) enum HunkLine {
+    /// It is there and stays.
+    Keep(String),
+    /// It is there and goes.
+    Remove(String),
+    /// It comes.
+    Insert(String),
+}
+
+/// Why text is no patch. The caller must write another.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("patch line {line}: {what}")]
+pub(in crate::mcp) struct ParseError {
+    line: usize,
+    what: String,
+}
+
+const BEGIN: &str = "*** Begin Patch";
+const END: &str = "*** End Patch";
+const ADD: &str = "*** Add File: ";
+const DELETE: &str = "*** Delete File: ";
+const UPDATE: &str = "*** Update File: ";
+const MOVE: &str = "*** Move to: ";
+const END_OF_FILE: &str = "*** End of File";
+
+impl Patch {
+    /// Reads a patch. Blank lines around it do not count, nor does what it was wrapped in.
+    pub(in crate::mcp) fn parse(text: &str) -> Result<Self, ParseError> {
+        let mut lines = Lines::new(text);
+        let mut wrappers = Wrappers::default();
+        while lines.peek().is_some_and(|line| wrappers.open(line)) {
+            lines.next();
+        }
+        if lines.next().map(str::trim_end) != Some(BEGIN) {
+            return Err(lines.error(format!("expected `{BEGIN}`")));
+        }
+        let mut operations = Vec::new();
+        loop {
+            let Some(line) = lines.next().map(str::trim_end) else {
+                return Err(lines.error(format!("the patch ends without `{END}`")));
+            };
+            if line == END {
+                break;
+            }
+            if line.is_empty() {
+                continue;
+            }
+            operations.push(operation(line, &mut lines)?);
+        }
+        while let Some(line) = lines.next() {
+            if !wrappers.close(line) {
+                return Err(lines.error(format!("nothing may follow `{END}`")));
+            }
+        }
+        if operations.is_empty() {
+            return Err(lines.error("the patch changes no file".to_owned()));
+        }
+        Ok(Self { operations })
+    }
+}
+
+fn operation(head: &str, lines: &mut Lines<'_>) -> Result<Operation, ParseError> {
+    if let Some(path) = head.strip_prefix(ADD) {
+        let path = named(path, lines)?;
+        return added(path, lines);
+    }
+    if let Some(path) = head.strip_prefix(DELETE) {
+        let path = named(path, lines)?;
+        return Ok(Operation::Delete { path });
+    }
+    if let Some(path) = head.strip_prefix(UPDATE) {
+        let path = named(path, lines)?;
+        return updated(path, lines);
+    }
+    let expected = format!(
+        "expected `{}`, `{}`, `{}` or `{END}`, found `{}`",
+        ADD.trim_end(),
+        UPDATE.trim_end(),
+        DELETE.trim_end(),
+        shortened(head)
+    );
+    Err(lines.error(expected))
+}
+
+fn named(path: &str, lines: &Lines<'_>) -> Result<String, ParseError> {
+    match path.trim() {
+        "" => Err(lines.error("the path is missing".to_owned())),
+        path => Ok(path.to_owned()),
+    }
+}
+
+fn added(path: String, lines: &mut Lines<'_>) -> Result<Operation, ParseError> {
+    let mut content = String::new();
+    while let Some(line) = lines.peek() {
+        if is_marker(line) {
+            break;
+        }
+        lines.next();
+        let Some(line) = line.strip_prefix('+') else {
+            return Err(lines.error(format!(
+                "every line of the new file `{path}` begins with `+`"
+            )));
+        };
+        content.push_str(line);
+        content.push('\n');
+    }
+    Ok(Operation::Add { path, content })
+}
+
+fn updated(path: String, lines: &mut Lines<'_>) -> Result<Operation, ParseError> {
+    let mut move_to = None;
+    if let Some(to) = lines.peek().and_then(|line| line.strip_prefix(MOVE)) {
+        lines.next();
+        move_to = Some(named(to, lines)?);
+    }
+    let mut hunks: Vec<Hunk> = Vec::new();
+    while let Some(line) = lines.peek() {
+        let ends_file = line.trim_end() == END_OF_FILE;
+        if is_marker(line) && !ends_file {
+            break;
+        }
+        lines.next();
+        if let Some(header) = header(line) {
+            let continues = hunks.last().is_some_and(|hunk| hunk.lines.is_empty());
+            if !continues {
+                hunks.push(Hunk::at(lines.number));
+            }
+            if let (Some(hunk), false) = (hunks.last_mut(), header.is_empty()) {
+                hunk.headers.push(header.to_owned());
+            }
+            continue;
+        }
+        if hunks.last().is_none_or(|hunk| hunk.at_end) {
+            hunks.push(Hunk::at(lines.number));
+        }
+        let number = hunks.len();
+        let Some(hunk) = hunks.last_mut() else {
+            continue;
+        };
+        if ends_file {
+            hunk.at_end = true;
+            continue;
+        }
+        hunk.unmarked_end = match line.is_empty() {
+            true => hunk.unmarked_end + 1,
+            false => 0,
+        };
+        hunk.lines.push(match line.split_at_checked(1) {
+            // Models forget the blank of a line that is otherwise empty.
+            None => HunkLine::Keep(String::new()),
+            Some((" ", rest)) => HunkLine::Keep(rest.to_owned()),
+            Some(("-", rest)) => HunkLine::Remove(rest.to_owned()),
+            Some(("+", rest)) => HunkLine::Insert(rest.to_owned()),
+            Some(_) => {
+                return Err(lines.error(format!(
+                    "hunk {number} of `{path}`: a line begins with ` `, `-`, `+` or `@@`, found `{}`",
+                    shortened(line)
+                )));
+            }
+        });
+    }
+    hunks.iter_mut().for_each(Hunk::trim_unmarked_end);
+    if let Some(at) = hunks.iter().position(|hunk| hunk.changes_nothing()) {
+        return Err(ParseError {
+            line: hunks[at].line,
+            what: format!("hunk {} of `{path}` changes nothing", at + 1),
+        });
+    }
+    if hunks.is_empty() && move_to.is_none() {
+        return Err(lines.error(format!("the update of `{path}` has no hunk")));
+    }
+    Ok(Operation::Update {
+        path,
+        move_to,
+        hunks,
+    })
+}
+
+impl Hunk {
+    fn at(line: usize) -> Self {
+        Self {
+            line,
+            ..Self::default()
+        }
+    }
+
+    /// Forgets empty lines behind the last change that were meant to separate it from what follows in
+    /// the patch: without a blank in front they are no context.
+    fn trim_unmarked_end(&mut self) {
+        let unmarked = std::mem::take(&mut self.unmarked_end);
+        if !self.at_end {
+            self.lines.truncate(self.lines.len() - unmarked);
+        }
+    }
+
+    /// Its lines without the empty ones at its end that stay: some show one more than there is.
+    pub(in crate::mcp) fn without_blank_end(&self) -> &[HunkLine] {
+        let is_blank = |line: &HunkLine| *line == HunkLine::Keep(String::new());
+        let end = self.lines.iter().rposition(|line| !is_blank(line));
+        &self.lines[..end.map_or(0, |end| end + 1)]
+    }
+
+    fn changes_nothing(&self) -> bool {
+        self.lines
+            .iter()
+            .all(|line| matches!(line, HunkLine::Keep(_)))
+    }
+}
+
+/// Whether a line begins something else than a line of a file.
+fn is_marker(line: &str) -> bool {
+    line.starts_with("*** ")
+}
+
+/// The text behind `@@`, if that is what the line is.
+fn header(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("@@")?;
+    let text = rest.strip_prefix(' ').unwrap_or(rest).trim_end();
+    Some(if is_range(text) { "" } else { text })
+}
+
+/// Whether a header is one of a unified diff: `-1,3 +1,3 @@`. Its numbers are wrong as often as not.
+fn is_range(text: &str) -> bool {
+    let mut parts = text.split(' ');
+    let numbers = |part: Option<&str>, mark| {
+        let numbers = part.and_then(|part| part.strip_prefix(mark));
+        numbers.is_some_and(|numbers| {
+            let mut numbers = numbers.splitn(2, ',');
+            numbers.all(|number| {
+                !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+            })
+        })
+    };
+    numbers(parts.next(), '-')
+        && numbers(parts.next(), '+')
+        && parts.next().is_none_or(|end| end == "@@")
+}
+
+fn shortened(line: &str) -> String {
+    match line.char_indices().nth(80) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+/// The lines of the patch, and where we are.
+struct Lines<'a> {
+    rest: std::iter::Peekable<std::str::Lines<'a>>,
+    number: usize,
+}
+
+impl<'a> Lines<'a> {
+    fn new(text: &'a str) -> Self {
+        Self {
+            rest: text.lines().peekable(),
+            number: 0,
+        }
+    }
+
+    fn next(&mut self) -> Option<&'a str> {
+        let line = self.rest.next()?;
+        self.number += 1;
+        Some(line)
+    }
+
+    fn peek(&mut self) -> Option<&'a str> {
+        self.rest.peek().copied()
+    }
+
+    fn error(&self, what: String) -> ParseError {
+        ParseError {
+            line: self.number.max(1),
+            what,
+        }
+    }
+}
+
+/// The wrappers that were opened, the last one behind the others.
+#[derive(Debug, Default)]
+pub(super) struct Wrappers<'a> {
+    ends: Vec<&'a str>,
+}
+
+/// Wrappers in each other: a fence around a shell's line is all that occurs.
+const MOST: usize = 2;
+const FENCE: &str = "```";
+
+impl<'a> Wrappers<'a> {
+    /// Takes a line before the patch. Says whether it is blank or opens a wrapper.
+    pub(super) fn open(&mut self, line: &'a str) -> bool {
+        let line = line.trim();
+        if line.is_empty() {
+            return true;
+        }
+        let end = if line.starts_with(FENCE) {
+            Some(FENCE)
+        } else {
+            delimiter(line)
+        };
+        match end {
+            Some(end) if self.ends.len() < MOST => {
+                self.ends.push(end);
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// Takes a line behind the patch. Says whether it is blank or closes the wrapper that was opened last.
+    pub(super) fn close(&mut self, line: &str) -> bool {
+        let line = line.trim();
+        if line.is_empty() {
+            return true;
+        }
+        let closes = self.ends.last() == Some(&line);
+        if closes {
+            self.ends.pop();
+        }
+        closes
+    }
+}
+
+/// The word that ends what a shell is given from here on: of `<<'EOF'`, with or without a command.
+fn delimiter(line: &str) -> Option<&str> {
+    let (command, word) = line.split_once("<<")?;
+    if !matches!(command.trim(), "" | "apply_patch" | "applypatch") {
+        return None;
+    }
+    let word = word.trim_start_matches('-').trim();
+    let quoted = ['\'', '"'].into_iter().find_map(|quote| {
+        let inner = word.strip_prefix(quote)?;
+        inner.strip_suffix(quote)
+    });
+    let word = quoted.unwrap_or(word);
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    (!word.is_empty() && word.bytes().all(is_word)).then_some(word)
+}

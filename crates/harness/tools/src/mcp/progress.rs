@@ -1,8 +1,14 @@
 //! Signs of life while a call waits: a client that asked for them hears from us every two seconds, so
 //! that its patience does not end before the call does.
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
+use exec_env::process::ProcessNumber;
+use exec_wire::process::OutputStream;
 use rmcp::{
     RoleServer,
     model::{ProgressNotificationParam, ProgressToken},
@@ -11,9 +17,10 @@ use rmcp::{
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::{
-    answer::{Answer, Complaint},
-    work::Work,
+    session::Work,
+    tool_answer::{Answer, Complaint},
 };
+use crate::unified::{CallId, EventSink, ExecEvent, Plain};
 
 /// How often. Shorter than the shortest timeout of a known client, by far.
 const EVERY: Duration = Duration::from_secs(2);
@@ -59,5 +66,160 @@ async fn tell(
         ProgressNotificationParam::new(token, waited.as_secs_f64()).with_message(message);
     if let Err(error) = peer.notify_progress(progress).await {
         tracing::debug!(%error, "progress not told");
+    }
+}
+
+/// Longest line that is kept, in bytes: it is a message beside a progress bar.
+const MAX_LINE: usize = 200;
+/// What is looked at of a chunk.
+const MAX_TAIL: usize = 4 << 10;
+
+/// Remembers last lines. A command is forgotten when it ends; how many run is bounded elsewhere.
+#[derive(Debug, Default)]
+pub(super) struct LastWords(Mutex<BTreeMap<String, Words>>);
+
+/// Whose words.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Speaker {
+    /// The command that this call started.
+    Call(CallId),
+    /// The command with this number.
+    Number(ProcessNumber),
+}
+
+#[derive(Debug)]
+struct Words {
+    number: ProcessNumber,
+    plain: Plain,
+    /// The last line that is not blank and has ended.
+    line: Vec<u8>,
+}
+
+impl LastWords {
+    /// Returns the last line of a command that runs and has said something.
+    pub(super) fn of(&self, speaker: &Speaker) -> Option<String> {
+        let words = self.lock();
+        let words = match speaker {
+            Speaker::Call(call) => words.get(&call.0)?,
+            Speaker::Number(number) => words.values().find(|words| words.number == *number)?,
+        };
+        let line = words.line();
+        (!line.is_empty()).then_some(line)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Words>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EventSink for LastWords {
+    fn handle_event(&self, event: ExecEvent) {
+        match event {
+            ExecEvent::ExecCommandBegin {
+                call_id, number, ..
+            } => {
+                let words = Words {
+                    number,
+                    plain: Plain::default(),
+                    line: Vec::new(),
+                };
+                self.lock().insert(call_id.0, words);
+            }
+            ExecEvent::ExecCommandOutputDelta {
+                call_id,
+                stream,
+                chunk,
+            } => {
+                if let Some(words) = self.lock().get_mut(&call_id.0) {
+                    words.add(stream, &chunk);
+                }
+            }
+            ExecEvent::TerminalInteraction { .. } => {}
+            ExecEvent::ExecCommandEnd { call_id, .. } => {
+                self.lock().remove(&call_id.0);
+            }
+        }
+    }
+}
+
+impl Words {
+    fn add(&mut self, stream: OutputStream, chunk: &[u8]) {
+        // Earlier lines of a large chunk are of no interest. What an escape code began there does not
+        // matter behind the end of a line.
+        let tail = &chunk[chunk.len().saturating_sub(MAX_TAIL)..];
+        if tail.len() < chunk.len() {
+            self.plain = Plain::default();
+        }
+        let mut settled = Vec::new();
+        self.plain.feed(stream, tail, &mut settled);
+        let mut lines = settled.rsplit(|byte| *byte == b'\n');
+        if let Some(last) = lines.find(|line| !line.trim_ascii().is_empty()) {
+            self.line.clear();
+            self.line.extend_from_slice(last);
+        }
+    }
+
+    fn line(&self) -> String {
+        let begun = self.plain.line().trim_ascii();
+        let line = if begun.is_empty() { &self.line } else { begun };
+        let line = String::from_utf8_lossy(line);
+        let line = line.trim();
+        line[..line.floor_char_boundary(MAX_LINE)].to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_wire::path_uri::PathUri;
+
+    use super::*;
+
+    fn call() -> CallId {
+        CallId("c".to_owned())
+    }
+
+    fn heard(chunks: &[&str]) -> Option<String> {
+        let words = LastWords::default();
+        words.handle_event(ExecEvent::ExecCommandBegin {
+            call_id: call(),
+            number: ProcessNumber(7),
+            argv: Vec::new(),
+            cwd: PathUri::parse("file:///").unwrap(),
+        });
+        for chunk in chunks {
+            words.handle_event(ExecEvent::ExecCommandOutputDelta {
+                call_id: call(),
+                stream: OutputStream::Stdout,
+                chunk: chunk.as_bytes().to_vec().into(),
+            });
+        }
+        let by_call = words.of(&Speaker::Call(call()));
+        assert_eq!(by_call, words.of(&Speaker::Number(ProcessNumber(7))));
+        assert_eq!(words.of(&Speaker::Number(ProcessNumber(8))), None);
+        by_call
+    }
+
+    #[test]
+    fn the_last_line_that_is_not_blank_is_remembered() {
+        assert_eq!(heard(&[]), None);
+        assert_eq!(heard(&["\n\n"]), None);
+        assert_eq!(heard(&["one\ntwo\n\n"]).as_deref(), Some("two"));
+        assert_eq!(heard(&["one\ntw", "o"]).as_deref(), Some("two"));
+        assert_eq!(heard(&["10%\r", "20%\r"]).as_deref(), Some("20%"));
+    }
+
+    #[test]
+    fn nothing_is_left_of_escape_codes() {
+        let coloured = ["\x1b[32mstep\x1b", "[0m 1\x1b]0;title\x07\x1b[K\n"];
+        assert_eq!(heard(&coloured).as_deref(), Some("step 1"));
+        assert_eq!(heard(&["10%\x1b[2K\r20%"]).as_deref(), Some("20%"));
+    }
+
+    #[test]
+    fn a_long_line_is_cut() {
+        let line = "x".repeat(100_000);
+        assert_eq!(heard(&[&line]).unwrap().len(), MAX_LINE);
+        let parts = vec!["x"; 1000];
+        assert_eq!(heard(&parts).unwrap().len(), MAX_LINE);
     }
 }

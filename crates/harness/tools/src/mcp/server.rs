@@ -2,33 +2,32 @@
 
 use std::{
     borrow::Cow,
-    sync::{Arc, OnceLock},
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
 use exec_env::{command::Stdin, environment::Environment};
 use rmcp::{
-    ErrorData, RoleServer, ServerHandler,
+    ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
         CallToolRequestParams, CallToolResponse, CancelledNotificationParam, Implementation,
         InitializeRequestParams, InitializeResult, ListToolsResult, PaginatedRequestParams,
-        ProtocolVersion, ServerCapabilities, ServerConfig, Tool as Definition,
+        ProtocolVersion, RequestId, ServerCapabilities, ServerConfig, Tool as Definition,
     },
-    service::{NotificationContext, RequestContext},
+    service::{NotificationContext, RequestContext, ServerInitializeError},
 };
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    answer::Complaint,
-    catalog::{self, Listed},
     http::{Delivery, Visitor},
-    places::{Place, Places},
     progress,
-    receipts::Receipts,
-    session::{Edits, MAX_CALLS, Session},
-    work::{Patience, Work},
+    session::{Edits, MAX_CALLS, Patience, Place, Places, Session, Work},
+    tool::{self, Listed},
+    tool_answer::Complaint,
     workspace::Workspace,
 };
-use crate::unified::{Abandoned, Settings, Windows};
+use crate::unified::{Abandoned, CallId, Settings, Windows};
 
 /// What every client finds: an environment, a workspace in it, and tools.
 #[derive(Clone, Debug)]
@@ -51,7 +50,7 @@ impl Tools {
     pub fn new(environment: Environment, workspace: Workspace, version: &str) -> Self {
         Self {
             shared: Arc::new(Shared {
-                tools: catalog::tools(workspace.enclosure()),
+                tools: tool::tools(workspace.enclosure()),
                 environment,
                 workspace: Arc::new(workspace),
                 version: version.to_owned(),
@@ -252,5 +251,70 @@ pub(super) fn settings() -> Settings {
         abandoned: Abandoned::RunsOn,
         stdin: Stdin::Null,
         ..Settings::default()
+    }
+}
+
+/// Why a client was not served to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StdioError {
+    /// Peer: it did not begin as the protocol says.
+    #[error("the client did not begin a session")]
+    Handshake(#[source] Box<ServerInitializeError>),
+    /// We: the task that serves it broke.
+    #[error("the session broke")]
+    Broken(#[source] tokio::task::JoinError),
+}
+
+impl Tools {
+    /// Serves one client until its input ends, then ends its commands. Calls that are under way then have
+    /// a few seconds to be answered, for clients that write everything at once. Dropping the future ends
+    /// nothing: call [`Tools::shut_down`] then.
+    ///
+    /// # Errors
+    /// When the client does not speak the protocol.
+    pub async fn serve<R, W>(&self, input: R, output: W) -> Result<(), StdioError>
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+        W: AsyncWrite + Send + Unpin + 'static,
+    {
+        let running = match self.server(Door::Stdio).serve((input, output)).await {
+            Ok(running) => running,
+            // Whoever leaves before saying anything was only looking.
+            Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
+            Err(error) => return Err(StdioError::Handshake(Box::new(error))),
+        };
+        let ended = running.waiting().await;
+        self.shut_down().await;
+        ended.map(drop).map_err(StdioError::Broken)
+    }
+}
+
+/// Requests that are remembered: those that are under way, and as many that were answered.
+const REMEMBERED: usize = 2 * MAX_CALLS;
+
+/// The calls that requests have become, the last one behind the others.
+#[derive(Debug, Default)]
+pub(super) struct Receipts(Mutex<VecDeque<(RequestId, CallId)>>);
+
+impl Receipts {
+    /// Remembers a request.
+    pub(super) fn add(&self, request: RequestId, call: CallId) {
+        let mut known = self.lock();
+        if known.len() >= REMEMBERED {
+            known.pop_front();
+        }
+        known.push_back((request, call));
+    }
+
+    /// Returns the call that a request has become. A client may use an id again: the last one is meant.
+    pub(super) fn call(&self, request: &RequestId) -> Option<CallId> {
+        let known = self.lock();
+        let found = known.iter().rev().find(|(id, _)| id == request);
+        found.map(|(_, call)| call.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(RequestId, CallId)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

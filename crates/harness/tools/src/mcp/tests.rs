@@ -1,14 +1,146 @@
 //! The tools on this machine, without a client; and the door, without a socket.
 
 mod commands;
-mod cut;
-mod door;
-mod faulty;
+mod faulty_files;
 mod files;
-mod listing;
+mod http;
 mod patches;
-mod paths;
-mod received;
-mod sizes;
-mod stage;
-mod together;
+
+use std::{collections::BTreeMap, ffi::OsString, fs, path::Path, sync::Arc};
+
+use exec_core::log::Retention;
+use exec_env::{catalog::NoCatalog, environment::Environment, http::NoHttpClient};
+use exec_local::{
+    backend::{LocalBackend, LocalConfig},
+    filesystem::LocalFileSystem,
+    host::{Host, HostFacts},
+};
+use exec_wire::path_uri::PathUri;
+use rmcp::model::{CallToolResult, ContentBlock};
+use serde_json::Value;
+
+use self::faulty_files::{Fault, Faulty};
+use super::{
+    Enclosure, Network, Tools, Workspace,
+    server::settings,
+    session::{Edits, Patience, Session, Work},
+    tool,
+};
+
+/// Where an agent works. It has no sandbox: that would need a program beside the tests.
+struct Stage {
+    directory: tempfile::TempDir,
+    session: Arc<Session>,
+}
+
+impl Stage {
+    /// Sets it.
+    fn new() -> Self {
+        Self::over(&environment())
+    }
+
+    /// Sets it behind a connection with a fault.
+    fn with_fault(fault: Fault) -> (Self, Arc<Faulty>) {
+        let mut environment = environment();
+        let files = Arc::new(Faulty::new(environment.files, fault));
+        environment.files = files.clone();
+        (Self::over(&environment), files)
+    }
+
+    fn over(environment: &Environment) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let session = Session::new(
+            environment,
+            &Arc::new(workspace(directory.path())),
+            &Edits::default(),
+            settings(),
+        );
+        Self {
+            directory,
+            session: Arc::new(session),
+        }
+    }
+
+    /// Puts a file there.
+    fn put(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.directory.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    /// Reads a file.
+    fn text(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.directory.path().join(name)).ok()
+    }
+
+    /// Calls a tool as a client does.
+    async fn call(&self, name: &str, arguments: Value) -> CallToolResult {
+        let tools = tool::tools(Enclosure::Open);
+        let tool = tools.iter().find(|tool| tool.definition().name == name);
+        let Value::Object(arguments) = arguments else {
+            panic!("arguments are an object");
+        };
+        let work = Work::new(Arc::clone(&self.session), Patience::NotTold);
+        match tool.unwrap().call(Some(arguments), &work).await {
+            Ok(answer) => answer.into_result(),
+            Err(complaint) => complaint.into_result(),
+        }
+    }
+
+    /// Calls a tool that answers with text.
+    async fn told(&self, name: &str, arguments: Value) -> String {
+        let result = self.call(name, arguments).await;
+        assert_eq!(result.is_error, Some(false), "{result:?}");
+        text(&result)
+    }
+
+    /// Calls a tool that complains.
+    async fn refused(&self, name: &str, arguments: Value) -> String {
+        let result = self.call(name, arguments).await;
+        assert_eq!(result.is_error, Some(true), "{result:?}");
+        text(&result)
+    }
+}
+
+/// The text of a result.
+fn text(result: &CallToolResult) -> String {
+    match &result.content[..] {
+        [ContentBlock::Text(text)] => text.text.clone(),
+        other => panic!("not one text: {other:?}"),
+    }
+}
+
+/// Tools for whoever comes.
+fn tools(directory: &Path) -> Tools {
+    Tools::new(environment(), workspace(directory), "0.0.0")
+}
+
+fn workspace(directory: &Path) -> Workspace {
+    let root = PathUri::from_native(directory).unwrap();
+    Workspace::new(root, Enclosure::Open, Network::Open)
+}
+
+fn environment() -> Environment {
+    let env: BTreeMap<OsString, OsString> =
+        BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]);
+    let host = Host::new(&HostFacts {
+        env: &env,
+        passwd: "",
+        uid: 0,
+        cwd: Path::new("/"),
+        exists: &|path: &Path| path.exists(),
+    });
+    let backend = LocalBackend::new(LocalConfig {
+        env,
+        host,
+        version: "0.0.0".to_owned(),
+        retention: Retention::default(),
+        sandbox: exec_sandbox::Settings::default(),
+    });
+    Environment {
+        files: Arc::new(LocalFileSystem::default().with_policies_of(&backend)),
+        backend: Arc::new(backend),
+        http: Arc::new(NoHttpClient),
+        catalog: Arc::new(NoCatalog),
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::{BoxFuture, FutureExt};
 use rmcp::{
     handler::server::common::schema_for_type,
     model::{JsonObject, Tool as Definition, ToolAnnotations},
@@ -11,8 +12,14 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{
-    answer::{Answer, Complaint},
-    work::Work,
+    commands::{ExecCommandTool, ListProcesses, TerminateProcess, WriteStdinTool},
+    files::{
+        ApplyPatch, EditFile, FindFiles, ListDirectory, ReadFileTool, SearchFiles, WatchFiles,
+        WriteFileTool,
+    },
+    session::Work,
+    tool_answer::{Answer, Complaint},
+    workspace::Enclosure,
 };
 
 /// A tool. The type is its arguments; what is written above a member is what an agent reads of it.
@@ -151,4 +158,65 @@ fn simplify(value: &mut Value) {
         Value::Array(values) => values.iter_mut().for_each(simplify),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
+}
+
+/// A tool that clients may call.
+pub(super) struct Listed {
+    definition: Definition,
+    effect: Effect,
+    call: Call,
+}
+
+type Call = for<'a> fn(Option<JsonObject>, &'a Work) -> BoxFuture<'a, Result<Answer, Complaint>>;
+
+impl Listed {
+    fn new<T: Tool>() -> Self {
+        Self {
+            definition: definition::<T>(),
+            effect: T::EFFECT,
+            call: |arguments, work| run::<T>(arguments, work).boxed(),
+        }
+    }
+
+    /// What clients are told of it.
+    pub(super) fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    /// Reads the arguments and calls it.
+    pub(super) async fn call(
+        &self,
+        arguments: Option<JsonObject>,
+        work: &Work,
+    ) -> Result<Answer, Complaint> {
+        (self.call)(arguments, work).await
+    }
+}
+
+impl std::fmt::Debug for Listed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.definition.name.fmt(f)
+    }
+}
+
+/// Every tool that is of use where files may be treated like this.
+pub(super) fn tools(enclosure: Enclosure) -> Vec<Listed> {
+    let mut tools = vec![
+        Listed::new::<ExecCommandTool>(),
+        Listed::new::<WriteStdinTool>(),
+        Listed::new::<ListProcesses>(),
+        Listed::new::<TerminateProcess>(),
+        Listed::new::<ReadFileTool>(),
+        Listed::new::<WriteFileTool>(),
+        Listed::new::<EditFile>(),
+        Listed::new::<ApplyPatch>(),
+        Listed::new::<ListDirectory>(),
+        Listed::new::<FindFiles>(),
+        Listed::new::<SearchFiles>(),
+        Listed::new::<WatchFiles>(),
+    ];
+    if enclosure == Enclosure::ReadOnly {
+        tools.retain(|tool| !tool.effect.writes_files());
+    }
+    tools
 }

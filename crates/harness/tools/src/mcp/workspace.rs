@@ -12,7 +12,7 @@ use exec_wire::{
 };
 use futures_util::future::{self, BoxFuture, FutureExt};
 
-use super::typed::Base;
+use super::typed_path::Base;
 use crate::unified::{Approval, ApprovalRequest, Denied, SandboxChoice, ToolPolicy};
 
 /// The directories of an agent, and what encloses it.

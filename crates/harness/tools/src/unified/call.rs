@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use exec_env::{command::Stdin, process::ProcessNumber};
-use exec_wire::path_uri::PathUri;
+use exec_wire::{environment::Shell, path_uri::PathUri};
 use regex::bytes::Regex;
 
 /// The harness's name for one call of a tool.
@@ -112,4 +112,134 @@ pub struct WriteStdin {
     pub max_output_tokens: Option<usize>,
     /// As in [`ExecCommand`].
     pub view: View,
+}
+
+/// Why there is nothing to run.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Empty;
+
+/// Returns program and arguments.
+pub(super) fn argv(program: &Program, own: &Shell) -> Result<Vec<String>, Empty> {
+    match program {
+        Program::Argv(argv) if argv.first().is_none_or(String::is_empty) => Err(Empty),
+        Program::Argv(argv) => Ok(argv.clone()),
+        Program::Shell { line, .. } if line.trim().is_empty() => Err(Empty),
+        Program::Shell { line, shell, login } => {
+            let shell = shell.as_ref().unwrap_or(&own.path);
+            let flags = flags(shell, if *login { Kind::Login } else { Kind::Plain });
+            let argv = [shell.as_str()].into_iter().chain(flags.iter().copied());
+            Ok(argv.chain([line.as_str()]).map(str::to_owned).collect())
+        }
+    }
+}
+
+enum Kind {
+    Login,
+    Plain,
+}
+
+/// Returns what makes a shell take a line, by the name of its program.
+fn flags(shell: &str, kind: Kind) -> &'static [&'static str] {
+    let file = shell.rsplit(['/', '\\']).next().unwrap_or(shell);
+    let name = file.strip_suffix(".exe").unwrap_or(file);
+    match (name.to_ascii_lowercase().as_str(), kind) {
+        ("pwsh" | "powershell", Kind::Login) => &["-Command"],
+        ("pwsh" | "powershell", Kind::Plain) => &["-NoProfile", "-Command"],
+        ("cmd", _) => &["/c"],
+        (_, Kind::Login) => &["-lc"],
+        (_, Kind::Plain) => &["-c"],
+    }
+}
+
+/// Returns what is laid over the host's variables, and `own` over that.
+pub(super) fn quiet(
+    terminal: Terminal,
+    own: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let always = [
+        ("PAGER", "cat"),
+        ("GIT_PAGER", "cat"),
+        ("GH_PAGER", "cat"),
+        ("LANG", "C.UTF-8"),
+        ("LC_ALL", "C.UTF-8"),
+    ];
+    let by_terminal: &[_] = match terminal {
+        Terminal::None => &[("TERM", "dumb"), ("NO_COLOR", "1")],
+        Terminal::Given => &[("TERM", "xterm-256color")],
+    };
+    let pairs = always.iter().chain(by_terminal);
+    let mut variables: BTreeMap<String, String> = pairs
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect();
+    variables.extend(own.clone());
+    variables
+}
+
+/// Whether a command has a terminal.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Terminal {
+    None,
+    Given,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(line: &str, shell: Option<&str>, login: bool) -> Program {
+        Program::Shell {
+            line: line.to_owned(),
+            shell: shell.map(str::to_owned),
+            login,
+        }
+    }
+
+    #[test]
+    fn a_line_is_given_to_the_shell_in_its_own_way() {
+        let own = Shell {
+            name: "bash".to_owned(),
+            path: "/bin/bash".to_owned(),
+        };
+        let argv = |program: Program| argv(&program, &own).unwrap().join(" ");
+        assert_eq!(argv(shell("ls", None, true)), "/bin/bash -lc ls");
+        assert_eq!(argv(shell("ls", Some("zsh"), false)), "zsh -c ls");
+        let power = "C:\\Program Files\\PowerShell\\pwsh.exe";
+        assert!(argv(shell("ls", Some(power), false)).ends_with("-NoProfile -Command ls"));
+        assert_eq!(argv(shell("dir", Some("cmd.exe"), true)), "cmd.exe /c dir");
+    }
+
+    #[test]
+    fn nothing_to_run_is_told() {
+        let own = Shell {
+            name: "sh".to_owned(),
+            path: "/bin/sh".to_owned(),
+        };
+        for program in [
+            shell(" \n", None, true),
+            Program::Argv(Vec::new()),
+            Program::Argv(vec![String::new()]),
+        ] {
+            assert_eq!(argv(&program, &own), Err(Empty));
+        }
+    }
+}
+
+#[cfg(test)]
+mod variables_tests {
+    use super::*;
+
+    #[test]
+    fn a_call_has_the_last_word_and_a_terminal_has_colours() {
+        let own = BTreeMap::from([("PAGER".to_owned(), "less".to_owned())]);
+        let dumb = quiet(Terminal::None, &own);
+        assert_eq!(dumb["PAGER"], "less");
+        assert_eq!(dumb["GIT_PAGER"], "cat");
+        assert_eq!(
+            (dumb["TERM"].as_str(), dumb["NO_COLOR"].as_str()),
+            ("dumb", "1")
+        );
+        let terminal = quiet(Terminal::Given, &own);
+        assert_eq!(terminal["TERM"], "xterm-256color");
+        assert!(!terminal.contains_key("NO_COLOR"));
+    }
 }

@@ -2,11 +2,167 @@
 
 mod ending;
 mod events;
-mod fake;
-mod limits;
-mod received;
+mod fake_backend;
 mod retrying;
-mod sink;
-mod stage;
 mod waiting;
 mod writing;
+
+use std::{sync::Arc, time::Duration};
+
+use exec_core::log::Exit;
+use exec_env::{
+    catalog::NoCatalog, environment::Environment, http::NoHttpClient, process::ProcessNumber,
+};
+use exec_local::filesystem::LocalFileSystem;
+use tokio::sync::watch;
+
+use self::fake_backend::Backend;
+use super::{
+    CallId, EventSink, ExecCommand, ExecEvent, Program, Settings, ToolOutput, ToolPolicy,
+    UnifiedExec, Unrestricted, View, WaitFor, WriteStdin, WriteStdinError,
+};
+
+/// Unified exec, and what is around it.
+struct Stage {
+    exec: UnifiedExec,
+    backend: Arc<Backend>,
+    told: Arc<Told>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self::with(Settings::default(), Arc::new(Unrestricted))
+    }
+
+    fn with(settings: Settings, policy: Arc<dyn ToolPolicy>) -> Self {
+        let (backend, told) = (Arc::new(Backend::default()), Arc::new(Told::default()));
+        let environment = Environment {
+            backend: backend.clone(),
+            files: Arc::new(LocalFileSystem::default()),
+            http: Arc::new(NoHttpClient),
+            catalog: Arc::new(NoCatalog),
+        };
+        Self {
+            exec: UnifiedExec::new(environment, settings, policy, told.clone()),
+            backend,
+            told,
+        }
+    }
+
+    /// Runs a command for its first window.
+    async fn run(&self, command: ExecCommand) -> ToolOutput {
+        self.exec.exec_command(command).await.unwrap()
+    }
+
+    /// Starts a command that runs on.
+    async fn running(&self) -> ProcessNumber {
+        let output = self.run(quick()).await;
+        output.running.expect("it runs on")
+    }
+
+    /// Looks at a command.
+    async fn look(&self, number: ProcessNumber) -> Result<ToolOutput, WriteStdinError> {
+        self.exec.write_stdin(write(number, "")).await
+    }
+}
+
+/// A command named `c`.
+fn command() -> ExecCommand {
+    ExecCommand {
+        call_id: CallId("c".to_owned()),
+        program: Program::Argv(vec!["prog".to_owned()]),
+        workdir: None,
+        env: Default::default(),
+        tty: false,
+        stdin: None,
+        yield_time: None,
+        wait: WaitFor::Exit,
+        max_output_tokens: None,
+        view: View::Plain,
+        justification: None,
+    }
+}
+
+/// A command whose first window is as short as can be.
+fn quick() -> ExecCommand {
+    ExecCommand {
+        yield_time: Some(Duration::ZERO),
+        ..command()
+    }
+}
+
+/// A write, or a look.
+fn write(number: ProcessNumber, chars: &str) -> WriteStdin {
+    WriteStdin {
+        call_id: CallId("w".to_owned()),
+        number,
+        chars: chars.to_owned(),
+        close: false,
+        yield_time: None,
+        wait: WaitFor::Exit,
+        max_output_tokens: None,
+        view: View::Plain,
+    }
+}
+
+/// The text, the code and whether it runs on.
+fn seen(output: &ToolOutput) -> (&str, Option<i32>, bool) {
+    let code = output.exit.as_ref().map(|exit| exit.code);
+    (&output.transcript.text, code, output.running.is_some())
+}
+
+/// What was told.
+#[derive(Debug, Default)]
+struct Told(watch::Sender<Vec<String>>);
+
+impl Told {
+    /// Returns what was told.
+    fn lines(&self) -> Vec<String> {
+        self.0.borrow().clone()
+    }
+
+    /// Waits until so many events were told.
+    async fn until(&self, count: usize) -> Vec<String> {
+        let mut told = self.0.subscribe();
+        told.wait_for(|told| told.len() >= count)
+            .await
+            .unwrap()
+            .clone()
+    }
+}
+
+impl EventSink for Told {
+    fn handle_event(&self, event: ExecEvent) {
+        let line = match event {
+            ExecEvent::ExecCommandBegin {
+                call_id,
+                number,
+                argv,
+                cwd,
+            } => format!("{call_id} begin {number} {} in {cwd}", argv.join(" ")),
+            ExecEvent::ExecCommandOutputDelta {
+                call_id,
+                stream,
+                chunk,
+            } => format!("{call_id} {stream:?} {}", String::from_utf8_lossy(&chunk)),
+            ExecEvent::TerminalInteraction {
+                call_id,
+                number,
+                stdin,
+            } => format!("{call_id} stdin {number} {stdin}"),
+            ExecEvent::ExecCommandEnd {
+                call_id,
+                number,
+                outcome,
+                aggregated_output,
+                duration,
+            } => {
+                let outcome = outcome.map(|Exit { code, .. }| code);
+                let outcome = outcome.map_err(|error| error.to_string());
+                let millis = duration.as_millis();
+                format!("{call_id} end {number} {outcome:?} {aggregated_output:?} {millis}ms")
+            }
+        };
+        self.0.send_modify(|told| told.push(line));
+    }
+}

@@ -8,7 +8,7 @@ use exec_tools::unified::{
 };
 use exec_wire::path_uri::PathUri;
 
-use crate::stage::{Stage, code, sh, until};
+use crate::fixture::{Stage, code, sh, until};
 
 pub(crate) async fn a_command_that_ends_is_shown_with_its_code(place: Environment) {
     let stage = Stage::new(place);

@@ -7,22 +7,20 @@
 )]
 
 mod cases;
-mod place;
-mod sink;
-mod stage;
+mod fixture;
 
 /// Makes every case a test of each place.
 macro_rules! in_both_places {
     ($($case:ident),+ $(,)?) => {
         mod local {
             $(#[tokio::test] async fn $case() {
-                crate::stage::bounded(crate::cases::$case(crate::place::local())).await;
+                crate::fixture::bounded(crate::cases::$case(crate::fixture::local())).await;
             })+
         }
         mod remote {
             $(#[tokio::test] async fn $case() {
-                crate::stage::bounded(async {
-                    crate::cases::$case(crate::place::remote().await).await
+                crate::fixture::bounded(async {
+                    crate::cases::$case(crate::fixture::remote().await).await
                 }).await;
             })+
         }

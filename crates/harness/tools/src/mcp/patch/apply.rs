@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::parse::{Hunk, HunkLine};
+use super::{Hunk, HunkLine};
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
 

@@ -2,10 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{
-    Operation, Patch, apply,
-    parse::{Hunk, HunkLine},
-};
+use super::{Hunk, HunkLine, Operation, Patch, apply};
 
 fn update(patch: &str) -> Vec<Hunk> {
     let operation = Patch::parse(patch).unwrap().operations.remove(0);

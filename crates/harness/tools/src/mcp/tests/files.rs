@@ -1,13 +1,13 @@
 //! Reading, writing, looking and waiting.
 
-use std::time::Duration;
+use std::{os::unix::fs::symlink, time::Duration};
 
 use rmcp::model::ContentBlock;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::stage::Stage;
-use crate::mcp::{Enclosure, catalog};
+use super::Stage;
+use crate::mcp::{Enclosure, tool};
 
 #[tokio::test]
 async fn lines_are_read_from_an_offset_and_the_rest_is_named() {
@@ -251,7 +251,7 @@ async fn wrong_arguments_are_named() {
 #[test]
 fn tools_that_write_are_not_offered_where_nothing_can_be_written() {
     let names = |enclosure| -> Vec<String> {
-        let tools = catalog::tools(enclosure);
+        let tools = tool::tools(enclosure);
         tools
             .iter()
             .map(|tool| tool.definition().name.to_string())
@@ -265,7 +265,7 @@ fn tools_that_write_are_not_offered_where_nothing_can_be_written() {
 
 #[test]
 fn schemas_use_words_that_every_client_knows() {
-    for tool in catalog::tools(Enclosure::Open) {
+    for tool in tool::tools(Enclosure::Open) {
         let definition = tool.definition();
         let schema = serde_json::to_string(&definition.input_schema).unwrap();
         assert_eq!(definition.input_schema["type"], "object", "{schema}");
@@ -320,4 +320,131 @@ async fn an_edit_keeps_the_line_ends_of_the_file() {
     let edit = json!({"path": "g", "old": "one", "new": "1\n1b"});
     stage.told("edit_file", edit).await;
     assert_eq!(stage.text("g").unwrap(), "1\n1b\ntwo\r\n");
+}
+
+#[tokio::test]
+async fn a_search_that_gave_up_does_not_say_that_there_is_nothing() {
+    let stage = Stage::new();
+    stage.put("wide.json", "x".repeat(9 << 20));
+    let told = stage
+        .told("search_files", json!({"pattern": "needle"}))
+        .await;
+    assert!(told.contains("not everything could be searched"), "{told}");
+}
+
+#[tokio::test]
+async fn a_binary_file_that_was_named_is_said_to_be_binary() {
+    let stage = Stage::new();
+    stage.put("b", b"a\0needle\n");
+    stage.put("t", b"hay\n");
+    let search = json!({"pattern": "needle", "path": "b"});
+    let told = stage.told("search_files", search).await;
+    assert!(told.contains("`b` is a binary file"), "{told}");
+    let search = json!({"pattern": "needle", "path": "t"});
+    assert_eq!(
+        stage.told("search_files", search).await,
+        "Nothing was found."
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_does_not_outlast_the_patience_of_its_client() {
+    let stage = Stage::new();
+    let watch = stage.told("watch_files", json!({"timeout_ms": 120_000}));
+    let told = timeout(Duration::from_secs(60), watch).await.unwrap();
+    assert_eq!(told, "Nothing has changed for 50.0 seconds.");
+}
+
+#[tokio::test]
+async fn links_are_listed_and_names_begin_where_the_listing_does() {
+    let stage = Stage::new();
+    stage.put("top/dir/file", "");
+    stage.put("top/plain", "");
+    let at = |name: &str| stage.directory.path().join(name);
+    symlink("plain", at("top/link")).unwrap();
+    symlink("dir", at("top/ways")).unwrap();
+    symlink("../plain", at("top/dir/back")).unwrap();
+    assert_eq!(
+        stage.told("list_directory", json!({"path": "top"})).await,
+        "dir/\nlink@\nplain\nways@/"
+    );
+    assert_eq!(
+        stage
+            .told("list_directory", json!({"path": "top", "depth": 3}))
+            .await,
+        "dir/\ndir/back@\ndir/file\nlink@\nplain\nways@/"
+    );
+}
+
+#[tokio::test]
+async fn a_path_may_be_a_uri_and_is_never_taken_for_a_name() {
+    let stage = Stage::new();
+    stage.put("a b.txt", "here\n");
+    let root = stage.directory.path().display().to_string();
+    let uri = format!("file://{root}/a%20b.txt");
+    assert_eq!(
+        stage.told("read_file", json!({"path": uri})).await,
+        "here\n"
+    );
+    let refused = stage.refused("write_file", json!({"path": "file://", "content": ""}));
+    assert!(refused.await.contains("file://"));
+    let refused = stage.refused("write_file", json!({"path": "https://x/y", "content": ""}));
+    assert!(refused.await.contains("not a path"));
+    assert!(stage.text("https:/x/y").is_none());
+}
+
+#[tokio::test]
+async fn the_home_directory_is_told_or_refused() {
+    let stage = Stage::new();
+    let refused = stage.refused("write_file", json!({"path": "~/x", "content": ""}));
+    let refused = refused.await;
+    assert!(refused.contains("home directory is not known"), "{refused}");
+    let refused = stage.refused("write_file", json!({"path": "~other/x", "content": ""}));
+    let refused = refused.await;
+    assert!(refused.contains("`~other`"), "{refused}");
+    assert!(!stage.directory.path().join("~").exists());
+    stage.put("~kept", "x\n");
+    assert_eq!(
+        stage.told("read_file", json!({"path": "./~kept"})).await,
+        "x\n"
+    );
+}
+
+#[tokio::test]
+async fn a_directory_is_not_written_as_a_file() {
+    let stage = Stage::new();
+    for path in ["new/", "new/.", "new/.."] {
+        let refused = stage.refused("write_file", json!({"path": path, "content": ""}));
+        let refused = refused.await;
+        assert!(refused.contains("names a directory"), "{refused}");
+    }
+    let patch = "*** Begin Patch\n*** Add File: new/\n+x\n*** End Patch\n";
+    let refused = stage.refused("apply_patch", json!({"patch": patch})).await;
+    assert!(refused.contains("names a directory"), "{refused}");
+    assert!(!stage.directory.path().join("new").exists());
+}
+
+#[tokio::test]
+async fn globs_are_understood_as_they_are_typed() {
+    let stage = Stage::new();
+    stage.put("src/a.rs", "needle\n");
+    stage.put("src/deep/b.rs", "needle\n");
+    let root = stage.directory.path().display().to_string();
+    for (glob, found) in [
+        ("./src/*.rs", "src/a.rs"),
+        (&*format!("{root}/src/*.rs"), "src/a.rs"),
+        ("src//*.rs", "src/a.rs"),
+    ] {
+        let told = stage.told("find_files", json!({"glob": glob})).await;
+        assert_eq!(told, found, "{glob}");
+        let search = json!({"pattern": "needle", "glob": glob});
+        let told = stage.told("search_files", search).await;
+        assert_eq!(told, format!("{found}:1:needle\n"), "{glob}");
+    }
+    let below = json!({"path": "src", "glob": format!("{root}/src/deep/*.rs")});
+    assert_eq!(stage.told("find_files", below).await, "src/deep/b.rs");
+    for glob in ["!*.rs", "/nowhere/*.rs", "../*.rs"] {
+        let refused = stage.refused("find_files", json!({"glob": glob})).await;
+        assert!(refused.contains("`glob`"), "{glob}: {refused}");
+    }
 }

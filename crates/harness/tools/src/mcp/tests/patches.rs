@@ -2,9 +2,10 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
-use serde_json::json;
+use futures_util::{future::join_all, poll};
+use serde_json::{Value, json};
 
-use super::stage::Stage;
+use super::{Stage, faulty_files::Fault};
 
 fn patch(body: &str) -> serde_json::Value {
     json!({"patch": format!("*** Begin Patch\n{body}*** End Patch\n")})
@@ -234,4 +235,154 @@ async fn a_patch_that_was_undone_leaves_no_directory_behind() {
     assert!(!stage.directory.path().join("old/fresh").exists());
     assert!(!stage.directory.path().join(long).exists());
     assert!(stage.directory.path().join("old").exists());
+}
+
+/// Changes of `b` that come second, behind one of `a`.
+const SECOND: [&str; 3] = [
+    "*** Update File: b\n@@\n-two\n+2\n",
+    "*** Delete File: b\n",
+    "*** Add File: dir/new\n+x\n",
+];
+
+const FIRST: &str = "*** Update File: a\n@@\n-one\n+1\n";
+
+fn put(stage: &Stage) {
+    stage.put("a", "one\n");
+    stage.put("b", "two\n");
+}
+
+#[tokio::test]
+async fn a_change_that_was_made_without_an_answer_is_put_back() {
+    for second in SECOND {
+        let (stage, _) = Stage::with_fault(Fault::Unanswered(2));
+        put(&stage);
+        let refused = stage
+            .refused("apply_patch", patch(&format!("{FIRST}{second}")))
+            .await;
+        assert_eq!(stage.text("a").unwrap(), "one\n", "{second}");
+        assert_eq!(stage.text("b").as_deref(), Some("two\n"), "{second}");
+        assert!(!stage.directory.path().join("dir").exists(), "{second}");
+        assert!(refused.contains("cut on purpose"), "{refused}");
+        assert!(refused.ends_with("; no file was changed"), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn what_may_have_been_changed_is_not_said_to_be_as_it_was() {
+    for at in [1, 2] {
+        for second in SECOND {
+            let (stage, _) = Stage::with_fault(Fault::CutBehind(at));
+            put(&stage);
+            let refused = stage
+                .refused("apply_patch", patch(&format!("{FIRST}{second}")))
+                .await;
+            let says = "; files may not be as they were";
+            assert!(refused.ends_with(says), "{refused}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_put_back_goes_with_the_rest_or_not_at_all() {
+    let large = vec![b'x'; (16 << 20) + 1];
+    let both = patch(&format!("{FIRST}*** Delete File: large\n"));
+    let (stage, _) = Stage::with_fault(Fault::Unanswered(2));
+    put(&stage);
+    stage.put("large", &large);
+    let told = stage.told("apply_patch", both.clone()).await;
+    assert_eq!(told, "M a\nD large");
+    assert_eq!(stage.text("a").unwrap(), "1\n");
+    assert!(!stage.directory.path().join("large").exists());
+
+    let (stage, _) = Stage::with_fault(Fault::CutBehind(2));
+    put(&stage);
+    stage.put("large", &large);
+    let refused = stage.refused("apply_patch", both).await;
+    let says = "; files may not be as they were";
+    assert!(refused.ends_with(says), "{refused}");
+}
+
+#[tokio::test]
+async fn edits_of_one_file_at_once_are_all_in_it() {
+    let stage = Stage::new();
+    let lines: Vec<String> = (0..10).map(|line| format!("line {line};\n")).collect();
+    stage.put("f", lines.concat());
+    let edits = (0..10).map(|line| {
+        let edit =
+            json!({"path": "f", "old": format!("line {line};"), "new": format!("new {line};")});
+        stage.told("edit_file", edit)
+    });
+    join_all(edits).await;
+    assert_eq!(
+        stage.text("f").unwrap(),
+        lines.concat().replace("line", "new")
+    );
+}
+
+#[tokio::test]
+async fn of_patches_that_add_one_file_at_once_one_does() {
+    let stage = Stage::new();
+    let patches = (0..5).map(|number| {
+        let patch = format!("*** Begin Patch\n*** Add File: f\n+{number}\n*** End Patch\n");
+        stage.call("apply_patch", json!({"patch": patch}))
+    });
+    let results = join_all(patches).await;
+    let done = |result: &&rmcp::model::CallToolResult| result.is_error == Some(false);
+    assert_eq!(results.iter().filter(done).count(), 1);
+}
+
+#[tokio::test]
+async fn a_patch_and_a_write_do_not_mix() {
+    let stage = Stage::new();
+    stage.put("f", "one\n");
+    let patch =
+        "*** Begin Patch\n*** Update File: f\n@@\n-one\n+two\n*** Add File: g\n+x\n*** End Patch\n";
+    let patched = stage.call("apply_patch", json!({"patch": patch}));
+    let written = stage.told("write_file", json!({"path": "f", "content": "three\n"}));
+    let (_, _) = tokio::join!(patched, written);
+    assert_eq!(stage.text("f").unwrap(), "three\n", "the write came last");
+}
+
+/// Cancels a change of `f` while it is written, makes another, and returns what `f` holds then.
+async fn after_one_that_is_cancelled(first: (&str, Value), second: (&str, Value)) -> String {
+    let (stage, files) = Stage::with_fault(Fault::Held(1));
+    stage.put("f", "one\ntwo\n");
+    tokio::select! {
+        biased;
+        () = files.is_held() => {}
+        told = stage.told(first.0, first.1) => panic!("not cancelled: {told}"),
+    }
+    let looks = files.looks();
+    let second = stage.told(second.0, second.1);
+    tokio::pin!(second);
+    assert!(poll!(&mut second).is_pending());
+    assert_eq!(files.looks(), looks, "it waits for its turn");
+    files.open_gate();
+    second.await;
+    stage.text("f").unwrap()
+}
+
+#[tokio::test]
+async fn a_change_waits_for_one_that_is_cancelled_and_still_written() {
+    let edit = |old: &str, new: &str| json!({"path": "f", "old": old, "new": new});
+    let write = |content: &str| json!({"path": "f", "content": content});
+    for (first, second, both) in [
+        (
+            ("edit_file", edit("one", "1")),
+            ("edit_file", edit("two", "2")),
+            "1\n2\n",
+        ),
+        (
+            ("write_file", write("1\ntwo\n")),
+            ("edit_file", edit("two", "2")),
+            "1\n2\n",
+        ),
+        (
+            ("edit_file", edit("one", "1")),
+            ("write_file", write("2\n")),
+            "2\n",
+        ),
+    ] {
+        assert_eq!(after_one_that_is_cancelled(first, second).await, both);
+    }
 }

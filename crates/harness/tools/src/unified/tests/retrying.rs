@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use exec_wire::path_uri::PathUri;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
-use super::stage::{Stage, command, seen};
+use super::{Stage, command, seen};
 use crate::unified::{
     Approval, ApprovalRequest, AskNothing, Denied, ExecCommand, ExecCommandError, Program,
     SandboxChoice, Settings, ToolPolicy,

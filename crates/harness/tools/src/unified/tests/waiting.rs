@@ -6,7 +6,7 @@ use exec_wire::process::OutputStream;
 use regex::bytes::Regex;
 use tokio::time::{Instant, sleep};
 
-use super::stage::{Stage, command, quick, seen, write};
+use super::{Stage, command, quick, seen, write};
 use crate::unified::{ExecCommand, View, WaitFor, WriteStdin};
 
 const SECOND: Duration = Duration::from_secs(1);

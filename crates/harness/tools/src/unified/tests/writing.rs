@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use exec_wire::process::{OutputStream, ProcessSignal, WriteStatus};
 
-use super::stage::{Stage, command, quick, seen, write};
+use super::{Stage, command, quick, seen, write};
 use crate::unified::{ExecCommand, ExecCommandError, View, WriteStdin, WriteStdinError};
 
 #[tokio::test(start_paused = true)]

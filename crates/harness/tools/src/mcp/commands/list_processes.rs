@@ -1,0 +1,121 @@
+//! `list_processes`.
+
+use std::{
+    fmt::Write,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use rmcp::model::JsonObject;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    mcp::{
+        session::Work,
+        tool::{self, Effect, Tool},
+        tool_answer::{Answer, Complaint, fitting},
+    },
+    unified::ProcessSummary,
+};
+
+/// What the command of one entry may weigh, and its directory. 64 of them, twice each, fit into an answer.
+const SHOWN_BYTES: usize = 2 << 10;
+/// Arguments that are shown.
+const SHOWN_ARGUMENTS: usize = 8;
+
+/// The arguments of `list_processes`: none.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::mcp) struct ListProcesses {}
+
+/// What runs.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+struct Processes {
+    /// Commands that exec_command left running, and those whose end was not shown yet.
+    processes: Vec<Process>,
+}
+
+/// One command.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+#[schemars(inline)]
+struct Process {
+    /// The session_id of write_stdin.
+    session_id: u64,
+    /// Program and arguments.
+    command: Vec<String>,
+    /// Directory that it was started in.
+    workdir: String,
+    /// True if it has a terminal.
+    tty: bool,
+    /// How long ago it was started.
+    started_seconds_ago: u64,
+    /// True if it runs; if not, write_stdin shows its end.
+    running: bool,
+    /// Exit code, if it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+}
+
+impl Tool for ListProcesses {
+    const NAME: &'static str = "list_processes";
+    const TITLE: &'static str = "List running commands";
+    const DESCRIPTION: &'static str = "Lists the commands that exec_command left running, and those whose \
+        end was not shown yet, with their session IDs.";
+    const EFFECT: Effect = Effect::Reads;
+
+    fn answers() -> Option<Arc<JsonObject>> {
+        Some(tool::schema::<Processes>())
+    }
+
+    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+        let now = SystemTime::now();
+        let listed = work.exec().processes();
+        let processes = Processes {
+            processes: listed.iter().map(|one| describe(one, now, work)).collect(),
+        };
+        let mut text = String::new();
+        for process in &processes.processes {
+            let state = match (process.running, process.exit_code) {
+                (true, _) => "running".to_owned(),
+                (false, Some(code)) => format!("exited with code {code}"),
+                (false, None) => "lost".to_owned(),
+            };
+            let command = process.command.last().map_or("", String::as_str);
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "session {}: {state}, started {} s ago in {}: {command}",
+                process.session_id, process.started_seconds_ago, process.workdir
+            );
+        }
+        if processes.processes.is_empty() {
+            text.push_str("Nothing is running.");
+        }
+        Ok(Answer::text(text).with(&processes))
+    }
+}
+
+fn describe(process: &ProcessSummary, now: SystemTime, work: &Work) -> Process {
+    let age = now
+        .duration_since(process.started)
+        .unwrap_or(Duration::ZERO);
+    Process {
+        session_id: process.number.0,
+        command: shortened(&process.argv),
+        workdir: fitting(&work.show(&process.cwd), SHOWN_BYTES).into_owned(),
+        tty: process.tty,
+        started_seconds_ago: age.as_secs(),
+        running: !process.state.has_exited && process.state.failure.is_none(),
+        exit_code: process.state.exit_code,
+    }
+}
+
+/// Program and arguments, as far as a list shows them.
+fn shortened(argv: &[String]) -> Vec<String> {
+    let most = SHOWN_BYTES / argv.len().clamp(1, SHOWN_ARGUMENTS);
+    let shown = argv.iter().take(SHOWN_ARGUMENTS);
+    shown
+        .map(|argument| fitting(argument, most).into_owned())
+        .collect()
+}

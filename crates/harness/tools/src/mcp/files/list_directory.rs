@@ -1,0 +1,159 @@
+//! `list_directory`.
+
+use std::collections::BTreeMap;
+
+use exec_wire::{
+    fs::{EntryKind, ReadDirectory, Walk, WalkOptions},
+    limits,
+    path_uri::PathUri,
+};
+use futures_util::{StreamExt, stream};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::mcp::{
+    session::Work,
+    tool::{Effect, Tool},
+    tool_answer::{Answer, Complaint},
+};
+
+/// Entries that are shown: more would fill a model's window.
+const MAX_SHOWN: usize = 1000;
+/// Deepest listing.
+const MAX_DEPTH: usize = 10;
+/// Directories that are looked at for links: as many as are shown.
+const MAX_LISTED: usize = MAX_SHOWN;
+/// How many of them at once.
+const LISTED_AT_ONCE: usize = 16;
+
+/// The arguments of `list_directory`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::mcp) struct ListDirectory {
+    /// Directory: absolute, or relative to the workspace. Default: the workspace.
+    #[serde(default)]
+    path: Option<String>,
+    /// How many levels to list, 1 to 10. Default: 1. Hidden directories are not entered.
+    #[serde(default)]
+    depth: Option<usize>,
+}
+
+impl Tool for ListDirectory {
+    const NAME: &'static str = "list_directory";
+    const TITLE: &'static str = "List a directory";
+    const DESCRIPTION: &'static str = "Lists files and directories, one on each line, by their names \
+        below it; a directory ends with a slash, a link with `@`, a link to a directory with `@/`. Use \
+        find_files to look for names in a large tree.";
+    const EFFECT: Effect = Effect::Reads;
+
+    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+        let depth = self.depth.unwrap_or(1);
+        if !(1..=MAX_DEPTH).contains(&depth) {
+            return Err(Complaint(format!("`depth` must be 1 to {MAX_DEPTH}")));
+        }
+        let path = work.path(self.path.as_deref().unwrap_or("."))?;
+        let (mut names, cut) = names(work, path, depth).await?;
+        names.sort();
+        let total = names.len();
+        names.truncate(MAX_SHOWN);
+        if names.is_empty() {
+            return Ok(Answer::text("The directory is empty."));
+        }
+        if cut || total > MAX_SHOWN {
+            names.push(format!(
+                "[{} of {total}{} entries shown]",
+                names.len(),
+                if cut { " or more" } else { "" }
+            ));
+        }
+        Ok(Answer::text(names.join("\n")))
+    }
+}
+
+/// The names below a directory, marked, and whether there are more.
+///
+/// A walk leaves out links; a listing has them, and says what they lead to. So what a listing has and the
+/// walk has not is a link. One that leads nowhere is in neither.
+async fn names(work: &Work, root: PathUri, depth: usize) -> Result<(Vec<String>, bool), Complaint> {
+    let walk = Walk {
+        path: root.clone(),
+        options: WalkOptions {
+            max_depth: depth - 1,
+            max_directories: limits::MAX_WALK_DIRECTORIES,
+            max_entries: limits::MAX_WALK_ENTRIES,
+            follow_directory_symlinks: false,
+            prune_hidden_directories: true,
+        },
+        sandbox: work.sandbox(),
+    };
+    let walked = work.files().walk(walk).await?;
+    let mut names = BTreeMap::new();
+    let mut directories = vec![(String::new(), root.clone())];
+    for entry in walked.entries {
+        let Some(name) = below(&root, &entry.path) else {
+            continue;
+        };
+        let is_entered = name.split('/').count() < depth && !is_hidden(&name);
+        if entry.kind == EntryKind::Directory && is_entered && directories.len() < MAX_LISTED {
+            directories.push((format!("{name}/"), entry.path));
+        }
+        names.insert(name, entry.kind);
+    }
+    let listings = stream::iter(directories).map(|(prefix, path)| async move {
+        let read = ReadDirectory {
+            path,
+            sandbox: work.sandbox(),
+        };
+        (prefix, work.files().read_directory(read).await)
+    });
+    let mut listings = listings.buffered(LISTED_AT_ONCE);
+    let mut shown: Vec<String> = names
+        .iter()
+        .map(|(name, kind)| marked(name, *kind))
+        .collect();
+    while let Some((prefix, listing)) = listings.next().await {
+        let listing = match listing {
+            Ok(listing) => listing,
+            // The root must be one that can be listed. Below it, the walk has shown what there is.
+            Err(error) if prefix.is_empty() => return Err(error.into()),
+            Err(_) => continue,
+        };
+        for entry in listing {
+            let name = format!("{prefix}{}", entry.file_name);
+            if names.contains_key(&name) {
+                continue;
+            }
+            shown.push(match (entry.is_directory, entry.is_file) {
+                (true, _) => name + "@/",
+                (false, true) => name + "@",
+                (false, false) => name,
+            });
+        }
+    }
+    Ok((shown, walked.truncated))
+}
+
+/// The name of something below a directory.
+fn below(root: &PathUri, path: &PathUri) -> Option<String> {
+    let mut names = Vec::new();
+    let mut at = path.clone();
+    while at != *root {
+        names.push(String::from_utf8_lossy(&at.file_name()?).into_owned());
+        at = at.parent()?;
+    }
+    names.reverse();
+    Some(names.join("/"))
+}
+
+fn is_hidden(name: &str) -> bool {
+    name.rsplit('/')
+        .next()
+        .is_some_and(|last| last.starts_with('.'))
+}
+
+fn marked(name: &str, kind: EntryKind) -> String {
+    match kind {
+        EntryKind::Directory => format!("{name}/"),
+        EntryKind::File => name.to_owned(),
+    }
+}

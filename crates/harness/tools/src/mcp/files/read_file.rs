@@ -1,0 +1,259 @@
+//! `read_file`.
+
+use bytes::Bytes;
+use exec_env::filesystem::FileStream;
+use exec_wire::{
+    fs::{GetMetadata, ReadFile},
+    path_uri::PathUri,
+};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::mcp::{
+    session::Work,
+    tool::{Effect, Tool},
+    tool_answer::{Answer, Complaint},
+};
+
+const DEFAULT_LINES: usize = 2000;
+/// Larger files are read by blocks, and only as far as is needed.
+const WHOLE_BYTES: u64 = 8 << 20;
+/// Largest picture that is shown: a third larger in base64, it fits into an answer.
+const IMAGE_BYTES: usize = 700 << 10;
+/// How far to look for what only binary files hold.
+const PROBE_BYTES: usize = 8 << 10;
+
+/// The arguments of `read_file`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::mcp) struct ReadFileTool {
+    /// File: absolute, or relative to the workspace.
+    path: String,
+    /// First line to show, counted from 1. Default: 1.
+    #[serde(default)]
+    offset: Option<usize>,
+    /// How many lines to show at most. Default: 2000.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// Puts its number in front of each line.
+    #[serde(default)]
+    line_numbers: bool,
+}
+
+impl Tool for ReadFileTool {
+    const NAME: &'static str = "read_file";
+    const TITLE: &'static str = "Read a file";
+    const DESCRIPTION: &'static str = "Shows the lines of a text file, from offset on; at most 128 KiB at \
+        a time, and says where to go on. PNG, JPEG, GIF and WebP files of up to 700 KiB are shown as pictures; \
+        other binary files are only described.";
+    const EFFECT: Effect = Effect::Reads;
+
+    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+        let (first, limit) = (
+            self.offset.unwrap_or(1),
+            self.limit.unwrap_or(DEFAULT_LINES),
+        );
+        if first == 0 || limit == 0 {
+            return Err(Complaint::new("`offset` and `limit` are counted from 1"));
+        }
+        let path = work.path(&self.path)?;
+        let shown = work.show(&path);
+        let metadata = work.files().metadata(GetMetadata {
+            path: path.clone(),
+            follow_symlinks: None,
+            sandbox: work.sandbox(),
+        });
+        let metadata = metadata.await?;
+        if metadata.is_directory {
+            let what = format!("`{shown}` is a directory: use list_directory");
+            return Err(Complaint(what));
+        }
+        if !metadata.is_file {
+            return Err(Complaint(format!("`{shown}` is not a regular file")));
+        }
+        let mut blocks = blocks(work, path, metadata.size).await?;
+        let start = blocks.try_next().await?.unwrap_or_default();
+        if let Some(kind) = image(&start) {
+            let size = metadata.size;
+            if start.len() <= IMAGE_BYTES && start.len() as u64 == size {
+                return Ok(Answer::image(&start, kind));
+            }
+            return Ok(Answer::text(format!(
+                "[{kind} file of {size} bytes: {shown}; at most {IMAGE_BYTES} can be shown: make a smaller \
+                 copy with a command and read that]"
+            )));
+        }
+        if is_binary(&start) {
+            let size = metadata.size;
+            return Ok(Answer::text(format!(
+                "[binary file of {size} bytes: {shown}]"
+            )));
+        }
+        let numbers = match self.line_numbers {
+            true => Numbers::Shown,
+            false => Numbers::Hidden,
+        };
+        let mut window = Window::new(first, limit, numbers);
+        window.take(&start);
+        while !window.is_full() {
+            match blocks.try_next().await? {
+                Some(block) => window.take(&block),
+                None => break,
+            }
+        }
+        window.into_text().map(Answer::text).map_err(Complaint)
+    }
+}
+
+/// The content, whole or in parts.
+async fn blocks(work: &Work, path: PathUri, size: u64) -> Result<FileStream, Complaint> {
+    let read = ReadFile {
+        path,
+        follow_symlinks: None,
+        sandbox: work.sandbox(),
+    };
+    if size > WHOLE_BYTES {
+        return Ok(work.files().read_file_stream(read).await?);
+    }
+    let whole = work.files().read_file(read).await?;
+    Ok(stream::iter([Ok(whole)]).boxed())
+}
+
+/// The kind of picture that begins like this.
+fn image(start: &Bytes) -> Option<&'static str> {
+    match start {
+        start if start.starts_with(b"\x89PNG\r\n\x1a\n") => Some("image/png"),
+        start if start.starts_with(b"\xff\xd8\xff") => Some("image/jpeg"),
+        start if start.starts_with(b"GIF87a") || start.starts_with(b"GIF89a") => Some("image/gif"),
+        start if start.starts_with(b"RIFF") && start.get(8..12) == Some(b"WEBP") => {
+            Some("image/webp")
+        }
+        _ => None,
+    }
+}
+
+fn is_binary(start: &Bytes) -> bool {
+    let probe = &start[..start.len().min(PROBE_BYTES)];
+    let broken = match str::from_utf8(probe) {
+        // A character may be cut where the probe ends.
+        Err(error) => error.error_len().is_some() || probe.len() < PROBE_BYTES,
+        Ok(_) => false,
+    };
+    broken || probe.contains(&0)
+}
+
+/// Text that is shown of one file: a third of a small model's window.
+const MAX_BYTES: usize = 128 << 10;
+/// Longest line that is shown: one of a generated file would hide all others.
+const MAX_LINE_BYTES: usize = 16 << 10;
+
+/// Whether lines have their numbers in front.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Numbers {
+    /// They have.
+    Shown,
+    /// They have not.
+    Hidden,
+}
+
+/// The lines from one number on, as many as there is room for.
+#[derive(Debug)]
+struct Window {
+    first: usize,
+    limit: usize,
+    numbers: Numbers,
+    /// The line that comes next, counted from 1.
+    next: usize,
+    /// A line whose end has not come yet, cut, and how long it is.
+    line: Vec<u8>,
+    length: usize,
+    text: String,
+    shown: usize,
+    full: bool,
+}
+
+impl Window {
+    /// Shows lines from `first` on.
+    fn new(first: usize, limit: usize, numbers: Numbers) -> Self {
+        Self {
+            first,
+            limit,
+            numbers,
+            next: 1,
+            line: Vec::new(),
+            length: 0,
+            text: String::new(),
+            shown: 0,
+            full: false,
+        }
+    }
+
+    /// Takes the next part.
+    fn take(&mut self, block: &[u8]) {
+        for part in block.split_inclusive(|byte| *byte == b'\n') {
+            if self.full {
+                return;
+            }
+            if self.next >= self.first {
+                let room = MAX_LINE_BYTES.saturating_sub(self.line.len());
+                self.line.extend_from_slice(&part[..part.len().min(room)]);
+            }
+            self.length += part.len();
+            if part.ends_with(b"\n") {
+                self.end_line();
+            }
+        }
+    }
+
+    /// Whether what comes will not be shown.
+    fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// What is shown, and where to go on; or why there is nothing to show.
+    fn into_text(mut self) -> Result<String, String> {
+        if self.length > 0 && !self.full {
+            self.end_line();
+        }
+        let lines = self.next - 1;
+        if lines == 0 && !self.full {
+            return Ok("[the file is empty]".to_owned());
+        }
+        if self.shown == 0 && !self.full {
+            return Err(format!("the file has only {lines} lines"));
+        }
+        if self.full {
+            let (first, next) = (self.first, self.first + self.shown);
+            let last = next - 1;
+            self.text.push_str(&format!(
+                "[lines {first} to {last}; go on with offset {next}]\n"
+            ));
+        }
+        Ok(self.text)
+    }
+
+    fn end_line(&mut self) {
+        let (line, length) = (std::mem::take(&mut self.line), self.length);
+        (self.length, self.next) = (0, self.next + 1);
+        let number = self.next - 1;
+        if number < self.first {
+            return;
+        }
+        if self.shown == self.limit || self.text.len() + line.len() > MAX_BYTES {
+            self.full = true;
+            return;
+        }
+        if self.numbers == Numbers::Shown {
+            self.text.push_str(&format!("{number:>6}\t"));
+        }
+        self.text.push_str(&String::from_utf8_lossy(&line));
+        if length > line.len() {
+            self.text.push_str(&format!("… [line of {length} bytes]"));
+        }
+        if !self.text.ends_with('\n') {
+            self.text.push('\n');
+        }
+        self.shown += 1;
+    }
+}

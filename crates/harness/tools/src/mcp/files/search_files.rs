@@ -1,0 +1,306 @@
+//! `search_files`.
+
+use std::fmt::Write;
+
+use exec_wire::{
+    fs::{Find, GetMetadata, ReadFile, Search, SearchMatch, SearchResult},
+    limits,
+    path_uri::PathUri,
+};
+use futures_util::{StreamExt, TryStreamExt};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::mcp::{
+    session::Work,
+    tool::{Effect, Tool},
+    tool_answer::{Answer, Complaint},
+};
+
+const DEFAULT_MATCHES: usize = 100;
+const MAX_MATCHES: usize = 1000;
+/// Longest part of a line that is shown, in characters: lines of generated files can be enormous.
+const MAX_LINE: usize = 500;
+/// Text after which no further match is shown: a third of a small model's window.
+const MAX_BYTES: usize = 128 << 10;
+/// Blocks of a file that are looked at for what only binary files hold.
+const PROBED_BLOCKS: usize = 4;
+
+/// The arguments of `search_files`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::mcp) struct SearchFiles {
+    /// What to look for: a regular expression (Rust syntax), unless `literal` is set.
+    pattern: String,
+    /// Takes the pattern as plain text.
+    #[serde(default)]
+    literal: bool,
+    /// Directory or file to look in: absolute, or relative to the workspace. Default: the workspace.
+    #[serde(default)]
+    path: Option<String>,
+    /// Looks only at files whose path below the directory matches, such as `*.rs`.
+    #[serde(default)]
+    glob: Option<String>,
+    /// Takes upper and lower case for the same.
+    #[serde(default)]
+    ignore_case: bool,
+    /// Lines to show before and after each match. Default: 0.
+    #[serde(default)]
+    context_lines: usize,
+    /// How many matching lines to return at most. Default: 100; at most 1000.
+    #[serde(default)]
+    max_matches: Option<usize>,
+}
+
+impl Tool for SearchFiles {
+    const NAME: &'static str = "search_files";
+    const TITLE: &'static str = "Search in files";
+    const DESCRIPTION: &'static str = "Finds the lines of files that match a pattern, as \
+        `path:line:text`. Binary files, hidden files and what .gitignore excludes are left out.";
+    const EFFECT: Effect = Effect::Reads;
+
+    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+        let wanted = self.max_matches.unwrap_or(DEFAULT_MATCHES);
+        if !(1..=MAX_MATCHES).contains(&wanted) {
+            return Err(Complaint(format!(
+                "`max_matches` must be 1 to {MAX_MATCHES}"
+            )));
+        }
+        if self.context_lines > limits::MAX_CONTEXT_LINES {
+            let most = limits::MAX_CONTEXT_LINES;
+            return Err(Complaint(format!("`context_lines` must be at most {most}")));
+        }
+        let path = work.path(self.path.as_deref().unwrap_or("."))?;
+        let glob = self.glob.map(|typed| glob(work, &path, &typed));
+        let search = Search {
+            path: path.clone(),
+            pattern: self.pattern,
+            regex: !self.literal,
+            case_sensitive: !self.ignore_case,
+            glob: glob.transpose()?,
+            max_matches: wanted,
+            context_lines: self.context_lines,
+            sandbox: work.sandbox(),
+        };
+        let found = work.files().search(search).await?;
+        if found.matches.is_empty() {
+            return nothing(work, &path, &found).await;
+        }
+        let (mut text, mut shown) = (String::new(), 0);
+        for found in &found.matches {
+            if text.len() > MAX_BYTES {
+                break;
+            }
+            if shown > 0 && self.context_lines > 0 {
+                text.push_str("--\n");
+            }
+            show(&mut text, &work.show(&found.path), found);
+            shown += 1;
+        }
+        if found.truncated || shown < found.matches.len() {
+            let _ = writeln!(text, "[there are more than these {shown} matches]");
+        }
+        Ok(Answer::text(text))
+    }
+}
+
+/// Says that nothing was found, and what that is worth.
+async fn nothing(work: &Work, path: &PathUri, found: &SearchResult) -> Result<Answer, Complaint> {
+    if found.truncated {
+        return Ok(Answer::text(
+            "Nothing was found, but not everything could be searched: there are too many files, or lines \
+             that are too long. Name a directory further down, or a glob.",
+        ));
+    }
+    if holds_nul(work, path).await? {
+        let shown = work.show(path);
+        return Ok(Answer::text(format!(
+            "Nothing was found before the first NUL byte: `{shown}` is a binary file, and is not searched \
+             further. A command such as `grep -a` searches all of it."
+        )));
+    }
+    Ok(Answer::text("Nothing was found."))
+}
+
+/// Whether this is a file, not a directory, that ends a search by being binary, as far as its first blocks
+/// tell.
+async fn holds_nul(work: &Work, path: &PathUri) -> Result<bool, Complaint> {
+    let metadata = work.files().metadata(GetMetadata {
+        path: path.clone(),
+        follow_symlinks: None,
+        sandbox: work.sandbox(),
+    });
+    if !metadata.await?.is_file {
+        return Ok(false);
+    }
+    let read = ReadFile {
+        path: path.clone(),
+        follow_symlinks: None,
+        sandbox: work.sandbox(),
+    };
+    let mut blocks = work
+        .files()
+        .read_file_stream(read)
+        .await?
+        .take(PROBED_BLOCKS);
+    while let Some(block) = blocks.try_next().await? {
+        if block.contains(&0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Writes one match and its context, as grep does. Writing to a string cannot fail.
+fn show(text: &mut String, path: &str, found: &SearchMatch) {
+    let mut number = found.line.saturating_sub(found.before.len() as u64);
+    for line in &found.before {
+        let _ = writeln!(text, "{path}-{number}-{}", shortened(line));
+        number += 1;
+    }
+    let _ = writeln!(text, "{path}:{number}:{}", shortened(&found.text));
+    for line in &found.after {
+        number += 1;
+        let _ = writeln!(text, "{path}-{number}-{}", shortened(line));
+    }
+}
+
+fn shortened(line: &str) -> String {
+    match line.char_indices().nth(MAX_LINE) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+const DEFAULT_RESULTS: usize = 200;
+const MAX_RESULTS: usize = 2000;
+
+/// The arguments of `find_files`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::mcp) struct FindFiles {
+    /// Directory to look below: absolute, or relative to the workspace. Default: the workspace.
+    #[serde(default)]
+    path: Option<String>,
+    /// Glob that the path below the directory matches, such as `**/*.rs` or `src/*/mod.py`. One without a
+    /// slash matches names at any depth; `./*.rs` only those in the directory itself.
+    #[serde(default)]
+    glob: Option<String>,
+    /// Letters that the path contains in this order (fuzzy); the best matches come first.
+    #[serde(default)]
+    query: Option<String>,
+    /// How many paths to return at most. Default: 200; at most 2000.
+    #[serde(default)]
+    max_results: Option<usize>,
+}
+
+impl Tool for FindFiles {
+    const NAME: &'static str = "find_files";
+    const TITLE: &'static str = "Find files by name";
+    const DESCRIPTION: &'static str = "Finds files and directories by their names: give either glob or \
+        query. Hidden files, and what .gitignore and similar files exclude, are left out: \
+        list_directory shows those.";
+    const EFFECT: Effect = Effect::Reads;
+
+    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+        if self.glob.is_some() == self.query.is_some() {
+            return Err(Complaint::new("give either `glob` or `query`"));
+        }
+        let wanted = self.max_results.unwrap_or(DEFAULT_RESULTS);
+        if !(1..=MAX_RESULTS).contains(&wanted) {
+            return Err(Complaint(format!(
+                "`max_results` must be 1 to {MAX_RESULTS}"
+            )));
+        }
+        let path = work.path(self.path.as_deref().unwrap_or("."))?;
+        let glob = self.glob.map(|typed| glob(work, &path, &typed));
+        let find = Find {
+            path,
+            glob: glob.transpose()?,
+            query: self.query,
+            max_results: wanted,
+            sandbox: work.sandbox(),
+        };
+        let found = work.files().find(find).await?;
+        if found.paths.is_empty() {
+            return Ok(Answer::text(match found.truncated {
+                false => "Nothing was found.",
+                true => {
+                    "Nothing was found, but there are too many files to look at all of them: name a \
+                     directory further down."
+                }
+            }));
+        }
+        let mut lines: Vec<String> = found.paths.iter().map(|path| work.show(path)).collect();
+        if found.truncated {
+            lines.push(format!("[there are more than these {}]", lines.len()));
+        }
+        Ok(Answer::text(lines.join("\n")))
+    }
+}
+
+/// Reads a glob for what is below a directory: `./x` and an absolute one begin there.
+pub(super) fn glob(work: &Work, directory: &PathUri, typed: &str) -> Result<String, Complaint> {
+    below(&work.native(directory), typed)
+}
+
+fn below(directory: &str, typed: &str) -> Result<String, Complaint> {
+    if typed.starts_with('!') {
+        return Err(Complaint::new(
+            "`glob` says what is wanted, not what is left out: a leading `!` is not understood (write \
+             `[!]` for a name that begins with one)",
+        ));
+    }
+    if typed.split('/').any(|name| name == "..") {
+        return Err(Complaint::new(
+            "`glob` names what is below the directory, so it has no `..`: name another directory in `path`",
+        ));
+    }
+    // A leading slash is the directory itself, for whoever looks.
+    let from_there = match typed.strip_prefix('/') {
+        None => typed.starts_with("./").then_some(typed),
+        Some(_) => {
+            let root = directory.trim_end_matches('/');
+            let rest = typed
+                .strip_prefix(root)
+                .filter(|rest| rest.starts_with('/'));
+            Some(rest.ok_or_else(|| {
+                Complaint(format!(
+                    "`glob` names what is below `{directory}`: begin it with that, with `./`, or with \
+                     neither; or name another directory in `path`"
+                ))
+            })?)
+        }
+    };
+    let names = from_there.unwrap_or(typed).split('/');
+    let names: Vec<&str> = names.filter(|name| !matches!(*name, "" | ".")).collect();
+    let names = names.join("/");
+    Ok(match from_there {
+        Some(_) => format!("/{names}"),
+        None => names,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_glob_begins_at_the_directory_if_it_says_so() {
+        for (typed, read) in [
+            ("*.rs", "*.rs"),
+            ("./*.rs", "/*.rs"),
+            ("/srv/*.rs", "/*.rs"),
+            ("/srv//src/**/*.rs", "/src/**/*.rs"),
+            ("src/./*.rs", "src/*.rs"),
+            ("**/[!a]*", "**/[!a]*"),
+            ("a..b", "a..b"),
+        ] {
+            assert_eq!(below("/srv", typed).unwrap(), read, "{typed}");
+        }
+        assert_eq!(below("/", "/etc/*").unwrap(), "/etc/*");
+        for typed in ["!x", "../x", "a/../x", "/srvx/x", "/x"] {
+            assert!(below("/srv", typed).is_err(), "{typed}");
+        }
+    }
+}

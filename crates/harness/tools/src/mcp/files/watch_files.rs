@@ -1,0 +1,117 @@
+//! `watch_files`.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use exec_env::filesystem::{WatchDepth, WatchPath};
+use exec_wire::{fs::ChangeKind, path_uri::PathUri};
+use futures_util::StreamExt;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::time::{Instant, timeout_at};
+
+use crate::mcp::{
+    session::Work,
+    tool::{Effect, Tool},
+    tool_answer::{Answer, Complaint},
+};
+
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long to go on gathering after the first change: an editor or a build makes several.
+const SETTLE: Duration = Duration::from_millis(200);
+/// Changes that are shown.
+const MAX_SHOWN: usize = 500;
+
+/// The arguments of `watch_files`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::mcp) struct WatchFiles {
+    /// File or directory that exists: absolute, or relative to the workspace. Default: the workspace.
+    #[serde(default)]
+    path: Option<String>,
+    /// Watches only the directory's own entries, not everything below it.
+    #[serde(default)]
+    entries_only: bool,
+    /// How long to wait for a change, in milliseconds. Default: 30000; at most 600000, or 50000 if the
+    /// client takes no notifications of progress.
+    #[serde(default)]
+    timeout_ms: Option<u64>,
+}
+
+impl Tool for WatchFiles {
+    const NAME: &'static str = "watch_files";
+    const TITLE: &'static str = "Wait for changes of files";
+    const DESCRIPTION: &'static str = "Waits until something below a path is created, modified, removed \
+        or renamed, then returns what changed. Returns without changes when the time is up.";
+    const EFFECT: Effect = Effect::Reads;
+
+    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+        let wait = self
+            .timeout_ms
+            .map_or(DEFAULT_TIMEOUT, Duration::from_millis);
+        if wait > MAX_TIMEOUT {
+            let most = MAX_TIMEOUT.as_millis();
+            return Err(Complaint(format!("`timeout_ms` must be at most {most}")));
+        }
+        let wait = work.patience().at_most(wait);
+        let watch = WatchPath {
+            path: work.path(self.path.as_deref().unwrap_or("."))?,
+            depth: match self.entries_only {
+                true => WatchDepth::Entries,
+                false => WatchDepth::Tree,
+            },
+            sandbox: work.sandbox(),
+        };
+        let mut watcher = work.files().watch(watch).await?;
+        let mut until = Instant::now() + wait;
+        let (mut changed, mut lost) = (BTreeMap::<PathUri, ChangeKind>::new(), false);
+        let mut ended = false;
+        loop {
+            match timeout_at(until, watcher.changes.next()).await {
+                Ok(Some(batch)) => {
+                    if changed.is_empty() && !lost {
+                        until = until.min(Instant::now() + SETTLE);
+                    }
+                    lost |= batch.overflow;
+                    changed.extend(batch.changes.into_iter().map(|one| (one.path, one.kind)));
+                    lost |= changed.len() > MAX_SHOWN;
+                    while changed.len() > MAX_SHOWN {
+                        changed.pop_last();
+                    }
+                }
+                Ok(None) => {
+                    ended = true;
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        let mut lines: Vec<String> = changed
+            .iter()
+            .map(|(path, kind)| format!("{} {}", name(*kind), work.show(path)))
+            .collect();
+        if lost {
+            lines.push("[more has changed than is listed: look at everything again]".to_owned());
+        }
+        if ended {
+            lines.push("[what was watched is gone]".to_owned());
+        }
+        if lines.is_empty() {
+            return Ok(Answer::text(format!(
+                "Nothing has changed for {:.1} seconds.",
+                wait.as_secs_f64()
+            )));
+        }
+        Ok(Answer::text(lines.join("\n")))
+    }
+}
+
+fn name(kind: ChangeKind) -> &'static str {
+    match kind {
+        ChangeKind::Created => "created",
+        ChangeKind::Modified => "modified",
+        ChangeKind::Removed => "removed",
+        ChangeKind::Renamed => "renamed",
+        ChangeKind::Unknown => "changed",
+    }
+}

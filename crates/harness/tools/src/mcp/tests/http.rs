@@ -1,0 +1,336 @@
+//! Who is let in over HTTP.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http::{HeaderValue, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines},
+    time::timeout,
+};
+
+use crate::mcp::{HttpDoor, HttpDoorOptions, tests};
+
+const SOON: Duration = Duration::from_secs(20);
+
+pub(super) fn door(directory: &tempfile::TempDir) -> HttpDoor {
+    let options = HttpDoorOptions {
+        admit: Arc::new(|authorization| match authorization {
+            Some(b"Bearer right") => Ok(()),
+            _ => Err("wrong".to_owned()),
+        }),
+        hosts: vec!["box.example:81".to_owned()],
+    };
+    HttpDoor::new(tests::tools(directory.path()), options)
+}
+
+/// What a client that is let in sends, except for these headers.
+fn request(differs: &[(&str, &str)]) -> http::request::Builder {
+    let usual = [
+        ("host", "127.0.0.1:80"),
+        ("authorization", "Bearer right"),
+        ("accept", "application/json, text/event-stream"),
+        ("content-type", "application/json"),
+    ];
+    let same = |name: &str| differs.iter().all(|(other, _)| *other != name);
+    let kept = usual.iter().filter(|(name, _)| same(name));
+    let headers = kept.chain(differs).filter(|(_, value)| !value.is_empty());
+    headers.fold(Request::post("/mcp"), |request, (name, value)| {
+        request.header(*name, *value)
+    })
+}
+
+pub(super) fn post() -> http::request::Builder {
+    request(&[])
+}
+
+pub(super) fn with(name: &str, value: &str) -> http::request::Builder {
+    request(&[(name, value)])
+}
+
+pub(super) fn initialize() -> Value {
+    json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "0"},
+    }})
+}
+
+pub(super) fn body(value: &Value) -> Full<Bytes> {
+    Full::new(Bytes::from(value.to_string()))
+}
+
+#[tokio::test]
+async fn only_those_with_the_token_who_call_this_machine_by_its_name_come_in() {
+    let directory = tempfile::tempdir().unwrap();
+    let door = door(&directory);
+    let init = initialize();
+    let cases = [
+        (post(), StatusCode::OK),
+        (post().uri("/"), StatusCode::NOT_FOUND),
+        (with("authorization", ""), StatusCode::UNAUTHORIZED),
+        (
+            with("authorization", "Bearer wrong"),
+            StatusCode::UNAUTHORIZED,
+        ),
+        (with("host", "evil.example"), StatusCode::FORBIDDEN),
+        (with("host", "box.example:81"), StatusCode::OK),
+        (with("host", "box.example:82"), StatusCode::FORBIDDEN),
+        (with("origin", "http://evil.example"), StatusCode::FORBIDDEN),
+        (with("origin", "http://127.0.0.1:80"), StatusCode::FORBIDDEN),
+        (with("origin", "null"), StatusCode::FORBIDDEN),
+        (
+            with("content-type", "text/plain"),
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        ),
+    ];
+    for (request, expected) in cases {
+        let request = request.body(body(&init)).unwrap();
+        let shown = format!("{:?}", request.headers());
+        assert_eq!(door.answer(request).await.status(), expected, "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_large_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let door = door(&directory);
+    let large = Full::new(Bytes::from(vec![b' '; (16 << 20) + 1]));
+    let answer = door.answer(post().body(large).unwrap()).await;
+    assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+/// Begins a session, and returns its name.
+async fn begun(door: &HttpDoor) -> Result<HeaderValue, StatusCode> {
+    let answer = door.answer(post().body(body(&initialize())).unwrap()).await;
+    let (status, name) = (
+        answer.status(),
+        answer.headers().get("mcp-session-id").cloned(),
+    );
+    let _said = answer.into_body().collect().await.unwrap();
+    name.ok_or(status)
+}
+
+/// Sends a message in a session.
+async fn sent(door: &HttpDoor, session: &HeaderValue, message: &Value) -> StatusCode {
+    let request = with("mcp-session-id", session.to_str().unwrap());
+    let answer = door.answer(request.body(body(message)).unwrap()).await;
+    let status = answer.status();
+    let _said = answer.into_body().collect().await.unwrap();
+    status
+}
+
+#[tokio::test]
+async fn the_session_that_was_idle_for_the_longest_time_makes_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let door = door(&directory);
+    let mut sessions = Vec::new();
+    for _ in 0..64 {
+        sessions.push(begun(&door).await.unwrap());
+    }
+    let ping = json!({"jsonrpc": "2.0", "id": 2, "method": "ping"});
+    assert_eq!(sent(&door, &sessions[0], &ping).await, StatusCode::OK);
+    let came = timeout(SOON, begun(&door)).await.unwrap().unwrap();
+    assert_eq!(
+        sent(&door, &sessions[1], &ping).await,
+        StatusCode::NOT_FOUND
+    );
+    for stays in [&sessions[0], &sessions[2], &came] {
+        assert_eq!(sent(&door, stays, &ping).await, StatusCode::OK);
+    }
+}
+
+#[tokio::test]
+async fn one_session_too_many_is_refused_if_all_are_at_work_until_one_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let door = door(&directory);
+    let mut sessions = Vec::new();
+    for _ in 0..64 {
+        sessions.push(begun(&door).await.unwrap());
+    }
+    let command = json!({"cmd": "sleep 600", "yield_time_ms": 250});
+    let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {
+        "name": "exec_command",
+        "arguments": command,
+    }});
+    let started = sessions.iter().map(|session| sent(&door, session, &call));
+    for status in join_all(started).await {
+        assert_eq!(status, StatusCode::OK);
+    }
+    assert_eq!(begun(&door).await, Err(StatusCode::SERVICE_UNAVAILABLE));
+    let end = Request::delete("/mcp")
+        .header("host", "localhost")
+        .header("authorization", "Bearer right")
+        .header("mcp-session-id", &sessions[7]);
+    let answer = door
+        .answer(end.body(Full::new(Bytes::new())).unwrap())
+        .await;
+    assert_eq!(answer.status(), StatusCode::NO_CONTENT);
+    // Its place is free when nothing runs there any more.
+    let free = async {
+        while begun(&door).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(SOON, free).await.unwrap();
+    door.close().await;
+}
+
+/// A client at the other end of two pipes.
+struct Client {
+    input: DuplexStream,
+    output: Lines<BufReader<DuplexStream>>,
+    next: u64,
+}
+
+impl Client {
+    async fn new(directory: &tempfile::TempDir) -> Self {
+        let tools = tests::tools(directory.path());
+        let (input, theirs) = tokio::io::duplex(1 << 16);
+        let (ours, output) = tokio::io::duplex(1 << 16);
+        tokio::spawn(async move { tools.serve(theirs, ours).await });
+        let mut client = Self {
+            input,
+            output: BufReader::new(output).lines(),
+            next: 2,
+        };
+        client.send(&initialize()).await;
+        client.answer(1).await;
+        let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        client.send(&initialized).await;
+        client
+    }
+
+    async fn send(&mut self, message: &Value) {
+        let line = format!("{message}\n");
+        self.input.write_all(line.as_bytes()).await.unwrap();
+    }
+
+    async fn answer(&mut self, id: u64) -> Value {
+        loop {
+            let line = timeout(SOON, self.output.next_line()).await.unwrap();
+            let line: Value = serde_json::from_str(&line.unwrap().unwrap()).unwrap();
+            if line["id"] == id {
+                return line["result"]["structuredContent"].clone();
+            }
+        }
+    }
+
+    async fn call(&mut self, name: &str, arguments: Value) -> Value {
+        self.next += 1;
+        let id = self.next;
+        self.send(&call(id, name, &arguments)).await;
+        self.answer(id).await
+    }
+
+    /// Wants no answer to the last call, and comes back when that is known.
+    async fn cancel(&mut self) {
+        let params = json!({"requestId": self.next});
+        let cancelled =
+            json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
+        self.send(&cancelled).await;
+    }
+}
+
+fn call(id: u64, name: &str, arguments: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {
+        "name": name,
+        "arguments": arguments,
+    }})
+}
+
+#[tokio::test]
+async fn a_client_that_cancels_too_late_is_shown_the_same_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut client = Client::new(&directory).await;
+    let command = json!({"cmd": "echo said; sleep 600", "yield_time_ms": 250});
+    let answer = client.call("exec_command", command).await;
+    assert_eq!(answer["output"], "said\n");
+    client.cancel().await;
+    let look = json!({"session_id": answer["session_id"], "yield_time_ms": 250});
+    let again = client.call("write_stdin", look.clone()).await;
+    assert_eq!(again["output"], "said\n");
+    let more = client.call("write_stdin", look).await;
+    assert_eq!(more["output"], "");
+
+    let command = json!({"cmd": "echo gone; exit 3"});
+    let answer = client.call("exec_command", command).await;
+    assert_eq!(answer["exit_code"], 3);
+    client.cancel().await;
+    let listed = client.call("list_processes", json!({})).await;
+    let ended = listed["processes"].as_array().unwrap().last().unwrap();
+    assert_eq!(
+        (&ended["running"], &ended["exit_code"]),
+        (&json!(false), &json!(3))
+    );
+    let look = json!({"session_id": ended["session_id"]});
+    let again = client.call("write_stdin", look).await;
+    assert_eq!(
+        (&again["output"], &again["exit_code"]),
+        (&json!("gone\n"), &json!(3))
+    );
+}
+
+/// Sends a message in a session, and returns what is answered.
+async fn send(door: &HttpDoor, session: &HeaderValue, message: &Value) -> Value {
+    let request = with("mcp-session-id", session.to_str().unwrap());
+    let answer = door.answer(request.body(body(message)).unwrap()).await;
+    let said = answer.into_body().collect().await.unwrap().to_bytes();
+    let said = String::from_utf8(said.to_vec()).unwrap();
+    let data = said.lines().filter_map(|line| line.strip_prefix("data: "));
+    let messages = data.filter_map(|data| serde_json::from_str::<Value>(data).ok());
+    let answer = messages.into_iter().find(|one| one["id"] == message["id"]);
+    answer.unwrap_or_default()["result"]["structuredContent"].take()
+}
+
+#[tokio::test]
+async fn an_answer_whose_connection_breaks_is_given_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let door = door(&directory);
+    let begun = door.answer(post().body(body(&initialize())).unwrap()).await;
+    let session = begun.headers().get("mcp-session-id").unwrap().clone();
+    drop(begun.into_body().collect().await);
+    let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    send(&door, &session, &initialized).await;
+
+    let received = call(2, "exec_command", &json!({"cmd": "echo received"}));
+    assert_eq!(
+        send(&door, &session, &received).await["output"],
+        "received\n"
+    );
+
+    let lost = call(3, "exec_command", &json!({"cmd": "echo lost"}));
+    let request = with("mcp-session-id", session.to_str().unwrap());
+    drop(door.answer(request.body(body(&lost)).unwrap()).await);
+    // As long as the call is under way the command is not to be looked at.
+    let again = async {
+        for id in 10.. {
+            let list = call(id, "list_processes", &json!({}));
+            let listed = send(&door, &session, &list).await;
+            if let [process] = &listed["processes"].as_array().unwrap()[..] {
+                let look = json!({"session_id": process["session_id"]});
+                let look = call(id + 1_000_000, "write_stdin", &look);
+                let shown = send(&door, &session, &look).await;
+                if !shown.is_null() {
+                    return shown;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+        Value::Null
+    };
+    let again = timeout(SOON, again).await.unwrap();
+    assert_eq!(
+        (&again["output"], &again["exit_code"]),
+        (&json!("lost\n"), &json!(0))
+    );
+    let list = call(5, "list_processes", &json!({}));
+    assert_eq!(
+        send(&door, &session, &list).await["processes"],
+        json!([]),
+        "what was received is forgotten"
+    );
+}

@@ -1,0 +1,214 @@
+//! `exec_command`: approves, encloses, starts, waits, shows; and runs a command once more if it was
+//! denied something and the policy says so.
+
+use std::{sync::Arc, time::SystemTime};
+
+use exec_core::log::{Follow, From, Pace};
+use exec_env::{
+    backend::StartError,
+    command::{Command, Io, Stdin},
+    process::TableFull,
+};
+use exec_wire::{
+    error::RpcError,
+    id::{IdTooLong, OutputSeq},
+    process::ExecMode,
+};
+use tokio::time::Instant;
+
+use super::{
+    UnifiedExec,
+    call::{self, ExecCommand, Terminal, View},
+    call_guard::{Held, Show},
+    output_buffers::{Gathered, Since},
+    process::{About, Input, Shared, UnifiedExecProcess, Watcher},
+    settings::Before,
+    tool_policy::{Approval, ApprovalRequest, Denied, SandboxChoice},
+    transcript::ToolOutput,
+    wait::Wait,
+};
+
+/// Attempts of one call: the first, and one more after a denial.
+const ATTEMPTS: usize = 2;
+
+/// Why a command was not run. In every case nothing is left running.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExecCommandError {
+    /// Caller: there is nothing to run.
+    #[error("there is no command to run")]
+    Empty,
+    /// Caller: only a terminal has a screen.
+    #[error("a screen can only be shown of a command with a terminal: set tty")]
+    NoScreen,
+    /// Caller: the environment has no directory of its own, and none was given.
+    #[error("no working directory was given, and the environment has none of its own")]
+    NoDirectory,
+    /// Caller: the policy does not allow it, for this reason.
+    #[error("command was refused: {0}")]
+    Refused(String),
+    /// Caller: too many commands are being waited for.
+    #[error("no room for another command")]
+    Full(#[from] TableFull),
+    /// Caller: everything was ended before.
+    #[error("commands are shut down")]
+    ShutDown,
+    /// Host: it does not say what it is.
+    #[error("environment cannot be described")]
+    Host(#[source] RpcError),
+    /// Whoever the inner error blames: it did not start.
+    #[error("command did not start")]
+    Start(#[from] StartError),
+    /// We: ids of processes are short.
+    #[error("process id cannot be made")]
+    Id(#[from] IdTooLong),
+}
+
+impl UnifiedExec {
+    /// Runs a command and shows what it says until it ends, the time is up, or what the call waits for
+    /// has come. It runs on if it has not ended. Dropping the future ends the command, since nobody knows
+    /// its number, unless [`Settings::abandoned`](super::Settings::abandoned) says otherwise.
+    pub async fn exec_command(&self, call: ExecCommand) -> Result<ToolOutput, ExecCommandError> {
+        let began = Instant::now();
+        if call.view == View::Screen && !call.tty {
+            return Err(ExecCommandError::NoScreen);
+        }
+        let info = self.inner.info().await.map_err(ExecCommandError::Host)?;
+        let argv = call::argv(&call.program, &info.shell);
+        let cwd = call.workdir.as_ref().or(info.cwd.as_ref());
+        let mut request = ApprovalRequest {
+            call_id: call.call_id.clone(),
+            argv: argv.map_err(|call::Empty| ExecCommandError::Empty)?,
+            cwd: cwd.ok_or(ExecCommandError::NoDirectory)?.clone(),
+            justification: call.justification.clone(),
+            denied: None,
+        };
+        let policy = &self.inner.policy;
+        if let Approval::Refused(reason) = policy.approve(request.clone()).await {
+            return Err(ExecCommandError::Refused(reason));
+        }
+        let mut output = self.attempt(&call, &request, 0, began).await?;
+        for attempt in 1..ATTEMPTS {
+            let Some(denied) = denied(&output) else { break };
+            if !policy.retry(&request, &denied).await {
+                break;
+            }
+            request.denied = Some(denied);
+            if policy.approve(request.clone()).await != Approval::Approved {
+                break;
+            }
+            match self.attempt(&call, &request, attempt, began).await {
+                Ok(again) => output = again,
+                Err(error) => {
+                    // It was run once, and what came of that is in no other answer.
+                    tracing::debug!(%error, "command was not run once more");
+                    break;
+                }
+            }
+        }
+        Ok(output)
+    }
+
+    /// Runs a command that was approved, for one window.
+    async fn attempt(
+        &self,
+        call: &ExecCommand,
+        request: &ApprovalRequest,
+        attempt: usize,
+        began: Instant,
+    ) -> Result<ToolOutput, ExecCommandError> {
+        let settings = &self.inner.settings;
+        let held = self.start(call, request, attempt).await?;
+        let window = settings
+            .windows
+            .window(Before::Start, call.yield_time, &call.wait);
+        let deadline = Instant::now() + window;
+        Wait::begin(held.process(), &call.wait, Since::LastCall, deadline)
+            .done()
+            .await;
+        Ok(held.show(&Show {
+            call: &call.call_id,
+            began,
+            view: call.view,
+            tokens: settings.tokens(call.max_output_tokens),
+        }))
+    }
+
+    /// Starts a command, tells so, and has it watched.
+    async fn start(
+        &self,
+        call: &ExecCommand,
+        request: &ApprovalRequest,
+        attempt: usize,
+    ) -> Result<Held<'_>, ExecCommandError> {
+        let inner = &*self.inner;
+        if inner.is_shut_down() {
+            return Err(ExecCommandError::ShutDown);
+        }
+        inner.table.check_room()?;
+        let allocated = inner.table.allocate()?;
+        let (argv, cwd) = (request.argv.clone(), request.cwd.clone());
+        let about = About {
+            number: allocated.number,
+            call_id: call.call_id.clone(),
+            argv: argv.clone(),
+            cwd: cwd.clone(),
+            tty: call.tty,
+            input: match call.stdin.unwrap_or(inner.settings.stdin) {
+                Stdin::Null if !call.tty => Input::None,
+                Stdin::Null | Stdin::Piped => Input::Open,
+            },
+            started: SystemTime::now(),
+        };
+        let (io, terminal) = if call.tty {
+            (Io::Terminal(inner.settings.terminal), Terminal::Given)
+        } else {
+            let stdin = call.stdin.unwrap_or(inner.settings.stdin);
+            (Io::Pipes { stdin }, Terminal::None)
+        };
+        let command = Command {
+            env_policy: Some(inner.settings.env_policy.clone()),
+            env: call::quiet(terminal, &call.env),
+            io,
+            sandbox: match inner.policy.sandbox(request, attempt) {
+                SandboxChoice::None => None,
+                SandboxChoice::Policy(sandbox) => Some(sandbox),
+            },
+            network: inner.policy.network(request, attempt),
+            mode: Some(ExecMode::Prepared),
+            ..Command::new(allocated.id.clone(), argv, cwd)
+        };
+        let started = inner.environment.backend.start(command).await?;
+        let screen = call.tty.then_some(inner.settings.terminal);
+        let gathered = Gathered::new(inner.settings.retained_bytes, screen);
+        let shared = Arc::new(Shared::new(gathered));
+        let process = Arc::new(UnifiedExecProcess {
+            about: about.clone(),
+            process: started.process,
+            shared: Arc::clone(&shared),
+        });
+        let events = process.process.follow(Follow {
+            from: From::After(OutputSeq(0)),
+            pace: Pace::Held,
+        });
+        let held = Held::keep(inner, allocated, process)?;
+        let (sink, settings) = (Arc::clone(&inner.events), Arc::clone(&inner.settings));
+        let watcher = Watcher::begin(about, shared, sink, settings);
+        tokio::spawn(watcher.watch(events));
+        // Looked at once it is kept: either it is ended with the others, or here.
+        if inner.is_shut_down() {
+            held.give_up();
+            return Err(ExecCommandError::ShutDown);
+        }
+        Ok(held)
+    }
+}
+
+/// Returns what a sandbox denied to a command that has ended.
+fn denied(output: &ToolOutput) -> Option<Denied> {
+    let exit = output.exit.as_ref().filter(|exit| exit.sandbox_denied)?;
+    Some(Denied {
+        exit_code: exit.code,
+        output: output.transcript.text.clone(),
+    })
+}

@@ -1,0 +1,209 @@
+//! Output as text: no escape codes, no overwritten progress lines, no invalid UTF-8.
+//!
+//! Each stream has its own place in a sequence or a character; the line that they write to is one, as on a
+//! screen. Invariant: the text depends on the bytes and their order, not on how they were cut into chunks.
+//! Not here: full-screen programs, whose output is no text (`screen`).
+
+mod escape_parser;
+#[cfg(test)]
+mod tests;
+
+use exec_wire::process::OutputStream;
+
+use self::escape_parser::Escapes;
+
+/// Turns output into text.
+#[derive(Debug, Default)]
+pub(crate) struct Plain {
+    streams: [Escapes; 3],
+    line: Line,
+}
+
+impl Plain {
+    /// Takes output, and appends to `text` what it settles. The last line is not settled before it ends:
+    /// it can still be overwritten.
+    pub(crate) fn feed(&mut self, stream: OutputStream, bytes: &[u8], text: &mut Vec<u8>) {
+        self.streams[stream as usize].feed(bytes, &mut self.line, text);
+    }
+
+    /// Settles what there is of the last line. What comes behind it begins a line of its own, as far as
+    /// overwriting goes.
+    pub(super) fn settle(&mut self, text: &mut Vec<u8>) {
+        self.line.settle(text);
+    }
+
+    /// Settles everything: nothing follows.
+    pub(super) fn finish(&mut self, text: &mut Vec<u8>) {
+        for stream in &mut self.streams {
+            stream.finish(&mut self.line, text);
+        }
+        self.settle(text);
+    }
+
+    /// Returns what there is of the last line.
+    pub(crate) fn line(&self) -> &[u8] {
+        self.line.text()
+    }
+}
+
+/// Longest line that can be overwritten, in bytes. What exceeds it is settled: a program that never
+/// ends its line is not kept in memory.
+const MAX_BYTES: usize = 4 << 10;
+/// Most columns that a movement leaves blank: beyond the width of any terminal they are noise.
+const MAX_BLANK: usize = 1024;
+
+/// The line that is being written.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    /// Whole characters.
+    text: Vec<u8>,
+    /// Where the next character goes; a character begins or the text ends there.
+    cursor: usize,
+    /// Blank columns between the end of the text and the cursor. They show only if something follows.
+    blank: usize,
+}
+
+impl Line {
+    /// Writes at the cursor, over what is there.
+    pub(super) fn write(&mut self, mut written: &str, settled: &mut Vec<u8>) {
+        if self.blank > 0 && !written.is_empty() {
+            let blank = std::mem::take(&mut self.blank);
+            self.text.resize(self.text.len() + blank, b' ');
+            self.cursor = self.text.len();
+        }
+        while !written.is_empty() {
+            if self.cursor < self.text.len() {
+                let (character, rest) = written.split_at(written.ceil_char_boundary(1));
+                self.overwrite(character.as_bytes());
+                written = rest;
+                continue;
+            }
+            let room = MAX_BYTES.saturating_sub(self.text.len());
+            let (fits, rest) = written.split_at(written.floor_char_boundary(room));
+            self.text.extend_from_slice(fits.as_bytes());
+            self.cursor = self.text.len();
+            written = rest;
+            if !written.is_empty() {
+                self.settle(settled);
+            }
+        }
+    }
+
+    /// Ends the line.
+    pub(super) fn end(&mut self, settled: &mut Vec<u8>) {
+        self.settle(settled);
+        settled.push(b'\n');
+    }
+
+    /// Ends the line if something is on it.
+    pub(super) fn leave(&mut self, settled: &mut Vec<u8>) {
+        if !self.text.is_empty() {
+            self.end(settled);
+        }
+    }
+
+    /// Gives up what is on the line, as it is.
+    pub(super) fn settle(&mut self, settled: &mut Vec<u8>) {
+        settled.extend_from_slice(&self.text);
+        self.text.clear();
+        (self.cursor, self.blank) = (0, 0);
+    }
+
+    /// Moves the cursor to a column, counted from 0.
+    pub(super) fn go_to(&mut self, column: usize) {
+        (self.cursor, self.blank) = (0, 0);
+        self.go_on(column);
+    }
+
+    /// Moves the cursor back by so many columns, at most to the beginning.
+    pub(super) fn go_back(&mut self, columns: usize) {
+        let over_blank = columns.min(self.blank);
+        self.blank -= over_blank;
+        for _ in over_blank..columns {
+            let before = &self.text[..self.cursor];
+            let Some(start) = before.iter().rposition(|byte| begins(*byte)) else {
+                return;
+            };
+            self.cursor = start;
+        }
+    }
+
+    /// Moves the cursor on by so many columns.
+    pub(super) fn go_on(&mut self, columns: usize) {
+        for passed in 0..columns {
+            if self.cursor == self.text.len() {
+                self.blank = (self.blank + columns - passed).min(MAX_BLANK);
+                return;
+            }
+            self.cursor = self.next(self.cursor);
+        }
+    }
+
+    /// Removes what is on the cursor and behind it.
+    pub(super) fn erase_behind(&mut self) {
+        self.text.truncate(self.cursor);
+    }
+
+    /// Blanks what is before the cursor.
+    pub(super) fn erase_before(&mut self) {
+        if self.cursor == self.text.len() {
+            self.erase();
+            return;
+        }
+        let column = self.column();
+        self.text.drain(..self.cursor - column);
+        self.text[..column].fill(b' ');
+        self.cursor = column;
+    }
+
+    /// Blanks all. The cursor stays in its column.
+    pub(super) fn erase(&mut self) {
+        self.blank = self.column().min(MAX_BLANK);
+        self.text.clear();
+        self.cursor = 0;
+    }
+
+    /// Removes so many characters at the cursor; what follows moves up.
+    pub(super) fn delete(&mut self, count: usize) {
+        let mut end = self.cursor;
+        for _ in 0..count {
+            if end == self.text.len() {
+                break;
+            }
+            end = self.next(end);
+        }
+        self.text.drain(self.cursor..end);
+    }
+
+    /// Returns what is on the line.
+    pub(super) fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    fn overwrite(&mut self, character: &[u8]) {
+        let under = self.cursor..self.next(self.cursor);
+        if under.len() == character.len() {
+            self.text[under].copy_from_slice(character);
+        } else {
+            self.text.splice(under, character.iter().copied());
+        }
+        self.cursor += character.len();
+    }
+
+    /// Returns where the character behind this one begins.
+    fn next(&self, place: usize) -> usize {
+        let behind = self.text.iter().skip(place + 1);
+        let next = behind.take_while(|byte| !begins(**byte)).count();
+        (place + 1 + next).min(self.text.len())
+    }
+
+    fn column(&self) -> usize {
+        let before = self.text[..self.cursor].iter();
+        before.filter(|byte| begins(**byte)).count() + self.blank
+    }
+}
+
+/// Tells whether a character begins with this byte.
+fn begins(byte: u8) -> bool {
+    byte & 0xc0 != 0x80
+}

@@ -1,0 +1,200 @@
+//! Escape codes and characters of one stream, wherever chunks cut them.
+//!
+//! A parser of its own, because the one behind the screen keeps a control string without end in memory.
+//! This one keeps a number and at most four bytes.
+
+use super::Line;
+
+/// The place of one stream in a sequence or a character.
+#[derive(Debug, Default)]
+pub(super) struct Escapes {
+    state: State,
+    /// A character that is not all there.
+    partial: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum State {
+    #[default]
+    Text,
+    /// Behind ESC.
+    Escape,
+    /// Behind ESC and an intermediate: one more byte ends it.
+    Designating,
+    /// In a control sequence, behind `ESC [`.
+    Sequence(Sequence),
+    /// In a control string: behind `ESC ]`, `ESC P`, …
+    String,
+    /// Behind an ESC in a control string: its end, or the next sequence.
+    StringEscape,
+}
+
+/// What matters of a control sequence.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sequence {
+    /// Its first number.
+    number: u16,
+    /// The number is complete.
+    counted: bool,
+    /// It has a marker of something that is no movement.
+    special: bool,
+}
+
+impl Escapes {
+    pub(super) fn feed(&mut self, mut bytes: &[u8], line: &mut Line, settled: &mut Vec<u8>) {
+        while let Some((&byte, rest)) = bytes.split_first() {
+            if let State::Text = self.state {
+                let is_control = |byte: &u8| *byte < 0x20 || *byte == 0x7f;
+                let length = bytes.iter().position(is_control).unwrap_or(bytes.len());
+                if length > 0 {
+                    self.text(&bytes[..length], line, settled);
+                    bytes = &bytes[length..];
+                    continue;
+                }
+                self.end_partial(line, settled);
+            }
+            self.state = self.step(byte, line, settled);
+            bytes = rest;
+        }
+    }
+
+    /// Replaces a character that will not be completed.
+    pub(super) fn finish(&mut self, line: &mut Line, settled: &mut Vec<u8>) {
+        self.end_partial(line, settled);
+    }
+
+    fn step(&self, byte: u8, line: &mut Line, settled: &mut Vec<u8>) -> State {
+        match (self.state, byte) {
+            (State::String, 0x1b) => State::StringEscape,
+            (State::String, 0x07) | (_, 0x18 | 0x1a) => State::Text,
+            (State::String, _) => State::String,
+            (State::StringEscape, b'\\') => State::Text,
+            (_, 0x1b) => State::Escape,
+            // Controls take effect in the midst of a sequence, too.
+            (state, 0x00..=0x1f | 0x7f) => {
+                control(byte, line, settled);
+                state
+            }
+            (State::Escape | State::StringEscape, b'[') => State::Sequence(Sequence::default()),
+            (State::Escape | State::StringEscape, b']' | b'P' | b'X' | b'^' | b'_') => {
+                State::String
+            }
+            (State::Escape | State::StringEscape, 0x20..=0x2f) => State::Designating,
+            (State::Designating, 0x20..=0x2f) => State::Designating,
+            // Next line, and reverse line feed.
+            (State::Escape | State::StringEscape, b'E' | b'M') => {
+                line.leave(settled);
+                State::Text
+            }
+            (State::Sequence(sequence), _) => sequence.step(byte, line, settled),
+            (State::Escape | State::StringEscape | State::Designating | State::Text, _) => {
+                State::Text
+            }
+        }
+    }
+
+    /// Writes what is valid, replaces what is not, and keeps a character that is not all there.
+    fn text(&mut self, mut bytes: &[u8], line: &mut Line, settled: &mut Vec<u8>) {
+        while !self.partial.is_empty() {
+            let Some((&byte, rest)) = bytes.split_first() else {
+                return;
+            };
+            self.partial.push(byte);
+            match std::str::from_utf8(&self.partial) {
+                Ok(character) => {
+                    write_printable(character, line, settled);
+                    self.partial.clear();
+                }
+                Err(error) if error.error_len().is_none() => {}
+                Err(_) => {
+                    // The last byte does not belong to it, and may begin another.
+                    self.partial.pop();
+                    self.end_partial(line, settled);
+                    continue;
+                }
+            }
+            bytes = rest;
+        }
+        loop {
+            let error = match std::str::from_utf8(bytes) {
+                Ok(text) => return write_printable(text, line, settled),
+                Err(error) => error,
+            };
+            let (valid, rest) = bytes.split_at(error.valid_up_to());
+            write_printable(&String::from_utf8_lossy(valid), line, settled);
+            let Some(length) = error.error_len() else {
+                self.partial.extend_from_slice(rest);
+                return;
+            };
+            line.write(REPLACEMENT, settled);
+            bytes = &rest[length..];
+        }
+    }
+
+    fn end_partial(&mut self, line: &mut Line, settled: &mut Vec<u8>) {
+        if !self.partial.is_empty() {
+            self.partial.clear();
+            line.write(REPLACEMENT, settled);
+        }
+    }
+}
+
+impl Sequence {
+    fn step(mut self, byte: u8, line: &mut Line, settled: &mut Vec<u8>) -> State {
+        match byte {
+            b'0'..=b'9' => {
+                if !self.counted {
+                    let digit = u16::from(byte - b'0');
+                    self.number = self.number.saturating_mul(10).saturating_add(digit);
+                }
+            }
+            b';' | b':' => self.counted = true,
+            0x20..=0x3f => self.special = true,
+            _ => {
+                if !self.special {
+                    self.act(byte, line, settled);
+                }
+                return State::Text;
+            }
+        }
+        State::Sequence(self)
+    }
+
+    /// Does what the sequence does to a line. Colours and modes do nothing.
+    fn act(self, kind: u8, line: &mut Line, settled: &mut Vec<u8>) {
+        let number = usize::from(self.number);
+        let count = number.max(1);
+        match (kind, number) {
+            (b'K', 0) => line.erase_behind(),
+            (b'K', 1) => line.erase_before(),
+            (b'K', 2) => line.erase(),
+            (b'C' | b'a', _) => line.go_on(count),
+            (b'D', _) => line.go_back(count),
+            (b'G' | b'`', _) => line.go_to(count - 1),
+            (b'P', _) => line.delete(count),
+            // Elsewhere on the screen: what is written there is another line.
+            (b'A' | b'B' | b'E' | b'F' | b'H' | b'J' | b'd' | b'f', _) => line.leave(settled),
+            _ => {}
+        }
+    }
+}
+
+fn control(byte: u8, line: &mut Line, settled: &mut Vec<u8>) {
+    match byte {
+        b'\n' => line.end(settled),
+        b'\r' => line.go_to(0),
+        b'\t' => line.write("\t", settled),
+        0x08 => line.go_back(1),
+        0x0b | 0x0c => line.leave(settled),
+        _ => {}
+    }
+}
+
+/// Writes what shows; the controls above ASCII do not.
+fn write_printable(text: &str, line: &mut Line, settled: &mut Vec<u8>) {
+    for part in text.split(|character: char| character.is_control()) {
+        line.write(part, settled);
+    }
+}
+
+const REPLACEMENT: &str = "\u{fffd}";
