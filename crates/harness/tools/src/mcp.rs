@@ -21,7 +21,7 @@ mod typed_path;
 mod workspace;
 
 pub use self::{
-    http::{Admit, HttpDoor, HttpDoorOptions},
+    http::{AuthCheck, HttpDoor, HttpDoorOptions},
     server::{StdioError, Tools},
     workspace::{Enclosure, GitAccess, Network, Workspace},
 };

@@ -49,44 +49,44 @@ use tokio::{
 use uuid::Uuid;
 
 use self::{
-    call_guard::{Departed, Held, Show},
-    output_buffers::PutBack,
+    call_guard::{CallGuard, OutputRequest, RecentlyEnded},
+    output_buffers::RestoreOutcome,
 };
 
-pub(crate) use self::plain_text::Plain;
+pub(crate) use self::plain_text::PlainText;
 pub use self::{
     call::{CallId, ExecCommand, Program, View, WaitFor, WriteStdin},
     exec_command::ExecCommandError,
     process::{ProcessState, ProcessSummary, UnifiedExecProcess},
     screen::Screen,
-    settings::{Abandoned, Settings, Windows},
+    settings::{AbandonedCommand, Settings, WaitWindows},
     tool_policy::{
-        Approval, ApprovalRequest, AskNothing, Denied, ReadOnly, SandboxChoice, ToolPolicy,
-        Unrestricted,
+        Approval, ApprovalRequest, ReadOnlyPolicy, SandboxChoice, SandboxDenial, ToolPolicy,
+        Unrestricted, WorkspaceWritePolicy,
     },
     transcript::{ToolOutput, Transcript},
     write_stdin::WriteStdinError,
 };
 
 /// How long the end of a command that was killed may take to be told.
-const TOLD_WITHIN: Duration = Duration::from_secs(5);
+const END_EVENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs an agent's commands in one environment. Clones share them; when the last one is dropped, the
 /// commands end.
 #[derive(Clone, Debug)]
 pub struct UnifiedExec {
-    inner: Arc<Inner>,
+    shared_exec: Arc<UnifiedExecShared>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct UnifiedExecShared {
     environment: Environment,
     settings: Arc<Settings>,
     policy: Arc<dyn ToolPolicy>,
     events: Arc<dyn EventSink>,
     table: ProcessTable,
     running: Mutex<BTreeMap<ProcessNumber, Arc<UnifiedExecProcess>>>,
-    departed: Departed,
+    recently_ended: RecentlyEnded,
     info: OnceCell<EnvironmentInfo>,
     is_shut_down: AtomicBool,
 }
@@ -105,19 +105,19 @@ impl UnifiedExec {
         let protected = settings.protected_processes;
         let protected = protected.min(settings.max_processes.get() / 2);
         let table = ProcessTable::new(settings.max_processes, when_full, suffix);
-        let inner = Inner {
+        let shared_exec = UnifiedExecShared {
             environment,
             settings: Arc::new(settings),
             policy,
             events,
             table: table.protecting(protected),
             running: Mutex::default(),
-            departed: Departed::default(),
+            recently_ended: RecentlyEnded::default(),
             info: OnceCell::new(),
             is_shut_down: AtomicBool::new(false),
         };
         Self {
-            inner: Arc::new(inner),
+            shared_exec: Arc::new(shared_exec),
         }
     }
 
@@ -130,34 +130,34 @@ impl UnifiedExec {
         number: ProcessNumber,
     ) -> Result<ToolOutput, WriteStdinError> {
         let began = Instant::now();
-        let show = Show {
+        let request = OutputRequest {
             call,
             began,
             view: View::Plain,
-            tokens: self.inner.settings.tokens(None),
+            tokens: self.shared_exec.settings.tokens(None),
         };
-        let (process, held) = match Held::open(&self.inner, number) {
-            Ok(held) => (Arc::clone(held.process()), Some(held)),
+        let (process, guard) = match CallGuard::open(&self.shared_exec, number) {
+            Ok(guard) => (Arc::clone(guard.process()), Some(guard)),
             Err(OpenError::Busy(_)) => {
-                let process = self.inner.lock().get(&number).cloned();
+                let process = self.shared_exec.lock().get(&number).cloned();
                 (process.ok_or(OpenError::Unknown(number))?, None)
             }
             Err(error) => {
-                let shown = self.inner.show_again(number, &show);
-                return shown.ok_or_else(|| self.inner.refusal(error));
+                let shown = self.shared_exec.show_ended_again(number, &request);
+                return shown.ok_or_else(|| self.shared_exec.open_error(error));
             }
         };
-        self.inner.end(&process).await?;
-        Ok(match held {
-            Some(held) => held.show(&show),
+        self.shared_exec.end(&process).await?;
+        Ok(match guard {
+            Some(guard) => guard.finish(&request),
             None => {
-                let gathered = process.shared.lock();
+                let buffers = process.shared.lock();
                 ToolOutput {
                     wall_time: began.elapsed(),
                     transcript: Transcript::default(),
                     running: None,
-                    exit: gathered.exit.clone(),
-                    failure: gathered.failure.clone(),
+                    exit: buffers.exit.clone(),
+                    failure: buffers.failure.clone(),
                 }
             }
         })
@@ -165,31 +165,31 @@ impl UnifiedExec {
 
     /// Ends all commands and takes no more. Their ends are told as events.
     pub async fn shut_down(&self) {
-        self.inner.is_shut_down.store(true, Ordering::SeqCst);
-        let running = std::mem::take(&mut *self.inner.lock());
-        let mode = self.inner.terminate_mode();
+        self.shared_exec.is_shut_down.store(true, Ordering::SeqCst);
+        let running = std::mem::take(&mut *self.shared_exec.lock());
+        let mode = self.shared_exec.terminate_mode();
         // What cannot be ended is out of reach, and its watcher tells that.
-        drop(self.inner.table.terminate_all(mode).await);
-        join_all(running.into_values().map(give_up)).await;
+        drop(self.shared_exec.table.terminate_all(mode).await);
+        join_all(running.into_values().map(kill_and_wait)).await;
     }
 
     /// Takes note that what this call answered was not received: the next call for its command shows it
     /// again, and a command whose end it had shown is known again. Of no effect if another call for the
     /// command was answered since, or if it was one of the first of many that have ended since.
-    pub fn was_not_received(&self, call: &CallId) {
-        let running: Vec<_> = self.inner.lock().values().cloned().collect();
-        let put_back = |process: &Arc<UnifiedExecProcess>| {
-            process.shared.lock().put_back(call) == PutBack::Done
+    pub fn mark_undelivered(&self, call: &CallId) {
+        let running: Vec<_> = self.shared_exec.lock().values().cloned().collect();
+        let restore = |process: &Arc<UnifiedExecProcess>| {
+            process.shared.lock().restore(call) == RestoreOutcome::Restored
         };
-        if !running.iter().any(put_back) {
-            self.inner.departed.put_back(call);
+        if !running.iter().any(restore) {
+            self.shared_exec.recently_ended.restore(call);
         }
     }
 
     /// Returns the commands that are kept, by their numbers, and those whose end was not received.
     pub fn processes(&self) -> Vec<ProcessSummary> {
-        let mut processes = self.inner.departed.not_received();
-        let running = self.inner.lock();
+        let mut processes = self.shared_exec.recently_ended.undelivered();
+        let running = self.shared_exec.lock();
         processes.extend(running.values().map(|process| process.summary()));
         processes.sort_by_key(|process| process.number);
         processes
@@ -197,11 +197,11 @@ impl UnifiedExec {
 
     /// Returns a command that is kept. Whoever holds the handle keeps what is left of it alive.
     pub fn process(&self, number: ProcessNumber) -> Option<Arc<UnifiedExecProcess>> {
-        self.inner.lock().get(&number).cloned()
+        self.shared_exec.lock().get(&number).cloned()
     }
 }
 
-impl Inner {
+impl UnifiedExecShared {
     /// Returns the host, which is asked once.
     async fn info(&self) -> Result<&EnvironmentInfo, RpcError> {
         let backend = &self.environment.backend;
@@ -209,19 +209,23 @@ impl Inner {
     }
 
     /// Shows the end of a command that was shown before, and not received.
-    fn show_again(&self, number: ProcessNumber, show: &Show<'_>) -> Option<ToolOutput> {
-        let (about, shared) = self.departed.take(number)?;
-        let output = show.output(&about, &shared);
-        self.departed.add(about, shared);
+    fn show_ended_again(
+        &self,
+        number: ProcessNumber,
+        request: &OutputRequest<'_>,
+    ) -> Option<ToolOutput> {
+        let (details, shared) = self.recently_ended.take(number)?;
+        let output = request.take_output(&details, &shared);
+        self.recently_ended.add(details, shared);
         Some(output)
     }
 
     /// Tells why a command cannot be looked at.
-    fn refusal(&self, error: OpenError) -> WriteStdinError {
+    fn open_error(&self, error: OpenError) -> WriteStdinError {
         if let OpenError::Unknown(number) = error
-            && self.departed.made_room(number)
+            && self.recently_ended.was_evicted(number)
         {
-            return WriteStdinError::MadeRoom(number, self.settings.max_processes);
+            return WriteStdinError::Evicted(number, self.settings.max_processes);
         }
         error.into()
     }
@@ -230,8 +234,8 @@ impl Inner {
     async fn end(&self, process: &UnifiedExecProcess) -> Result<(), WriteStdinError> {
         let granted = self.settings.terminate_grace;
         process.process.terminate(self.terminate_mode()).await?;
-        let told = timeout(granted + TOLD_WITHIN, process.over()).await;
-        told.map_err(|_| WriteStdinError::NotEnding(process.about.number))
+        let told = timeout(granted + END_EVENT_TIMEOUT, process.wait_for_end()).await;
+        told.map_err(|_| WriteStdinError::NotEnding(process.details.number))
     }
 
     fn terminate_mode(&self) -> TerminateMode {
@@ -252,12 +256,15 @@ impl Inner {
 }
 
 /// Kills a command that nobody will ask for, and keeps it until its end was told.
-async fn give_up(process: Arc<UnifiedExecProcess>) {
+async fn kill_and_wait(process: Arc<UnifiedExecProcess>) {
     if let Err(error) = process.process.terminate(TerminateMode::Force).await {
-        tracing::debug!(number = %process.about.number, %error, "command was not terminated");
+        tracing::debug!(number = %process.details.number, %error, "command was not terminated");
     }
-    if timeout(TOLD_WITHIN, process.over()).await.is_err() {
-        tracing::warn!(number = %process.about.number, "command was killed, and its end is not told");
+    if timeout(END_EVENT_TIMEOUT, process.wait_for_end())
+        .await
+        .is_err()
+    {
+        tracing::warn!(number = %process.details.number, "command was killed, and its end is not told");
     }
 }
 

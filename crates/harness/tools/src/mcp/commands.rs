@@ -14,10 +14,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    progress::Speaker,
-    session::Work,
-    tool::{self, Effect, Tool},
-    tool_answer::{Answer, Complaint, MAX_ANSWER_BYTES, chain, fitting},
+    progress::ProgressSource,
+    session::McpContext,
+    tool::{self, McpTool, ToolEffect},
+    tool_answer::{MAX_ANSWER_BYTES, ToolAnswer, ToolError, error_chain, truncate_json},
 };
 use crate::unified::{
     ExecCommand, Program, ToolOutput, View, WaitFor, WriteStdin, WriteStdinError,
@@ -70,30 +70,30 @@ pub(in crate::mcp) struct ExecCommandTool {
     justification: Option<String>,
 }
 
-impl Tool for ExecCommandTool {
+impl McpTool for ExecCommandTool {
     const NAME: &'static str = "exec_command";
     const TITLE: &'static str = "Run a command";
     const DESCRIPTION: &'static str = "Runs a shell command. Returns its output and its exit code, or, if \
         it still runs when yield_time_ms is over, its output so far and a session ID: go on with write_stdin. \
         A command that fails is not an error of the tool: look at the exit code. What a command leaves in \
         the background (`server &`) is ended when its end is shown: run a server as a command of its own.";
-    const EFFECT: Effect = Effect::Runs;
+    const EFFECT: ToolEffect = ToolEffect::Run;
 
-    fn answers() -> Option<Arc<JsonObject>> {
+    fn output_schema() -> Option<Arc<JsonObject>> {
         Some(tool::schema::<CommandOutput>())
     }
 
-    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+    async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
         if self.cmd.trim().is_empty() {
-            return Err(Complaint::new("`cmd` must not be empty"));
+            return Err(ToolError::new("`cmd` must not be empty"));
         }
         let workdir = match &self.workdir {
-            Some(typed) => work.path(typed)?,
-            None => work.root().clone(),
+            Some(typed) => ctx.path(typed)?,
+            None => ctx.root().clone(),
         };
-        work.listen_to(Speaker::Call(work.call().clone()));
+        ctx.watch_command(ProgressSource::Call(ctx.call().clone()));
         let command = ExecCommand {
-            call_id: work.call().clone(),
+            call_id: ctx.call().clone(),
             program: Program::Shell {
                 line: self.cmd,
                 shell: self.shell,
@@ -103,14 +103,14 @@ impl Tool for ExecCommandTool {
             env: self.env,
             tty: self.tty,
             stdin: self.open_stdin.then_some(Stdin::Piped),
-            yield_time: window(work, self.yield_time_ms),
-            wait: WaitForArgument::read(self.wait_for)?,
+            yield_time: wait_limit(ctx, self.yield_time_ms),
+            wait: WaitForArgument::parse(self.wait_for)?,
             max_output_tokens: self.max_output_tokens,
             view: self.view.unwrap_or_default().into(),
             justification: self.justification,
         };
-        let output = work.exec().exec_command(command).await;
-        Ok(answer(output?, work))
+        let output = ctx.exec().exec_command(command).await;
+        Ok(command_answer(output?, ctx))
     }
 }
 
@@ -142,33 +142,33 @@ pub(in crate::mcp) struct WriteStdinTool {
     view: Option<ViewArgument>,
 }
 
-impl Tool for WriteStdinTool {
+impl McpTool for WriteStdinTool {
     const NAME: &'static str = "write_stdin";
     const TITLE: &'static str = "Write to a running command";
     const DESCRIPTION: &'static str = "Writes to a command that exec_command left running, or only waits \
         for it, and returns its output since the last call and, if it ended, its exit code. It can write to \
         commands that were started with tty or open_stdin, and interrupt every one.";
-    const EFFECT: Effect = Effect::Runs;
+    const EFFECT: ToolEffect = ToolEffect::Run;
 
-    fn answers() -> Option<Arc<JsonObject>> {
+    fn output_schema() -> Option<Arc<JsonObject>> {
         Some(tool::schema::<CommandOutput>())
     }
 
-    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+    async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
         let number = ProcessNumber(self.session_id);
-        work.listen_to(Speaker::Number(number));
+        ctx.watch_command(ProgressSource::Number(number));
         let write = WriteStdin {
-            call_id: work.call().clone(),
+            call_id: ctx.call().clone(),
             number,
             chars: self.chars,
             close: self.close_stdin,
-            yield_time: window(work, self.yield_time_ms),
-            wait: WaitForArgument::read(self.wait_for)?,
+            yield_time: wait_limit(ctx, self.yield_time_ms),
+            wait: WaitForArgument::parse(self.wait_for)?,
             max_output_tokens: self.max_output_tokens,
             view: self.view.unwrap_or_default().into(),
         };
-        let output = work.exec().write_stdin(write).await;
-        Ok(answer(output?, work))
+        let output = ctx.exec().write_stdin(write).await;
+        Ok(command_answer(output?, ctx))
     }
 }
 
@@ -180,30 +180,30 @@ pub(in crate::mcp) struct TerminateProcess {
     session_id: u64,
 }
 
-impl Tool for TerminateProcess {
+impl McpTool for TerminateProcess {
     const NAME: &'static str = "terminate_process";
     const TITLE: &'static str = "End a running command";
     const DESCRIPTION: &'static str = "Ends a command that exec_command left running, and everything that it has started. \
         Returns its last output and its exit code.";
-    const EFFECT: Effect = Effect::Ends;
+    const EFFECT: ToolEffect = ToolEffect::Terminate;
 
-    fn answers() -> Option<Arc<JsonObject>> {
+    fn output_schema() -> Option<Arc<JsonObject>> {
         Some(tool::schema::<CommandOutput>())
     }
 
-    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
-        let ended = work
+    async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
+        let ended = ctx
             .exec()
-            .terminate(work.call(), ProcessNumber(self.session_id));
-        Ok(answer(ended.await?, work))
+            .terminate(ctx.call(), ProcessNumber(self.session_id));
+        Ok(command_answer(ended.await?, ctx))
     }
 }
 
 /// Largest program of a pattern: bounds the time that a look takes, and the memory. A `\w` takes 50 KiB,
 /// `.{1,80}` takes 100.
-const PATTERN_BYTES: usize = 256 << 10;
+const MAX_PATTERN_BYTES: usize = 256 << 10;
 /// Memory that matching may take to be faster.
-const CACHE_BYTES: usize = 1 << 20;
+const MAX_DFA_CACHE_BYTES: usize = 1 << 20;
 
 /// What ends a wait early. At most one member may be given.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -223,7 +223,7 @@ struct WaitForArgument {
 
 impl WaitForArgument {
     /// Reads it.
-    fn read(argument: Option<Self>) -> Result<WaitFor, Complaint> {
+    fn parse(argument: Option<Self>) -> Result<WaitFor, ToolError> {
         let Some(argument) = argument else {
             return Ok(WaitFor::Exit);
         };
@@ -231,22 +231,22 @@ impl WaitForArgument {
             (None, None, None) => Ok(WaitFor::Exit),
             (Some(idle), None, None) => Ok(WaitFor::Idle(Duration::from_millis(idle))),
             (None, Some(pattern), None) => RegexBuilder::new(&pattern)
-                .size_limit(PATTERN_BYTES)
-                .dfa_size_limit(CACHE_BYTES)
+                .size_limit(MAX_PATTERN_BYTES)
+                .dfa_size_limit(MAX_DFA_CACHE_BYTES)
                 .multi_line(true)
                 .build()
                 .map(WaitFor::Pattern)
                 .map_err(|error| match error {
-                    Error::CompiledTooBig(_) => Complaint::new(
+                    Error::CompiledTooBig(_) => ToolError::new(
                         "`wait_for.pattern` is too large to be looked for quickly: use smaller numbers in \
                          `{}`, or `(?-u)` and classes such as `[a-z]` in place of `\\w`",
                     ),
                     error @ (Error::Syntax(_) | _) => {
-                        Complaint(format!("`wait_for.pattern`: {error}"))
+                        ToolError(format!("`wait_for.pattern`: {error}"))
                     }
                 }),
             (None, None, Some(bytes)) => Ok(WaitFor::Bytes(bytes)),
-            _ => Err(Complaint::new(
+            _ => Err(ToolError::new(
                 "`wait_for` takes one of `idle_ms`, `pattern` and `bytes`",
             )),
         }
@@ -275,14 +275,14 @@ impl From<ViewArgument> for View {
 }
 
 /// How long to wait, as far as the client's patience is known to go.
-fn window(work: &Work, asked: Option<u64>) -> Option<Duration> {
-    let asked = asked.map(Duration::from_millis);
-    asked.map(|asked| work.patience().at_most(asked))
+fn wait_limit(ctx: &McpContext, requested: Option<u64>) -> Option<Duration> {
+    let requested = requested.map(Duration::from_millis);
+    requested.map(|requested| ctx.progress_support().limit_wait(requested))
 }
 
 /// What the output may weigh, which stands in the text and beside it. Some is left for what stands around
 /// it.
-const OUTPUT_BYTES: usize = MAX_ANSWER_BYTES / 2 - (16 << 10);
+const MAX_OUTPUT_BYTES: usize = MAX_ANSWER_BYTES / 2 - (16 << 10);
 
 /// The same, for programs.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
@@ -314,11 +314,11 @@ struct CommandOutput {
 }
 
 /// Turns what a call came to into an answer.
-fn answer(output: ToolOutput, work: &Work) -> Answer {
+fn command_answer(output: ToolOutput, ctx: &McpContext) -> ToolAnswer {
     let exit = output.exit.as_ref();
     let denied = exit.is_some_and(|exit| exit.sandbox_denied);
     let failed = exit.is_some_and(|exit| exit.code != 0);
-    let hint = failed.then(|| work.explain_denial(&output.transcript.text, denied));
+    let hint = failed.then(|| ctx.explain_denial(&output.transcript.text, denied));
     let structured = CommandOutput {
         session_id: output.running.map(|number| number.0),
         exit_code: exit.map(|exit| exit.code),
@@ -328,13 +328,13 @@ fn answer(output: ToolOutput, work: &Work) -> Answer {
         lost: output.failure.as_ref().map(ToString::to_string),
         wall_time_seconds: (output.wall_time.as_secs_f64() * 1000.0).round() / 1000.0,
         original_token_count: output.transcript.original_tokens,
-        output: fitting(&output.transcript.text, OUTPUT_BYTES).into_owned(),
+        output: truncate_json(&output.transcript.text, MAX_OUTPUT_BYTES).into_owned(),
     };
-    Answer::text(text(&structured)).with(&structured)
+    ToolAnswer::text(render(&structured)).with(&structured)
 }
 
 /// Writing to a string cannot fail.
-fn text(output: &CommandOutput) -> String {
+fn render(output: &CommandOutput) -> String {
     let mut text = format!("Wall time: {:.3} seconds\n", output.wall_time_seconds);
     if let Some(code) = output.exit_code {
         let _ = write!(text, "Process exited with code {code}");
@@ -362,7 +362,7 @@ fn text(output: &CommandOutput) -> String {
     text
 }
 
-impl From<WriteStdinError> for Complaint {
+impl From<WriteStdinError> for ToolError {
     fn from(error: WriteStdinError) -> Self {
         Self(match error {
             WriteStdinError::Open(OpenError::Unknown(number)) => {
@@ -371,7 +371,7 @@ impl From<WriteStdinError> for Complaint {
             WriteStdinError::Open(OpenError::Busy(number)) => format!(
                 "another call waits for the command with session_id {number}: wait for that one, or cancel it"
             ),
-            WriteStdinError::MadeRoom(number, most) => format!(
+            WriteStdinError::Evicted(number, most) => format!(
                 "the command with session_id {number} is gone: it was ended to make room for another, since \
                  at most {most} are kept"
             ),
@@ -391,7 +391,7 @@ impl From<WriteStdinError> for Complaint {
             WriteStdinError::NotEnding(number) => {
                 format!("the command with session_id {number} does not end")
             }
-            error @ (WriteStdinError::Open(_) | WriteStdinError::Process(_)) => chain(&error),
+            error @ (WriteStdinError::Open(_) | WriteStdinError::Process(_)) => error_chain(&error),
         })
     }
 }

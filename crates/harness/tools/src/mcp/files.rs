@@ -20,9 +20,9 @@ use serde::Deserialize;
 use tokio::sync::OwnedMutexGuard;
 
 use super::{
-    session::Work,
-    tool::{Effect, Tool},
-    tool_answer::{Answer, Complaint},
+    session::McpContext,
+    tool::{McpTool, ToolEffect},
+    tool_answer::{ToolAnswer, ToolError},
 };
 
 pub(super) use self::{
@@ -43,38 +43,38 @@ pub(in crate::mcp) struct WriteFileTool {
     content: String,
 }
 
-impl Tool for WriteFileTool {
+impl McpTool for WriteFileTool {
     const NAME: &'static str = "write_file";
     const TITLE: &'static str = "Write a file";
     const DESCRIPTION: &'static str = "Creates a file, or replaces all of its content, in one step. \
         Missing directories above it are made. To change a part of a file use edit_file or apply_patch.";
-    const EFFECT: Effect = Effect::Replaces;
+    const EFFECT: ToolEffect = ToolEffect::Replace;
 
-    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
-        let path = work.file(&self.path)?;
-        let turn = work.editing().await;
-        let before = work.files().metadata(GetMetadata {
+    async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
+        let path = ctx.file(&self.path)?;
+        let edit_guard = ctx.lock_edits().await;
+        let before = ctx.files().metadata(GetMetadata {
             path: path.clone(),
             follow_symlinks: None,
-            sandbox: work.sandbox(),
+            sandbox: ctx.sandbox(),
         });
         let verb = match before.await {
             Ok(metadata) if metadata.is_directory => {
-                let shown = work.show(&path);
-                return Err(Complaint(format!("`{shown}` is a directory")));
+                let shown = ctx.display_path(&path);
+                return Err(ToolError(format!("`{shown}` is a directory")));
             }
             Ok(_) => "Replaced",
             Err(FileError::NotFound(_)) => "Created",
             Err(error) => return Err(error.into()),
         };
-        let (shown, size) = (work.show(&path), self.content.len());
-        write_text(work, &path, self.content, turn).await?;
-        Ok(Answer::text(format!("{verb} {shown} ({size} bytes)")))
+        let (shown, size) = (ctx.display_path(&path), self.content.len());
+        write_text(ctx, &path, self.content, edit_guard).await?;
+        Ok(ToolAnswer::text(format!("{verb} {shown} ({size} bytes)")))
     }
 }
 
 /// Places that a complaint names.
-const NAMED_PLACES: usize = 10;
+const MAX_NAMED_LINES: usize = 10;
 
 /// The arguments of `edit_file`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -92,37 +92,39 @@ pub(in crate::mcp) struct EditFile {
     replace_all: bool,
 }
 
-impl Tool for EditFile {
+impl McpTool for EditFile {
     const NAME: &'static str = "edit_file";
     const TITLE: &'static str = "Edit a file";
     const DESCRIPTION: &'static str = "Replaces an exact string in a text file. The string must occur \
         exactly once (add lines around it until it does), unless replace_all is set. Read the file first.";
-    const EFFECT: Effect = Effect::Edits;
+    const EFFECT: ToolEffect = ToolEffect::Edit;
 
-    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
-        let path = work.file(&self.path)?;
-        let shown = work.show(&path);
+    async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
+        let path = ctx.file(&self.path)?;
+        let shown = ctx.display_path(&path);
         if self.old.is_empty() {
-            return Err(Complaint::new("`old` must not be empty"));
+            return Err(ToolError::new("`old` must not be empty"));
         }
         if self.old == self.new {
-            return Err(Complaint::new("`old` and `new` are the same"));
+            return Err(ToolError::new("`old` and `new` are the same"));
         }
-        let turn = work.editing().await;
-        let text = read_text(work, &path).await?;
-        let (old, new) = in_its_line_ends(&text, &self.old, &self.new);
+        let edit_guard = ctx.lock_edits().await;
+        let text = read_text(ctx, &path).await?;
+        let (old, new) = match_line_endings(&text, &self.old, &self.new);
         let places: Vec<usize> = text.match_indices(&*old).map(|(at, _)| at).collect();
         match (places.len(), self.replace_all) {
-            (0, _) => return Err(Complaint(format!("`old` does not occur in `{shown}`"))),
+            (0, _) => return Err(ToolError(format!("`old` does not occur in `{shown}`"))),
             (1, _) | (_, true) => {}
             (count, false) => {
-                let lines = places.iter().take(NAMED_PLACES);
-                let lines: Vec<String> = lines.map(|at| line_of(&text, *at).to_string()).collect();
+                let lines = places.iter().take(MAX_NAMED_LINES);
+                let lines: Vec<String> = lines
+                    .map(|at| line_number(&text, *at).to_string())
+                    .collect();
                 let lines = lines.join(", ");
-                return Err(Complaint(format!(
+                return Err(ToolError(format!(
                     "`old` occurs {count} times in `{shown}`, at lines {lines}{}: add lines around it, or \
                      set replace_all",
-                    if count > NAMED_PLACES { ", …" } else { "" }
+                    if count > MAX_NAMED_LINES { ", …" } else { "" }
                 )));
             }
         }
@@ -130,13 +132,13 @@ impl Tool for EditFile {
         let rest = text.len() - count * old.len();
         let size = new.len().saturating_mul(count).saturating_add(rest);
         if size as u64 > MAX_TEXT_BYTES {
-            return Err(Complaint(format!(
+            return Err(ToolError(format!(
                 "`{shown}` would become too large: {size} bytes, at most {MAX_TEXT_BYTES}"
             )));
         }
-        write_text(work, &path, text.replace(&*old, &new), turn).await?;
-        let line = line_of(&text, places[0]);
-        Ok(Answer::text(match count {
+        write_text(ctx, &path, text.replace(&*old, &new), edit_guard).await?;
+        let line = line_number(&text, places[0]);
+        Ok(ToolAnswer::text(match count {
             1 => format!("Edited {shown} at line {line}"),
             _ => format!("Edited {shown} in {count} places, the first at line {line}"),
         }))
@@ -145,7 +147,7 @@ impl Tool for EditFile {
 
 /// What to replace by what in a file whose lines end with CR LF, for those who write LF. Whoever writes a CR
 /// means what is written.
-fn in_its_line_ends<'a>(text: &str, old: &'a str, new: &'a str) -> (Cow<'a, str>, Cow<'a, str>) {
+fn match_line_endings<'a>(text: &str, old: &'a str, new: &'a str) -> (Cow<'a, str>, Cow<'a, str>) {
     let first = text.find('\n').map(|end| &text[..end]);
     let is_crlf = first.is_some_and(|line| line.ends_with('\r'));
     if !is_crlf || old.contains('\r') || new.contains('\r') {
@@ -161,7 +163,7 @@ fn in_its_line_ends<'a>(text: &str, old: &'a str, new: &'a str) -> (Cow<'a, str>
 }
 
 /// The line of a byte, counted from 1.
-fn line_of(text: &str, at: usize) -> usize {
+fn line_number(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
@@ -169,25 +171,25 @@ fn line_of(text: &str, at: usize) -> usize {
 const MAX_TEXT_BYTES: u64 = 16 << 20;
 
 /// Permission bits, if the environment tells them.
-type Mode = Option<u32>;
+type FileMode = Option<u32>;
 
 /// What a file holds.
 #[derive(Clone, Debug, Eq, PartialEq)]
-enum Content {
+enum FileContent {
     /// All of it.
     Whole(Bytes),
     /// So many bytes, which are more than is read.
     TooLarge(u64),
 }
 
-impl Content {
+impl FileContent {
     /// Returns it as text. Complains if it is too large, or no text.
-    fn text(&self, shown: &str) -> Result<&str, Complaint> {
+    fn text(&self, shown: &str) -> Result<&str, ToolError> {
         match self {
             Self::Whole(data) => {
-                str::from_utf8(data).map_err(|_| Complaint(format!("`{shown}` is not UTF-8 text")))
+                str::from_utf8(data).map_err(|_| ToolError(format!("`{shown}` is not UTF-8 text")))
             }
-            Self::TooLarge(size) => Err(Complaint(format!(
+            Self::TooLarge(size) => Err(ToolError(format!(
                 "`{shown}` is too large to be edited as text: {size} bytes, at most {MAX_TEXT_BYTES}"
             ))),
         }
@@ -195,54 +197,62 @@ impl Content {
 }
 
 /// Reads a file, and who may use it.
-async fn read(work: &Work, path: &PathUri) -> Result<(Content, Mode), Complaint> {
-    let metadata = work.files().metadata(GetMetadata {
+async fn read_content(
+    ctx: &McpContext,
+    path: &PathUri,
+) -> Result<(FileContent, FileMode), ToolError> {
+    let metadata = ctx.files().metadata(GetMetadata {
         path: path.clone(),
         follow_symlinks: None,
-        sandbox: work.sandbox(),
+        sandbox: ctx.sandbox(),
     });
     let metadata = metadata.await?;
     if metadata.is_file && metadata.size > MAX_TEXT_BYTES {
-        return Ok((Content::TooLarge(metadata.size), metadata.mode));
+        return Ok((FileContent::TooLarge(metadata.size), metadata.mode));
     }
-    let read = work.files().read_file(ReadFile {
+    let read = ctx.files().read_file(ReadFile {
         path: path.clone(),
         follow_symlinks: None,
-        sandbox: work.sandbox(),
+        sandbox: ctx.sandbox(),
     });
-    Ok((Content::Whole(read.await?), metadata.mode))
+    Ok((FileContent::Whole(read.await?), metadata.mode))
 }
 
 /// Reads a whole file as text. Complains if it is too large, or no text.
-async fn read_text(work: &Work, path: &PathUri) -> Result<String, Complaint> {
-    let (content, _) = read(work, path).await?;
-    Ok(content.text(&work.show(path))?.to_owned())
+async fn read_text(ctx: &McpContext, path: &PathUri) -> Result<String, ToolError> {
+    let (content, _) = read_content(ctx, path).await?;
+    Ok(content.text(&ctx.display_path(path))?.to_owned())
 }
 
 /// Writes a whole file, which keeps its mode. Readers see the old content or the new. A call that is
 /// cancelled meanwhile goes on with it, and only then gives its turn away.
 async fn write_text(
-    work: &Work,
+    ctx: &McpContext,
     path: &PathUri,
     text: String,
-    turn: OwnedMutexGuard<()>,
-) -> Result<(), Complaint> {
+    edit_guard: OwnedMutexGuard<()>,
+) -> Result<(), ToolError> {
     // In a task, which whoever waits no longer does not end: the host may be at it all the same, and would
     // replace what the next one has written.
-    let (task_work, task_path) = (work.clone(), path.clone());
+    let (task_ctx, task_path) = (ctx.clone(), path.clone());
     let written = tokio::spawn(async move {
-        let _turn = turn;
-        write(&task_work, &task_path, Bytes::from(text), None).await
+        let _turn = edit_guard;
+        write_content(&task_ctx, &task_path, Bytes::from(text), None).await
     });
     written
         .await
-        .map_err(|error| Complaint(format!("the file was not written: {error}")))?
-        .map_err(|error| work.not_changed(path, &error))
+        .map_err(|error| ToolError(format!("the file was not written: {error}")))?
+        .map_err(|error| ctx.write_error(path, &error))
 }
 
 /// Writes a whole file, and lets it have this mode. The error's kind tells whether it may be written all the
 /// same.
-async fn write(work: &Work, path: &PathUri, data: Bytes, mode: Mode) -> Result<(), FileError> {
+async fn write_content(
+    ctx: &McpContext,
+    path: &PathUri,
+    data: Bytes,
+    mode: FileMode,
+) -> Result<(), FileError> {
     let write = WriteFile {
         path: path.clone(),
         data_base64: None,
@@ -250,7 +260,7 @@ async fn write(work: &Work, path: &PathUri, data: Bytes, mode: Mode) -> Result<(
         create_parents: true,
         atomic: true,
         mode,
-        sandbox: work.sandbox(),
+        sandbox: ctx.sandbox(),
     };
-    work.files().write_file(write, data).await
+    ctx.files().write_file(write, data).await
 }

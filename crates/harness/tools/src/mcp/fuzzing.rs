@@ -33,7 +33,7 @@ use tokio::io::AsyncReadExt;
 
 use super::{
     Enclosure, Network, Tools, Workspace,
-    patch::{Hunk, HunkLine, Operation, Patch, apply},
+    patch::{HunkLine, Patch, PatchHunk, PatchOperation, apply},
 };
 
 /// Serves one client whose input is an odd first byte and then anything, or else the opening of a
@@ -191,12 +191,12 @@ pub fn apply_patch(input: &[u8]) {
     assert!(!operations.is_empty(), "a patch changes something");
     for operation in &operations {
         match operation {
-            Operation::Add { path, content } => {
+            PatchOperation::Add { path, content } => {
                 assert!(!path.trim().is_empty(), "a path is named");
                 assert!(content.is_empty() || content.ends_with('\n'));
             }
-            Operation::Delete { path } => assert!(!path.trim().is_empty(), "a path is named"),
-            Operation::Update { path, hunks, .. } => {
+            PatchOperation::Delete { path } => assert!(!path.trim().is_empty(), "a path is named"),
+            PatchOperation::Update { path, hunks, .. } => {
                 assert!(!path.trim().is_empty(), "a path is named");
                 check_update(file, hunks);
             }
@@ -205,7 +205,7 @@ pub fn apply_patch(input: &[u8]) {
     assert_eq!(apply(file, &[]).as_deref(), Ok(file));
 }
 
-fn check_update(file: &str, hunks: &[Hunk]) {
+fn check_update(file: &str, hunks: &[PatchHunk]) {
     let changed = match apply(file, hunks) {
         Ok(changed) => changed,
         Err(error) => return assert!(error.to_string().starts_with("hunk "), "{error}"),
@@ -241,12 +241,12 @@ mod tests {
     }
 
     #[test]
-    fn corpus_of_requests_holds_every_invariant() {
+    fn mcp_request_corpus_passes() {
         replay("mcp_request", mcp_request);
     }
 
     #[test]
-    fn corpus_of_patches_holds_every_invariant() {
+    fn apply_patch_corpus_passes() {
         replay("apply_patch", apply_patch);
     }
 }

@@ -26,29 +26,29 @@ use rmcp::{
 use tokio::time::{Instant, timeout};
 
 use super::{
-    server::{Door, Server, Tools},
-    session::Session,
+    server::{ClientTransport, McpServer, Tools},
+    session::McpSession,
 };
 
 /// Largest request: what a file of a few MiB takes as a JSON string.
 const MAX_BODY_BYTES: usize = 16 << 20;
 /// How long a session lives that nobody uses. Longer than the longest call.
-const IDLE: Duration = Duration::from_secs(30 * 60);
+const SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// How long a request and the head of its answer may take. What a call says comes behind that.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a session that runs nothing may take to end.
-const ROOM_TIMEOUT: Duration = Duration::from_secs(5);
+const EVICTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// The header that names a session.
-const SESSION: &str = "mcp-session-id";
+const SESSION_HEADER: &str = "mcp-session-id";
 
 /// Decides by the `Authorization` header of a request whether it is let in, or why not.
-pub type Admit = Arc<dyn Fn(Option<&[u8]>) -> Result<(), String> + Send + Sync>;
+pub type AuthCheck = Arc<dyn Fn(Option<&[u8]>) -> Result<(), String> + Send + Sync>;
 
 /// Which requests are let in.
 #[derive(Clone)]
 pub struct HttpDoorOptions {
     /// Who may come.
-    pub admit: Admit,
+    pub admit: AuthCheck,
     /// Names, beside those of the loopback interface, by which clients call this machine: `host` or
     /// `host:port`. A page whose name was made to lead here calls it by another.
     pub hosts: Vec<String>,
@@ -66,10 +66,10 @@ impl fmt::Debug for HttpDoorOptions {
 #[derive(Clone)]
 pub struct HttpDoor {
     tools: Tools,
-    admit: Admit,
-    guests: Arc<Guests>,
+    admit: AuthCheck,
+    http_sessions: Arc<HttpSessions>,
     sessions: Arc<LocalSessionManager>,
-    service: StreamableHttpService<Server, LocalSessionManager>,
+    service: StreamableHttpService<McpServer, LocalSessionManager>,
 }
 
 impl fmt::Debug for HttpDoor {
@@ -85,18 +85,18 @@ impl HttpDoor {
     /// Opens the door.
     pub fn new(tools: Tools, options: HttpDoorOptions) -> Self {
         let mut sessions = LocalSessionManager::default();
-        sessions.session_config.keep_alive = Some(IDLE);
+        sessions.session_config.keep_alive = Some(SESSION_IDLE_TIMEOUT);
         let mut config = StreamableHttpServerConfig::default()
             .with_max_request_body_bytes(MAX_BODY_BYTES)
             .enforce_origin_validation();
         config.allowed_hosts.extend(options.hosts);
         let servers = tools.clone();
-        let server = move || Ok(servers.server(Door::Http));
+        let server = move || Ok(servers.server(ClientTransport::Http));
         let sessions = Arc::new(sessions);
         Self {
             tools,
             admit: options.admit,
-            guests: Arc::default(),
+            http_sessions: Arc::default(),
             sessions: sessions.clone(),
             service: StreamableHttpService::new(server, sessions, config),
         }
@@ -109,11 +109,11 @@ impl HttpDoor {
         B::Error: fmt::Display,
     {
         if request.uri().path() != Self::PATH {
-            return plain(StatusCode::NOT_FOUND, "MCP is at /mcp\n".to_owned());
+            return text_response(StatusCode::NOT_FOUND, "MCP is at /mcp\n".to_owned());
         }
         let authorization = request.headers().get(header::AUTHORIZATION);
         if let Err(reason) = (self.admit)(authorization.map(HeaderValue::as_bytes)) {
-            let mut response = plain(StatusCode::UNAUTHORIZED, reason);
+            let mut response = text_response(StatusCode::UNAUTHORIZED, reason);
             let bearer = HeaderValue::from_static("Bearer");
             response
                 .headers_mut()
@@ -121,55 +121,57 @@ impl HttpDoor {
             return response;
         }
         // A client that has a session may go on; said here, since the library would call it our fault.
-        let guest = request.headers().get(SESSION);
-        let is_new = guest.is_none() && request.method() == Method::POST;
-        if let Some(name) = guest.and_then(|name| name.to_str().ok()) {
-            self.guests.seen(name);
+        let session_entry = request.headers().get(SESSION_HEADER);
+        let is_new = session_entry.is_none() && request.method() == Method::POST;
+        if let Some(name) = session_entry.and_then(|name| name.to_str().ok()) {
+            self.http_sessions.touch(name);
         }
-        if is_new && !self.has_room().await {
+        if is_new && !self.reserve_session().await {
             let text = "too many sessions\n".to_owned();
-            let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, text);
+            let mut response = text_response(StatusCode::SERVICE_UNAVAILABLE, text);
             let seconds = HeaderValue::from_static("60");
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
             return response;
         }
         let ends_session = request.method() == Method::DELETE;
-        let delivery = Delivery::default();
+        let delivery = ResponseDelivery::default();
         if request.method() == Method::POST {
             request.extensions_mut().insert(delivery.clone());
         }
-        let visitor = Visitor::default();
+        let pending_session = PendingSession::default();
         if is_new {
-            request.extensions_mut().insert(visitor.clone());
+            request.extensions_mut().insert(pending_session.clone());
         }
-        let answered = timeout(ANSWER_TIMEOUT, self.service.handle(request)).await;
+        let answered = timeout(RESPONSE_TIMEOUT, self.service.handle(request)).await;
         let mut response =
-            answered.unwrap_or_else(|_| plain(StatusCode::REQUEST_TIMEOUT, String::new()));
-        let named = response.headers().get(SESSION);
+            answered.unwrap_or_else(|_| text_response(StatusCode::REQUEST_TIMEOUT, String::new()));
+        let named = response.headers().get(SESSION_HEADER);
         if let (true, Some(name)) = (is_new, named.and_then(|name| name.to_str().ok())) {
-            self.guests.come(name, &visitor);
+            self.http_sessions.insert_session(name, &pending_session);
         }
         // Clients take 202 for a session that has not ended.
         if ends_session && response.status() == StatusCode::ACCEPTED {
             *response.status_mut() = StatusCode::NO_CONTENT;
         }
-        delivery.watch(response)
+        delivery.track(response)
     }
 
     /// Tells whether one more session may begin. If there are too many, the one that was idle for the longest
     /// time ends for it: clients come and go without a word, and one that comes back begins anew.
-    async fn has_room(&self) -> bool {
-        if !self.tools.are_full() {
+    async fn reserve_session(&self) -> bool {
+        if !self.tools.is_full() {
             return true;
         }
-        let Some(name) = self.guests.take_idlest() else {
+        let Some(name) = self.http_sessions.take_least_recently_used() else {
             return false;
         };
         tracing::debug!(session = name, "idle session ends to make room");
         if let Err(error) = self.sessions.close_session(&name.into()).await {
             tracing::warn!(%error, "idle session was not ended");
         }
-        timeout(ROOM_TIMEOUT, self.tools.room()).await.is_ok()
+        timeout(EVICTION_TIMEOUT, self.tools.wait_for_slot())
+            .await
+            .is_ok()
     }
 
     /// Ends every session and what runs in it.
@@ -179,7 +181,7 @@ impl HttpDoor {
     }
 }
 
-fn plain(status: StatusCode, text: String) -> Response<BoxBody<Bytes, Infallible>> {
+fn text_response(status: StatusCode, text: String) -> Response<BoxBody<Bytes, Infallible>> {
     let mut response = Response::new(Full::new(Bytes::from(text)).boxed());
     *response.status_mut() = status;
     response
@@ -187,90 +189,90 @@ fn plain(status: StatusCode, text: String) -> Response<BoxBody<Bytes, Infallible
 
 /// The guests, by the names that the library gave them. As many as there are sessions.
 #[derive(Debug, Default)]
-pub(super) struct Guests(Mutex<BTreeMap<String, Guest>>);
+pub(super) struct HttpSessions(Mutex<BTreeMap<String, HttpSession>>);
 
 #[derive(Debug)]
-struct Guest {
-    session: Weak<Session>,
+struct HttpSession {
+    session: Weak<McpSession>,
     used: Instant,
 }
 
 /// Somebody at the door, whose session is not known yet. It travels with the first request.
 #[derive(Clone, Debug, Default)]
-pub(in crate::mcp) struct Visitor(Arc<OnceLock<Weak<Session>>>);
+pub(in crate::mcp) struct PendingSession(Arc<OnceLock<Weak<McpSession>>>);
 
-impl Visitor {
+impl PendingSession {
     /// Tells the session that a first request began.
-    pub(in crate::mcp) fn begin(context: &RequestContext<RoleServer>, session: &Arc<Session>) {
+    pub(in crate::mcp) fn bind(context: &RequestContext<RoleServer>, session: &Arc<McpSession>) {
         let parts = context.extensions.get::<Parts>();
-        if let Some(Self(begun)) = parts.and_then(|parts| parts.extensions.get::<Self>()) {
-            begun.get_or_init(|| Arc::downgrade(session));
+        if let Some(Self(bound)) = parts.and_then(|parts| parts.extensions.get::<Self>()) {
+            bound.get_or_init(|| Arc::downgrade(session));
         }
     }
 }
 
-impl Guests {
+impl HttpSessions {
     /// Takes note of a visitor who was let in by this name.
-    pub(super) fn come(&self, name: &str, visitor: &Visitor) {
-        let Some(session) = visitor.0.get() else {
+    pub(super) fn insert_session(&self, name: &str, pending_session: &PendingSession) {
+        let Some(session) = pending_session.0.get() else {
             return;
         };
-        let mut guests = self.lock();
-        guests.retain(|_, guest| guest.session.strong_count() > 0);
-        let guest = Guest {
+        let mut http_sessions = self.lock();
+        http_sessions.retain(|_, session_entry| session_entry.session.strong_count() > 0);
+        let session_entry = HttpSession {
             session: session.clone(),
             used: Instant::now(),
         };
-        guests.insert(name.to_owned(), guest);
+        http_sessions.insert(name.to_owned(), session_entry);
     }
 
     /// Takes note that a guest does something.
-    pub(super) fn seen(&self, name: &str) {
-        if let Some(guest) = self.lock().get_mut(name) {
-            guest.used = Instant::now();
+    pub(super) fn touch(&self, name: &str) {
+        if let Some(session_entry) = self.lock().get_mut(name) {
+            session_entry.used = Instant::now();
         }
     }
 
     /// Returns the guest who has done nothing for the longest time, and forgets it. One with a call or a
     /// command under way is not idle.
-    pub(super) fn take_idlest(&self) -> Option<String> {
-        let mut guests = self.lock();
-        let idle = guests.iter().filter(|(_, guest)| {
-            let session = guest.session.upgrade();
+    pub(super) fn take_least_recently_used(&self) -> Option<String> {
+        let mut http_sessions = self.lock();
+        let idle = http_sessions.iter().filter(|(_, session_entry)| {
+            let session = session_entry.session.upgrade();
             session.is_some_and(|session| session.is_idle())
         });
-        let (name, _) = idle.min_by_key(|(_, guest)| guest.used)?;
+        let (name, _) = idle.min_by_key(|(_, session_entry)| session_entry.used)?;
         let name = name.clone();
-        guests.remove(&name);
+        http_sessions.remove(&name);
         Some(name)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Guest>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, HttpSession>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// How an event begins that is the answer. Those before it are notifications, which have no id.
-const ANSWER: &[u8] = br#"data: {"jsonrpc":"2.0","id":"#;
+const RESPONSE_PREFIX: &[u8] = br#"data: {"jsonrpc":"2.0","id":"#;
 
 /// One request, shared by those who answer it and those who carry the answer.
 #[derive(Clone, Default)]
-pub(in crate::mcp) struct Delivery(Arc<Mutex<State>>);
+pub(in crate::mcp) struct ResponseDelivery(Arc<Mutex<DeliveryState>>);
 
 /// What is done if an answer does not arrive.
-type Undo = Box<dyn FnOnce() + Send>;
+type FailureAction = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-enum State {
+enum DeliveryState {
     #[default]
-    UnderWay,
+    Pending,
     /// The answer was made.
-    Answered(Undo),
-    HandedOver,
+    Ready(FailureAction),
+    Delivered,
     Failed,
 }
 
-impl Delivery {
+impl ResponseDelivery {
     /// Returns the one that a request came with.
     pub(in crate::mcp) fn of(context: &RequestContext<RoleServer>) -> Option<Self> {
         let parts = context.extensions.get::<Parts>()?;
@@ -278,30 +280,30 @@ impl Delivery {
     }
 
     /// Says what to do if the answer, which was made, is not handed over.
-    pub(in crate::mcp) fn if_it_fails(&self, undo: impl FnOnce() + Send + 'static) {
+    pub(in crate::mcp) fn on_failure(&self, action: impl FnOnce() + Send + 'static) {
         let failed = self.change(|state| match state {
-            State::UnderWay | State::Answered(_) => {
-                *state = State::Answered(Box::new(undo));
+            DeliveryState::Pending | DeliveryState::Ready(_) => {
+                *state = DeliveryState::Ready(Box::new(action));
                 None
             }
-            State::Failed => Some(undo),
-            State::HandedOver => None,
+            DeliveryState::Failed => Some(action),
+            DeliveryState::Delivered => None,
         });
-        if let Some(undo) = failed {
-            undo();
+        if let Some(action) = failed {
+            action();
         }
     }
 
     /// Watches an answer on its way.
-    pub(super) fn watch(
+    pub(super) fn track(
         self,
         response: Response<BoxBody<Bytes, Infallible>>,
     ) -> Response<BoxBody<Bytes, Infallible>> {
-        let carried = Carried(self);
+        let guard = DeliveryGuard(self);
         response.map(|body| {
             let body = body.map_frame(move |frame| {
-                if frame.data_ref().is_some_and(is_answer) {
-                    carried.0.change(|state| *state = State::HandedOver);
+                if frame.data_ref().is_some_and(is_response) {
+                    guard.0.change(|state| *state = DeliveryState::Delivered);
                 }
                 frame
             });
@@ -309,38 +311,40 @@ impl Delivery {
         })
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut DeliveryState) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl fmt::Debug for Delivery {
+impl fmt::Debug for ResponseDelivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Delivery")
+        f.write_str("ResponseDelivery")
     }
 }
 
-fn is_answer(frame: &Bytes) -> bool {
+fn is_response(frame: &Bytes) -> bool {
     let mut lines = frame.split(|byte| *byte == b'\n');
-    lines.any(|line| line.starts_with(ANSWER))
+    lines.any(|line| line.starts_with(RESPONSE_PREFIX))
 }
 
 /// An answer on its way. Dropped before it was handed over, it has failed.
-struct Carried(Delivery);
+struct DeliveryGuard(ResponseDelivery);
 
-impl Drop for Carried {
+impl Drop for DeliveryGuard {
     fn drop(&mut self) {
-        let undo = self.0.change(|state| match state {
-            State::HandedOver => None,
-            State::UnderWay | State::Answered(_) | State::Failed => {
-                match mem::replace(state, State::Failed) {
-                    State::Answered(undo) => Some(undo),
-                    State::UnderWay | State::HandedOver | State::Failed => None,
+        let action = self.0.change(|state| match state {
+            DeliveryState::Delivered => None,
+            DeliveryState::Pending | DeliveryState::Ready(_) | DeliveryState::Failed => {
+                match mem::replace(state, DeliveryState::Failed) {
+                    DeliveryState::Ready(action) => Some(action),
+                    DeliveryState::Pending | DeliveryState::Delivered | DeliveryState::Failed => {
+                        None
+                    }
                 }
             }
         });
-        if let Some(undo) = undo {
-            undo();
+        if let Some(action) = action {
+            action();
         }
     }
 }

@@ -12,12 +12,12 @@ pub(super) use self::apply::apply;
 /// What is to be done, in the order in which it was written.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::mcp) struct Patch {
-    pub(in crate::mcp) operations: Vec<Operation>,
+    pub(in crate::mcp) operations: Vec<PatchOperation>,
 }
 
 /// What is to be done to one file.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(in crate::mcp) enum Operation {
+pub(in crate::mcp) enum PatchOperation {
     /// Makes a file that is not there.
     Add {
         /// As it was written.
@@ -37,13 +37,13 @@ pub(in crate::mcp) enum Operation {
         /// Its new name.
         move_to: Option<String>,
         /// What changes, from the beginning to the end.
-        hunks: Vec<Hunk>,
+        hunks: Vec<PatchHunk>,
     },
 }
 
 /// One place in a file.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(in crate::mcp) struct Hunk {
+pub(in crate::mcp) struct PatchHunk {
     /// The line of the patch where it begins, counted from 1.
     pub(in crate::mcp) line: usize,
     /// Lines of the file that come before it, one below the other, not necessarily next to it.
@@ -70,7 +70,7 @@ pub(in crate::mcp) enum HunkLine {
 /// Why text is no patch. The caller must write another.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("patch line {line}: {what}")]
-pub(in crate::mcp) struct ParseError {
+pub(in crate::mcp) struct PatchParseError {
     line: usize,
     what: String,
 }
@@ -85,9 +85,9 @@ const END_OF_FILE: &str = "*** End of File";
 
 impl Patch {
     /// Reads a patch. Blank lines around it do not count, nor does what it was wrapped in.
-    pub(in crate::mcp) fn parse(text: &str) -> Result<Self, ParseError> {
-        let mut lines = Lines::new(text);
-        let mut wrappers = Wrappers::default();
+    pub(in crate::mcp) fn parse(text: &str) -> Result<Self, PatchParseError> {
+        let mut lines = PatchLines::new(text);
+        let mut wrappers = PatchWrappers::default();
         while lines.peek().is_some_and(|line| wrappers.open(line)) {
             lines.next();
         }
@@ -105,7 +105,7 @@ impl Patch {
             if line.is_empty() {
                 continue;
             }
-            operations.push(operation(line, &mut lines)?);
+            operations.push(parse_operation(line, &mut lines)?);
         }
         while let Some(line) = lines.next() {
             if !wrappers.close(line) {
@@ -119,37 +119,40 @@ impl Patch {
     }
 }
 
-fn operation(head: &str, lines: &mut Lines<'_>) -> Result<Operation, ParseError> {
+fn parse_operation(
+    head: &str,
+    lines: &mut PatchLines<'_>,
+) -> Result<PatchOperation, PatchParseError> {
     if let Some(path) = head.strip_prefix(ADD) {
-        let path = named(path, lines)?;
-        return added(path, lines);
+        let path = parse_path(path, lines)?;
+        return parse_add(path, lines);
     }
     if let Some(path) = head.strip_prefix(DELETE) {
-        let path = named(path, lines)?;
-        return Ok(Operation::Delete { path });
+        let path = parse_path(path, lines)?;
+        return Ok(PatchOperation::Delete { path });
     }
     if let Some(path) = head.strip_prefix(UPDATE) {
-        let path = named(path, lines)?;
-        return updated(path, lines);
+        let path = parse_path(path, lines)?;
+        return parse_update(path, lines);
     }
     let expected = format!(
         "expected `{}`, `{}`, `{}` or `{END}`, found `{}`",
         ADD.trim_end(),
         UPDATE.trim_end(),
         DELETE.trim_end(),
-        shortened(head)
+        shorten(head)
     );
     Err(lines.error(expected))
 }
 
-fn named(path: &str, lines: &Lines<'_>) -> Result<String, ParseError> {
+fn parse_path(path: &str, lines: &PatchLines<'_>) -> Result<String, PatchParseError> {
     match path.trim() {
         "" => Err(lines.error("the path is missing".to_owned())),
         path => Ok(path.to_owned()),
     }
 }
 
-fn added(path: String, lines: &mut Lines<'_>) -> Result<Operation, ParseError> {
+fn parse_add(path: String, lines: &mut PatchLines<'_>) -> Result<PatchOperation, PatchParseError> {
     let mut content = String::new();
     while let Some(line) = lines.peek() {
         if is_marker(line) {
@@ -164,26 +167,29 @@ fn added(path: String, lines: &mut Lines<'_>) -> Result<Operation, ParseError> {
         content.push_str(line);
         content.push('\n');
     }
-    Ok(Operation::Add { path, content })
+    Ok(PatchOperation::Add { path, content })
 }
 
-fn updated(path: String, lines: &mut Lines<'_>) -> Result<Operation, ParseError> {
+fn parse_update(
+    path: String,
+    lines: &mut PatchLines<'_>,
+) -> Result<PatchOperation, PatchParseError> {
     let mut move_to = None;
     if let Some(to) = lines.peek().and_then(|line| line.strip_prefix(MOVE)) {
         lines.next();
-        move_to = Some(named(to, lines)?);
+        move_to = Some(parse_path(to, lines)?);
     }
-    let mut hunks: Vec<Hunk> = Vec::new();
+    let mut hunks: Vec<PatchHunk> = Vec::new();
     while let Some(line) = lines.peek() {
         let ends_file = line.trim_end() == END_OF_FILE;
         if is_marker(line) && !ends_file {
             break;
         }
         lines.next();
-        if let Some(header) = header(line) {
+        if let Some(header) = hunk_header(line) {
             let continues = hunks.last().is_some_and(|hunk| hunk.lines.is_empty());
             if !continues {
-                hunks.push(Hunk::at(lines.number));
+                hunks.push(PatchHunk::at(lines.number));
             }
             if let (Some(hunk), false) = (hunks.last_mut(), header.is_empty()) {
                 hunk.headers.push(header.to_owned());
@@ -191,7 +197,7 @@ fn updated(path: String, lines: &mut Lines<'_>) -> Result<Operation, ParseError>
             continue;
         }
         if hunks.last().is_none_or(|hunk| hunk.at_end) {
-            hunks.push(Hunk::at(lines.number));
+            hunks.push(PatchHunk::at(lines.number));
         }
         let number = hunks.len();
         let Some(hunk) = hunks.last_mut() else {
@@ -214,14 +220,14 @@ fn updated(path: String, lines: &mut Lines<'_>) -> Result<Operation, ParseError>
             Some(_) => {
                 return Err(lines.error(format!(
                     "hunk {number} of `{path}`: a line begins with ` `, `-`, `+` or `@@`, found `{}`",
-                    shortened(line)
+                    shorten(line)
                 )));
             }
         });
     }
-    hunks.iter_mut().for_each(Hunk::trim_unmarked_end);
+    hunks.iter_mut().for_each(PatchHunk::trim_unmarked_end);
     if let Some(at) = hunks.iter().position(|hunk| hunk.changes_nothing()) {
-        return Err(ParseError {
+        return Err(PatchParseError {
             line: hunks[at].line,
             what: format!("hunk {} of `{path}` changes nothing", at + 1),
         });
@@ -229,14 +235,14 @@ fn updated(path: String, lines: &mut Lines<'_>) -> Result<Operation, ParseError>
     if hunks.is_empty() && move_to.is_none() {
         return Err(lines.error(format!("the update of `{path}` has no hunk")));
     }
-    Ok(Operation::Update {
+    Ok(PatchOperation::Update {
         path,
         move_to,
         hunks,
     })
 }
 
-impl Hunk {
+impl PatchHunk {
     fn at(line: usize) -> Self {
         Self {
             line,
@@ -273,7 +279,7 @@ fn is_marker(line: &str) -> bool {
 }
 
 /// The text behind `@@`, if that is what the line is.
-fn header(line: &str) -> Option<&str> {
+fn hunk_header(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("@@")?;
     let text = rest.strip_prefix(' ').unwrap_or(rest).trim_end();
     Some(if is_range(text) { "" } else { text })
@@ -296,7 +302,7 @@ fn is_range(text: &str) -> bool {
         && parts.next().is_none_or(|end| end == "@@")
 }
 
-fn shortened(line: &str) -> String {
+fn shorten(line: &str) -> String {
     match line.char_indices().nth(80) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line.to_owned(),
@@ -304,12 +310,12 @@ fn shortened(line: &str) -> String {
 }
 
 /// The lines of the patch, and where we are.
-struct Lines<'a> {
+struct PatchLines<'a> {
     rest: std::iter::Peekable<std::str::Lines<'a>>,
     number: usize,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> PatchLines<'a> {
     fn new(text: &'a str) -> Self {
         Self {
             rest: text.lines().peekable(),
@@ -327,8 +333,8 @@ impl<'a> Lines<'a> {
         self.rest.peek().copied()
     }
 
-    fn error(&self, what: String) -> ParseError {
-        ParseError {
+    fn error(&self, what: String) -> PatchParseError {
+        PatchParseError {
             line: self.number.max(1),
             what,
         }
@@ -337,15 +343,15 @@ impl<'a> Lines<'a> {
 
 /// The wrappers that were opened, the last one behind the others.
 #[derive(Debug, Default)]
-pub(super) struct Wrappers<'a> {
+pub(super) struct PatchWrappers<'a> {
     ends: Vec<&'a str>,
 }
 
 /// Wrappers in each other: a fence around a shell's line is all that occurs.
-const MOST: usize = 2;
+const MAX_WRAPPERS: usize = 2;
 const FENCE: &str = "```";
 
-impl<'a> Wrappers<'a> {
+impl<'a> PatchWrappers<'a> {
     /// Takes a line before the patch. Says whether it is blank or opens a wrapper.
     pub(super) fn open(&mut self, line: &'a str) -> bool {
         let line = line.trim();
@@ -355,10 +361,10 @@ impl<'a> Wrappers<'a> {
         let end = if line.starts_with(FENCE) {
             Some(FENCE)
         } else {
-            delimiter(line)
+            heredoc_delimiter(line)
         };
         match end {
-            Some(end) if self.ends.len() < MOST => {
+            Some(end) if self.ends.len() < MAX_WRAPPERS => {
                 self.ends.push(end);
                 true
             }
@@ -381,7 +387,7 @@ impl<'a> Wrappers<'a> {
 }
 
 /// The word that ends what a shell is given from here on: of `<<'EOF'`, with or without a command.
-fn delimiter(line: &str) -> Option<&str> {
+fn heredoc_delimiter(line: &str) -> Option<&str> {
     let (command, word) = line.split_once("<<")?;
     if !matches!(command.trim(), "" | "apply_patch" | "applypatch") {
         return None;

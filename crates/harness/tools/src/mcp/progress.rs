@@ -17,33 +17,33 @@ use rmcp::{
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::{
-    session::Work,
-    tool_answer::{Answer, Complaint},
+    session::McpContext,
+    tool_answer::{ToolAnswer, ToolError},
 };
-use crate::unified::{CallId, EventSink, ExecEvent, Plain};
+use crate::unified::{CallId, EventSink, ExecEvent, PlainText};
 
 /// How often. Shorter than the shortest timeout of a known client, by far.
-const EVERY: Duration = Duration::from_secs(2);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Waits for a call, and tells the client that it does. A cancelled call is dropped: the command that
 /// it waits for runs on.
-pub(super) async fn wait(
-    call: impl Future<Output = Result<Answer, Complaint>>,
-    work: &Work,
+pub(super) async fn run_with_progress(
+    call: impl Future<Output = Result<ToolAnswer, ToolError>>,
+    ctx: &McpContext,
     context: &RequestContext<RoleServer>,
-) -> Result<Answer, Complaint> {
+) -> Result<ToolAnswer, ToolError> {
     let started = Instant::now();
     let token = context.meta.get_progress_token();
-    let mut ticks = interval_at(started + EVERY, EVERY);
+    let mut ticks = interval_at(started + PROGRESS_INTERVAL, PROGRESS_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut call = std::pin::pin!(call);
     loop {
         tokio::select! {
             answer = &mut call => return answer,
-            () = context.ct.cancelled() => return Err(Complaint::new("the call was cancelled")),
+            () = context.ct.cancelled() => return Err(ToolError::new("the call was cancelled")),
             _ = ticks.tick(), if token.is_some() => {
                 if let Some(token) = &token {
-                    tell(&context.peer, token.clone(), started.elapsed(), work.last_words()).await;
+                    notify(&context.peer, token.clone(), started.elapsed(), ctx.progress_line()).await;
                 }
             }
         }
@@ -51,15 +51,15 @@ pub(super) async fn wait(
 }
 
 /// Tells it. The peer may be gone; the call learns that in its own way.
-async fn tell(
+async fn notify(
     peer: &Peer<RoleServer>,
     token: ProgressToken,
     waited: Duration,
-    said: Option<String>,
+    line: Option<String>,
 ) {
     let seconds = waited.as_secs();
-    let message = match said {
-        Some(said) => format!("{seconds} s: {said}"),
+    let message = match line {
+        Some(line) => format!("{seconds} s: {line}"),
         None => format!("{seconds} s"),
     };
     let progress =
@@ -76,11 +76,11 @@ const MAX_TAIL: usize = 4 << 10;
 
 /// Remembers last lines. A command is forgotten when it ends; how many run is bounded elsewhere.
 #[derive(Debug, Default)]
-pub(super) struct LastWords(Mutex<BTreeMap<String, Words>>);
+pub(super) struct ProgressLines(Mutex<BTreeMap<String, CommandProgress>>);
 
 /// Whose words.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Speaker {
+pub(super) enum ProgressSource {
     /// The command that this call started.
     Call(CallId),
     /// The command with this number.
@@ -88,50 +88,52 @@ pub(super) enum Speaker {
 }
 
 #[derive(Debug)]
-struct Words {
+struct CommandProgress {
     number: ProcessNumber,
-    plain: Plain,
+    plain: PlainText,
     /// The last line that is not blank and has ended.
     line: Vec<u8>,
 }
 
-impl LastWords {
+impl ProgressLines {
     /// Returns the last line of a command that runs and has said something.
-    pub(super) fn of(&self, speaker: &Speaker) -> Option<String> {
-        let words = self.lock();
-        let words = match speaker {
-            Speaker::Call(call) => words.get(&call.0)?,
-            Speaker::Number(number) => words.values().find(|words| words.number == *number)?,
+    pub(super) fn line_of(&self, source: &ProgressSource) -> Option<String> {
+        let progress = self.lock();
+        let progress = match source {
+            ProgressSource::Call(call) => progress.get(&call.0)?,
+            ProgressSource::Number(number) => progress
+                .values()
+                .find(|progress| progress.number == *number)?,
         };
-        let line = words.line();
+        let line = progress.line();
         (!line.is_empty()).then_some(line)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Words>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, CommandProgress>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl EventSink for LastWords {
+impl EventSink for ProgressLines {
     fn handle_event(&self, event: ExecEvent) {
         match event {
             ExecEvent::ExecCommandBegin {
                 call_id, number, ..
             } => {
-                let words = Words {
+                let progress = CommandProgress {
                     number,
-                    plain: Plain::default(),
+                    plain: PlainText::default(),
                     line: Vec::new(),
                 };
-                self.lock().insert(call_id.0, words);
+                self.lock().insert(call_id.0, progress);
             }
             ExecEvent::ExecCommandOutputDelta {
                 call_id,
                 stream,
                 chunk,
             } => {
-                if let Some(words) = self.lock().get_mut(&call_id.0) {
-                    words.add(stream, &chunk);
+                if let Some(progress) = self.lock().get_mut(&call_id.0) {
+                    progress.add(stream, &chunk);
                 }
             }
             ExecEvent::TerminalInteraction { .. } => {}
@@ -142,13 +144,13 @@ impl EventSink for LastWords {
     }
 }
 
-impl Words {
+impl CommandProgress {
     fn add(&mut self, stream: OutputStream, chunk: &[u8]) {
         // Earlier lines of a large chunk are of no interest. What an escape code began there does not
         // matter behind the end of a line.
         let tail = &chunk[chunk.len().saturating_sub(MAX_TAIL)..];
         if tail.len() < chunk.len() {
-            self.plain = Plain::default();
+            self.plain = PlainText::default();
         }
         let mut settled = Vec::new();
         self.plain.feed(stream, tail, &mut settled);
@@ -160,8 +162,12 @@ impl Words {
     }
 
     fn line(&self) -> String {
-        let begun = self.plain.line().trim_ascii();
-        let line = if begun.is_empty() { &self.line } else { begun };
+        let unfinished = self.plain.line().trim_ascii();
+        let line = if unfinished.is_empty() {
+            &self.line
+        } else {
+            unfinished
+        };
         let line = String::from_utf8_lossy(line);
         let line = line.trim();
         line[..line.floor_char_boundary(MAX_LINE)].to_owned()
@@ -178,48 +184,54 @@ mod tests {
         CallId("c".to_owned())
     }
 
-    fn heard(chunks: &[&str]) -> Option<String> {
-        let words = LastWords::default();
-        words.handle_event(ExecEvent::ExecCommandBegin {
+    fn last_line_of(chunks: &[&str]) -> Option<String> {
+        let progress = ProgressLines::default();
+        progress.handle_event(ExecEvent::ExecCommandBegin {
             call_id: call(),
             number: ProcessNumber(7),
             argv: Vec::new(),
             cwd: PathUri::parse("file:///").unwrap(),
         });
         for chunk in chunks {
-            words.handle_event(ExecEvent::ExecCommandOutputDelta {
+            progress.handle_event(ExecEvent::ExecCommandOutputDelta {
                 call_id: call(),
                 stream: OutputStream::Stdout,
                 chunk: chunk.as_bytes().to_vec().into(),
             });
         }
-        let by_call = words.of(&Speaker::Call(call()));
-        assert_eq!(by_call, words.of(&Speaker::Number(ProcessNumber(7))));
-        assert_eq!(words.of(&Speaker::Number(ProcessNumber(8))), None);
+        let by_call = progress.line_of(&ProgressSource::Call(call()));
+        assert_eq!(
+            by_call,
+            progress.line_of(&ProgressSource::Number(ProcessNumber(7)))
+        );
+        assert_eq!(
+            progress.line_of(&ProgressSource::Number(ProcessNumber(8))),
+            None
+        );
         by_call
     }
 
     #[test]
-    fn the_last_line_that_is_not_blank_is_remembered() {
-        assert_eq!(heard(&[]), None);
-        assert_eq!(heard(&["\n\n"]), None);
-        assert_eq!(heard(&["one\ntwo\n\n"]).as_deref(), Some("two"));
-        assert_eq!(heard(&["one\ntw", "o"]).as_deref(), Some("two"));
-        assert_eq!(heard(&["10%\r", "20%\r"]).as_deref(), Some("20%"));
+    fn last_non_blank_line_is_kept() {
+        assert_eq!(last_line_of(&[]), None);
+        assert_eq!(last_line_of(&["\n\n"]), None);
+        assert_eq!(last_line_of(&["one\ntwo\n\n"]).as_deref(), Some("two"));
+        assert_eq!(last_line_of(&["one\ntw", "o"]).as_deref(), Some("two"));
+        assert_eq!(last_line_of(&["10%\r", "20%\r"]).as_deref(), Some("20%"));
     }
 
     #[test]
-    fn nothing_is_left_of_escape_codes() {
+    fn escape_codes_are_stripped() {
         let coloured = ["\x1b[32mstep\x1b", "[0m 1\x1b]0;title\x07\x1b[K\n"];
-        assert_eq!(heard(&coloured).as_deref(), Some("step 1"));
-        assert_eq!(heard(&["10%\x1b[2K\r20%"]).as_deref(), Some("20%"));
+        assert_eq!(last_line_of(&coloured).as_deref(), Some("step 1"));
+        assert_eq!(last_line_of(&["10%\x1b[2K\r20%"]).as_deref(), Some("20%"));
     }
 
     #[test]
-    fn a_long_line_is_cut() {
+    fn long_line_is_truncated() {
         let line = "x".repeat(100_000);
-        assert_eq!(heard(&[&line]).unwrap().len(), MAX_LINE);
+        assert_eq!(last_line_of(&[&line]).unwrap().len(), MAX_LINE);
         let parts = vec!["x"; 1000];
-        assert_eq!(heard(&parts).unwrap().len(), MAX_LINE);
+        assert_eq!(last_line_of(&parts).unwrap().len(), MAX_LINE);
     }
 }

@@ -20,77 +20,79 @@ use rmcp::{
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    http::{Delivery, Visitor},
+    http::{PendingSession, ResponseDelivery},
     progress,
-    session::{Edits, MAX_CALLS, Patience, Place, Places, Session, Work},
-    tool::{self, Listed},
-    tool_answer::Complaint,
+    session::{
+        EditLock, MAX_CALLS, McpContext, McpSession, ProgressSupport, SessionRegistry, SessionSlot,
+    },
+    tool::{self, RegisteredTool},
+    tool_answer::ToolError,
     workspace::Workspace,
 };
-use crate::unified::{Abandoned, CallId, Settings, Windows};
+use crate::unified::{AbandonedCommand, CallId, Settings, WaitWindows};
 
 /// What every client finds: an environment, a workspace in it, and tools.
 #[derive(Clone, Debug)]
 pub struct Tools {
-    shared: Arc<Shared>,
+    shared: Arc<McpShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct McpShared {
     environment: Environment,
     workspace: Arc<Workspace>,
-    tools: Vec<Listed>,
+    tools: Vec<RegisteredTool>,
     version: String,
-    places: Places,
-    edits: Edits,
+    registry: SessionRegistry,
+    edits: EditLock,
 }
 
 impl Tools {
     /// Makes the tools for a workspace in an environment. `version` is what clients are told of us.
     pub fn new(environment: Environment, workspace: Workspace, version: &str) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(McpShared {
                 tools: tool::tools(workspace.enclosure()),
                 environment,
                 workspace: Arc::new(workspace),
                 version: version.to_owned(),
-                places: Places::default(),
-                edits: Edits::default(),
+                registry: SessionRegistry::default(),
+                edits: EditLock::default(),
             }),
         }
     }
 
     /// Ends every command of every client.
     pub async fn shut_down(&self) {
-        for session in self.shared.places.sessions() {
+        for session in self.shared.registry.sessions() {
             session.exec.shut_down().await;
         }
     }
 
     /// Whether one more client is refused.
-    pub(super) fn are_full(&self) -> bool {
-        self.shared.places.are_full()
+    pub(super) fn is_full(&self) -> bool {
+        self.shared.registry.is_full()
     }
 
     /// Waits until one more client is let in.
-    pub(super) async fn room(&self) {
-        self.shared.places.room().await;
+    pub(super) async fn wait_for_slot(&self) {
+        self.shared.registry.wait_for_slot().await;
     }
 
     /// Makes what one client talks to.
-    pub(super) fn server(&self, door: Door) -> Server {
-        Server {
+    pub(super) fn server(&self, transport: ClientTransport) -> McpServer {
+        McpServer {
             shared: self.shared.clone(),
-            door,
-            place: OnceLock::new(),
-            receipts: Receipts::default(),
+            transport,
+            slot: OnceLock::new(),
+            requests: RequestMap::default(),
         }
     }
 }
 
 /// How a client came.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Door {
+pub(super) enum ClientTransport {
     /// By pipes: the connection is the session.
     Stdio,
     /// By HTTP: sessions begin with `initialize`. The revision of the protocol without sessions is not
@@ -100,39 +102,39 @@ pub(super) enum Door {
 
 /// What one client talks to. Its commands end when it is dropped.
 #[derive(Debug)]
-pub(super) struct Server {
-    shared: Arc<Shared>,
-    door: Door,
-    place: OnceLock<Place>,
-    receipts: Receipts,
+pub(super) struct McpServer {
+    shared: Arc<McpShared>,
+    transport: ClientTransport,
+    slot: OnceLock<SessionSlot>,
+    requests: RequestMap,
 }
 
-impl Server {
+impl McpServer {
     /// The client's session, which begins with the first call.
-    fn session(&self) -> Result<Arc<Session>, ErrorData> {
-        if let Some(place) = self.place.get() {
-            return Ok(place.session().clone());
+    fn session(&self) -> Result<Arc<McpSession>, ErrorData> {
+        if let Some(slot) = self.slot.get() {
+            return Ok(slot.session().clone());
         }
         let shared = &self.shared;
-        let session = Session::new(
+        let session = McpSession::new(
             &shared.environment,
             &shared.workspace,
             &shared.edits,
             settings(),
         );
-        let place = self.shared.places.take(session);
-        let place = place.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
-        Ok(self.place.get_or_init(|| place).session().clone())
+        let slot = self.shared.registry.register(session);
+        let slot = slot.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+        Ok(self.slot.get_or_init(|| slot).session().clone())
     }
 
-    fn listed(&self, name: &str) -> Option<&Listed> {
+    fn find_tool(&self, name: &str) -> Option<&RegisteredTool> {
         let mut tools = self.shared.tools.iter();
         tools.find(|tool| tool.definition().name == name)
     }
 
     fn instructions(&self) -> String {
         let workspace = &self.shared.workspace;
-        let root = workspace.show(workspace.root());
+        let root = workspace.display_path(workspace.root());
         let allowed = workspace.restrictions();
         format!(
             "Runs commands and works on files in {root}, the workspace. Relative paths start there. {allowed} \
@@ -143,20 +145,20 @@ impl Server {
     }
 }
 
-impl ServerHandler for Server {
+impl ServerHandler for McpServer {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().build();
-        let us = Implementation::new("exec-server", &self.shared.version)
+        let implementation = Implementation::new("exec-server", &self.shared.version)
             .with_title("exec-server: commands and files");
         InitializeResult::new(capabilities)
-            .with_server_info(us)
+            .with_server_info(implementation)
             .with_instructions(self.instructions())
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
-        match self.door {
-            Door::Stdio => Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS),
-            Door::Http => Cow::Borrowed(ProtocolVersion::known_up_to(
+        match self.transport {
+            ClientTransport::Stdio => Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS),
+            ClientTransport::Http => Cow::Borrowed(ProtocolVersion::known_up_to(
                 &ProtocolVersion::LATEST_WITH_INITIALIZE,
             )),
         }
@@ -168,7 +170,7 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
         // Too many sessions are refused before a client relies on one.
-        Visitor::begin(&context, &self.session()?);
+        PendingSession::bind(&context, &self.session()?);
         context.peer.set_peer_info(request.clone());
         self.negotiate_initialize(&request)
     }
@@ -184,7 +186,7 @@ impl ServerHandler for Server {
     }
 
     fn get_tool(&self, name: &str) -> Option<Definition> {
-        self.listed(name).map(|tool| tool.definition().clone())
+        self.find_tool(name).map(|tool| tool.definition().clone())
     }
 
     async fn call_tool(
@@ -192,30 +194,30 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let Some(tool) = self.listed(&request.name) else {
+        let Some(tool) = self.find_tool(&request.name) else {
             let unknown = format!("there is no tool `{}`", request.name);
             return Err(ErrorData::invalid_params(unknown, None));
         };
         let session = self.session()?;
         let Ok(_under_way) = session.calls.try_acquire() else {
             let many = format!("{MAX_CALLS} calls are under way already");
-            return Ok(Complaint(many).into_result().into());
+            return Ok(ToolError(many).into_result().into());
         };
-        let patience = match context.meta.get_progress_token() {
-            Some(_) => Patience::Told,
-            None => Patience::NotTold,
+        let progress_support = match context.meta.get_progress_token() {
+            Some(_) => ProgressSupport::Supported,
+            None => ProgressSupport::Unsupported,
         };
-        let work = Work::new(session.clone(), patience);
-        self.receipts.add(context.id.clone(), work.call().clone());
-        let call = tool.call(request.arguments, &work);
-        let answered = progress::wait(call, &work, &context).await;
+        let ctx = McpContext::new(session.clone(), progress_support);
+        self.requests.add(context.id.clone(), ctx.call().clone());
+        let call = tool.call(request.arguments, &ctx);
+        let answered = progress::run_with_progress(call, &ctx, &context).await;
         // One that is cancelled from here on is heard of in `on_cancelled`.
         if context.ct.is_cancelled() {
-            session.exec.was_not_received(work.call());
+            session.exec.mark_undelivered(ctx.call());
         }
-        if let Some(delivery) = Delivery::of(&context) {
-            let (exec, call) = (session.exec.clone(), work.call().clone());
-            delivery.if_it_fails(move || exec.was_not_received(&call));
+        if let Some(delivery) = ResponseDelivery::of(&context) {
+            let (exec, call) = (session.exec.clone(), ctx.call().clone());
+            delivery.on_failure(move || exec.mark_undelivered(&call));
         }
         Ok(match answered {
             Ok(answer) => answer.into_result().into(),
@@ -229,26 +231,26 @@ impl ServerHandler for Server {
         _context: NotificationContext<RoleServer>,
     ) {
         let request = notification.request_id.as_ref();
-        let call = request.and_then(|request| self.receipts.call(request));
+        let call = request.and_then(|request| self.requests.call(request));
         if let (Some(call), Ok(session)) = (call, self.session()) {
-            session.exec.was_not_received(&call);
+            session.exec.mark_undelivered(&call);
         }
     }
 }
 
 /// Longest wait of a call. Only clients that are told that it goes on may ask for it.
-const LONGEST: Duration = Duration::from_secs(600);
+const MAX_WAIT: Duration = Duration::from_secs(600);
 
 /// A client that cancels a call, or gives up on it, finds the command in the list. Programs that read their
 /// input only because there is one would wait for it, and agents seldom mean to write to them.
 pub(super) fn settings() -> Settings {
     Settings {
-        windows: Windows {
-            max: LONGEST,
-            max_patient: LONGEST,
-            ..Windows::default()
+        windows: WaitWindows {
+            max: MAX_WAIT,
+            max_patient: MAX_WAIT,
+            ..WaitWindows::default()
         },
-        abandoned: Abandoned::RunsOn,
+        abandoned: AbandonedCommand::KeepRunning,
         stdin: Stdin::Null,
         ..Settings::default()
     }
@@ -278,7 +280,11 @@ impl Tools {
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
-        let running = match self.server(Door::Stdio).serve((input, output)).await {
+        let running = match self
+            .server(ClientTransport::Stdio)
+            .serve((input, output))
+            .await
+        {
             Ok(running) => running,
             // Whoever leaves before saying anything was only looking.
             Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
@@ -291,17 +297,17 @@ impl Tools {
 }
 
 /// Requests that are remembered: those that are under way, and as many that were answered.
-const REMEMBERED: usize = 2 * MAX_CALLS;
+const MAX_REMEMBERED_REQUESTS: usize = 2 * MAX_CALLS;
 
 /// The calls that requests have become, the last one behind the others.
 #[derive(Debug, Default)]
-pub(super) struct Receipts(Mutex<VecDeque<(RequestId, CallId)>>);
+pub(super) struct RequestMap(Mutex<VecDeque<(RequestId, CallId)>>);
 
-impl Receipts {
+impl RequestMap {
     /// Remembers a request.
     pub(super) fn add(&self, request: RequestId, call: CallId) {
         let mut known = self.lock();
-        if known.len() >= REMEMBERED {
+        if known.len() >= MAX_REMEMBERED_REQUESTS {
             known.pop_front();
         }
         known.push_back((request, call));

@@ -17,9 +17,9 @@ use exec_wire::{path_uri::PathUri, sandbox::Sandbox};
 use tokio::sync::{Notify, OwnedMutexGuard, Semaphore};
 
 use super::{
-    progress::{LastWords, Speaker},
-    tool_answer::Complaint,
-    typed_path::PathError,
+    progress::{ProgressLines, ProgressSource},
+    tool_answer::ToolError,
+    typed_path::TypedPathError,
     workspace::{self, Workspace},
 };
 use crate::unified::{CallId, Settings, UnifiedExec};
@@ -29,35 +29,35 @@ pub(super) const MAX_CALLS: usize = 64;
 
 /// The commands of one client. They end with it.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct McpSession {
     pub(super) environment: Environment,
     pub(super) workspace: Arc<Workspace>,
     pub(super) exec: UnifiedExec,
-    pub(super) words: Arc<LastWords>,
+    pub(super) progress_lines: Arc<ProgressLines>,
     pub(super) calls: Semaphore,
-    edits: Edits,
+    edits: EditLock,
     next_call: AtomicU64,
 }
 
-impl Session {
+impl McpSession {
     /// Begins a session. Nothing runs yet.
     pub(super) fn new(
         environment: &Environment,
         workspace: &Arc<Workspace>,
-        edits: &Edits,
+        edits: &EditLock,
         settings: Settings,
     ) -> Self {
-        let words = Arc::new(LastWords::default());
+        let progress_lines = Arc::new(ProgressLines::default());
         Self {
             exec: UnifiedExec::new(
                 environment.clone(),
                 settings,
                 workspace.clone(),
-                words.clone(),
+                progress_lines.clone(),
             ),
             environment: environment.clone(),
             workspace: workspace.clone(),
-            words,
+            progress_lines,
             calls: Semaphore::new(MAX_CALLS),
             edits: edits.clone(),
             next_call: AtomicU64::new(1),
@@ -76,7 +76,7 @@ impl Session {
     }
 
     /// Waits until nobody else changes files.
-    pub(super) async fn editing(&self) -> OwnedMutexGuard<()> {
+    pub(super) async fn lock_edits(&self) -> OwnedMutexGuard<()> {
         self.edits.0.clone().lock_owned().await
     }
 }
@@ -84,101 +84,103 @@ impl Session {
 /// Whose turn it is to change files, among all clients of one server. Between the moment a tool reads a
 /// file and the moment it writes it nobody else may: of two changes one would be lost.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Edits(Arc<tokio::sync::Mutex<()>>);
+pub(super) struct EditLock(Arc<tokio::sync::Mutex<()>>);
 
 /// Sessions at once. Each may run dozens of commands.
 const MAX_SESSIONS: usize = 64;
 
 /// Every session.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Places {
-    taken: Arc<Mutex<Taken>>,
+pub(super) struct SessionRegistry {
+    sessions_table: Arc<Mutex<SessionTable>>,
     /// Told when a place was given back.
-    freed: Arc<Notify>,
+    slot_freed: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
-    sessions: BTreeMap<u64, Arc<Session>>,
+struct SessionTable {
+    sessions: BTreeMap<u64, Arc<McpSession>>,
     next: u64,
 }
 
 /// Why there is no place for a session. The client may come again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{MAX_SESSIONS} sessions are open already: end one, or come again later")]
-pub(super) struct NoPlace;
+pub(super) struct TooManySessions;
 
-impl Places {
+impl SessionRegistry {
     /// Takes a place.
-    pub(super) fn take(&self, session: Session) -> Result<Place, NoPlace> {
-        let mut taken = self.lock();
-        if taken.sessions.len() >= MAX_SESSIONS {
-            return Err(NoPlace);
+    pub(super) fn register(&self, session: McpSession) -> Result<SessionSlot, TooManySessions> {
+        let mut sessions_table = self.lock();
+        if sessions_table.sessions.len() >= MAX_SESSIONS {
+            return Err(TooManySessions);
         }
-        let (number, session) = (taken.next, Arc::new(session));
-        taken.next += 1;
-        taken.sessions.insert(number, session.clone());
-        Ok(Place {
-            places: self.clone(),
+        let (number, session) = (sessions_table.next, Arc::new(session));
+        sessions_table.next += 1;
+        sessions_table.sessions.insert(number, session.clone());
+        Ok(SessionSlot {
+            registry: self.clone(),
             number,
             session,
         })
     }
 
     /// Whether one more is refused.
-    pub(super) fn are_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.lock().sessions.len() >= MAX_SESSIONS
     }
 
     /// Waits until one more is not refused.
-    pub(super) async fn room(&self) {
+    pub(super) async fn wait_for_slot(&self) {
         loop {
-            let freed = self.freed.notified();
-            tokio::pin!(freed);
+            let slot_freed = self.slot_freed.notified();
+            tokio::pin!(slot_freed);
             // Registered before looking: what is given back meanwhile is heard of.
-            freed.as_mut().enable();
-            if !self.are_full() {
+            slot_freed.as_mut().enable();
+            if !self.is_full() {
                 return;
             }
-            freed.await;
+            slot_freed.await;
         }
     }
 
     /// Lists the sessions.
-    pub(super) fn sessions(&self) -> Vec<Arc<Session>> {
+    pub(super) fn sessions(&self) -> Vec<Arc<McpSession>> {
         self.lock().sessions.values().cloned().collect()
     }
 
-    fn give_back(&self, number: u64) {
+    fn release(&self, number: u64) {
         self.lock().sessions.remove(&number);
-        self.freed.notify_waiters();
+        self.slot_freed.notify_waiters();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, SessionTable> {
+        self.sessions_table
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A session with its place. Dropping it ends the session's commands.
 #[derive(Debug)]
-pub(super) struct Place {
-    places: Places,
+pub(super) struct SessionSlot {
+    registry: SessionRegistry,
     number: u64,
-    session: Arc<Session>,
+    session: Arc<McpSession>,
 }
 
-impl Place {
+impl SessionSlot {
     /// The session.
-    pub(super) fn session(&self) -> &Arc<Session> {
+    pub(super) fn session(&self) -> &Arc<McpSession> {
         &self.session
     }
 }
 
-impl Drop for Place {
+impl Drop for SessionSlot {
     fn drop(&mut self) {
-        let (places, number) = (self.places.clone(), self.number);
+        let (registry, number) = (self.registry.clone(), self.number);
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            places.give_back(number);
+            registry.release(number);
             return;
         };
         // The place is free when nothing runs there any more. Calls that are under way may hold the session
@@ -186,51 +188,51 @@ impl Drop for Place {
         let session = self.session.clone();
         runtime.spawn(async move {
             session.exec.shut_down().await;
-            places.give_back(number);
+            registry.release(number);
         });
     }
 }
 
 /// One call of a client.
 #[derive(Clone, Debug)]
-pub(super) struct Work {
-    session: Arc<Session>,
+pub(super) struct McpContext {
+    session: Arc<McpSession>,
     call: CallId,
-    patience: Patience,
+    progress_support: ProgressSupport,
     /// The command that the call waits for.
-    listens_to: Arc<Mutex<Option<Speaker>>>,
+    watched_command: Arc<Mutex<Option<ProgressSource>>>,
 }
 
 /// Whether a client learns that a call goes on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Patience {
+pub(super) enum ProgressSupport {
     /// It is told, and waits.
-    Told,
+    Supported,
     /// It is not, and may give up.
-    NotTold,
+    Unsupported,
 }
 
 /// Longest wait of a call whose client does not learn that it goes on: many give up after a minute.
-const UNTOLD: Duration = Duration::from_secs(50);
+const MAX_WAIT_WITHOUT_PROGRESS: Duration = Duration::from_secs(50);
 
-impl Patience {
+impl ProgressSupport {
     /// Returns a wait as far as the client's patience is known to go.
-    pub(super) fn at_most(self, wait: Duration) -> Duration {
+    pub(super) fn limit_wait(self, wait: Duration) -> Duration {
         match self {
-            Self::Told => wait,
-            Self::NotTold => wait.min(UNTOLD),
+            Self::Supported => wait,
+            Self::Unsupported => wait.min(MAX_WAIT_WITHOUT_PROGRESS),
         }
     }
 }
 
-impl Work {
+impl McpContext {
     /// Begins a call.
-    pub(super) fn new(session: Arc<Session>, patience: Patience) -> Self {
+    pub(super) fn new(session: Arc<McpSession>, progress_support: ProgressSupport) -> Self {
         Self {
             call: session.next_call(),
             session,
-            patience,
-            listens_to: Arc::default(),
+            progress_support,
+            watched_command: Arc::default(),
         }
     }
 
@@ -240,8 +242,8 @@ impl Work {
     }
 
     /// Whether the client learns that the call goes on.
-    pub(super) fn patience(&self) -> Patience {
-        self.patience
+    pub(super) fn progress_support(&self) -> ProgressSupport {
+        self.progress_support
     }
 
     /// The client's commands.
@@ -260,13 +262,13 @@ impl Work {
     }
 
     /// Waits until nobody else changes files. Held from reading a file to writing it.
-    pub(super) async fn editing(&self) -> OwnedMutexGuard<()> {
-        self.session.editing().await
+    pub(super) async fn lock_edits(&self) -> OwnedMutexGuard<()> {
+        self.session.lock_edits().await
     }
 
     /// Complains that a file could not be changed.
-    pub(super) fn not_changed(&self, path: &PathUri, error: &FileError) -> Complaint {
-        Complaint(match self.session.workspace.forbids(path) {
+    pub(super) fn write_error(&self, path: &PathUri, error: &FileError) -> ToolError {
+        ToolError(match self.session.workspace.denial_reason(path) {
             Some(why) => format!("{error}; {why}"),
             None => error.to_string(),
         })
@@ -283,37 +285,37 @@ impl Work {
     }
 
     /// Reads a path as an agent writes it.
-    pub(super) fn path(&self, typed: &str) -> Result<PathUri, PathError> {
+    pub(super) fn path(&self, typed: &str) -> Result<PathUri, TypedPathError> {
         self.session.workspace.base().path(typed)
     }
 
     /// Reads the path of a file that is to be written.
-    pub(super) fn file(&self, typed: &str) -> Result<PathUri, PathError> {
+    pub(super) fn file(&self, typed: &str) -> Result<PathUri, TypedPathError> {
         self.session.workspace.base().file(typed)
     }
 
     /// Writes a path as an agent reads it.
-    pub(super) fn show(&self, path: &PathUri) -> String {
-        self.session.workspace.show(path)
+    pub(super) fn display_path(&self, path: &PathUri) -> String {
+        self.session.workspace.display_path(path)
     }
 
     /// Writes a path as its host does, from the root on.
-    pub(super) fn native(&self, path: &PathUri) -> String {
-        workspace::native(path)
+    pub(super) fn native_path(&self, path: &PathUri) -> String {
+        workspace::native_path(path)
     }
 
     /// Says which command the call waits for.
-    pub(super) fn listen_to(&self, speaker: Speaker) {
-        let listens_to = self.listens_to.lock();
-        *listens_to.unwrap_or_else(PoisonError::into_inner) = Some(speaker);
+    pub(super) fn watch_command(&self, source: ProgressSource) {
+        let watched_command = self.watched_command.lock();
+        *watched_command.unwrap_or_else(PoisonError::into_inner) = Some(source);
     }
 
     /// The last line of the command that the call waits for.
-    pub(super) fn last_words(&self) -> Option<String> {
-        let speaker = self
-            .listens_to
+    pub(super) fn progress_line(&self) -> Option<String> {
+        let source = self
+            .watched_command
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        self.session.words.of(speaker.as_ref()?)
+        self.session.progress_lines.line_of(source.as_ref()?)
     }
 }

@@ -19,40 +19,40 @@ use exec_wire::path_uri::PathUri;
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::Value;
 
-use self::faulty_files::{Fault, Faulty};
+use self::faulty_files::{FaultyFiles, FileFault};
 use super::{
     Enclosure, Network, Tools, Workspace,
     server::settings,
-    session::{Edits, Patience, Session, Work},
+    session::{EditLock, McpContext, McpSession, ProgressSupport},
     tool,
 };
 
 /// Where an agent works. It has no sandbox: that would need a program beside the tests.
-struct Stage {
+struct McpFixture {
     directory: tempfile::TempDir,
-    session: Arc<Session>,
+    session: Arc<McpSession>,
 }
 
-impl Stage {
+impl McpFixture {
     /// Sets it.
     fn new() -> Self {
         Self::over(&environment())
     }
 
     /// Sets it behind a connection with a fault.
-    fn with_fault(fault: Fault) -> (Self, Arc<Faulty>) {
+    fn with_fault(fault: FileFault) -> (Self, Arc<FaultyFiles>) {
         let mut environment = environment();
-        let files = Arc::new(Faulty::new(environment.files, fault));
+        let files = Arc::new(FaultyFiles::new(environment.files, fault));
         environment.files = files.clone();
         (Self::over(&environment), files)
     }
 
     fn over(environment: &Environment) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let session = Session::new(
+        let session = McpSession::new(
             environment,
             &Arc::new(workspace(directory.path())),
-            &Edits::default(),
+            &EditLock::default(),
             settings(),
         );
         Self {
@@ -62,14 +62,14 @@ impl Stage {
     }
 
     /// Puts a file there.
-    fn put(&self, name: &str, content: impl AsRef<[u8]>) {
+    fn write_file(&self, name: &str, content: impl AsRef<[u8]>) {
         let path = self.directory.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
     }
 
     /// Reads a file.
-    fn text(&self, name: &str) -> Option<String> {
+    fn read_file(&self, name: &str) -> Option<String> {
         fs::read_to_string(self.directory.path().join(name)).ok()
     }
 
@@ -80,22 +80,22 @@ impl Stage {
         let Value::Object(arguments) = arguments else {
             panic!("arguments are an object");
         };
-        let work = Work::new(Arc::clone(&self.session), Patience::NotTold);
-        match tool.unwrap().call(Some(arguments), &work).await {
+        let ctx = McpContext::new(Arc::clone(&self.session), ProgressSupport::Unsupported);
+        match tool.unwrap().call(Some(arguments), &ctx).await {
             Ok(answer) => answer.into_result(),
             Err(complaint) => complaint.into_result(),
         }
     }
 
     /// Calls a tool that answers with text.
-    async fn told(&self, name: &str, arguments: Value) -> String {
+    async fn call_ok(&self, name: &str, arguments: Value) -> String {
         let result = self.call(name, arguments).await;
         assert_eq!(result.is_error, Some(false), "{result:?}");
         text(&result)
     }
 
     /// Calls a tool that complains.
-    async fn refused(&self, name: &str, arguments: Value) -> String {
+    async fn call_err(&self, name: &str, arguments: Value) -> String {
         let result = self.call(name, arguments).await;
         assert_eq!(result.is_error, Some(true), "{result:?}");
         text(&result)

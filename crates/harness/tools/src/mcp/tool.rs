@@ -17,13 +17,13 @@ use super::{
         ApplyPatch, EditFile, FindFiles, ListDirectory, ReadFileTool, SearchFiles, WatchFiles,
         WriteFileTool,
     },
-    session::Work,
-    tool_answer::{Answer, Complaint},
+    session::McpContext,
+    tool_answer::{ToolAnswer, ToolError},
     workspace::Enclosure,
 };
 
 /// A tool. The type is its arguments; what is written above a member is what an agent reads of it.
-pub(super) trait Tool: DeserializeOwned + JsonSchema + Send + 'static {
+pub(super) trait McpTool: DeserializeOwned + JsonSchema + Send + 'static {
     /// What agents call it.
     const NAME: &'static str;
     /// What people call it.
@@ -31,77 +31,80 @@ pub(super) trait Tool: DeserializeOwned + JsonSchema + Send + 'static {
     /// What an agent must know to use it.
     const DESCRIPTION: &'static str;
     /// What it does to the world.
-    const EFFECT: Effect;
+    const EFFECT: ToolEffect;
 
     /// Describes the structured part of its answers, if they have one.
-    fn answers() -> Option<Arc<JsonObject>> {
+    fn output_schema() -> Option<Arc<JsonObject>> {
         None
     }
 
     /// Does it.
-    fn call(self, work: &Work) -> impl Future<Output = Result<Answer, Complaint>> + Send;
+    fn call(self, ctx: &McpContext) -> impl Future<Output = Result<ToolAnswer, ToolError>> + Send;
 }
 
 /// What a tool does to the world.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Effect {
+pub(super) enum ToolEffect {
     /// It looks.
-    Reads,
+    ReadOnly,
     /// It changes files. The second time changes nothing more.
-    Replaces,
+    Replace,
     /// It changes files, each time.
-    Edits,
+    Edit,
     /// It runs programs, which do what they like.
-    Runs,
+    Run,
     /// It ends programs.
-    Ends,
+    Terminate,
 }
 
-impl Effect {
+impl ToolEffect {
     /// Whether it is of no use where nothing can be written.
     pub(super) fn writes_files(self) -> bool {
-        matches!(self, Self::Replaces | Self::Edits)
+        matches!(self, Self::Replace | Self::Edit)
     }
 
     fn annotations(self, title: &str) -> ToolAnnotations {
         ToolAnnotations::with_title(title)
-            .read_only(self == Self::Reads)
-            .destructive(self != Self::Reads)
-            .idempotent(matches!(self, Self::Reads | Self::Replaces | Self::Ends))
-            .open_world(self == Self::Runs)
+            .read_only(self == Self::ReadOnly)
+            .destructive(self != Self::ReadOnly)
+            .idempotent(matches!(
+                self,
+                Self::ReadOnly | Self::Replace | Self::Terminate
+            ))
+            .open_world(self == Self::Run)
     }
 }
 
 /// What clients are told of a tool.
-pub(super) fn definition<T: Tool>() -> Definition {
+pub(super) fn definition<T: McpTool>() -> Definition {
     let definition = Definition::new(T::NAME, T::DESCRIPTION, schema::<T>())
         .with_title(T::TITLE)
         .with_annotations(T::EFFECT.annotations(T::TITLE));
-    match T::answers() {
+    match T::output_schema() {
         Some(schema) => definition.with_raw_output_schema(schema),
         None => definition,
     }
 }
 
 /// Reads the arguments and calls the tool.
-pub(super) async fn run<T: Tool>(
+pub(super) async fn parse_and_call<T: McpTool>(
     arguments: Option<JsonObject>,
-    work: &Work,
-) -> Result<Answer, Complaint> {
+    ctx: &McpContext,
+) -> Result<ToolAnswer, ToolError> {
     let mut arguments = Value::Object(arguments.unwrap_or_default());
     drop_nulls(&mut arguments);
     let tool: T = serde_path_to_error::deserialize(arguments).map_err(|error| {
         let path = error.path().to_string();
         match path.as_str() {
-            "." => Complaint(format!("arguments of {}: {}", T::NAME, error.inner())),
-            path => Complaint(format!(
+            "." => ToolError(format!("arguments of {}: {}", T::NAME, error.inner())),
+            path => ToolError(format!(
                 "argument `{path}` of {}: {}",
                 T::NAME,
                 error.inner()
             )),
         }
     })?;
-    tool.call(work).await
+    tool.call(ctx).await
 }
 
 /// Leaves out members that are null: some clients send every argument that there is.
@@ -161,20 +164,21 @@ fn simplify(value: &mut Value) {
 }
 
 /// A tool that clients may call.
-pub(super) struct Listed {
+pub(super) struct RegisteredTool {
     definition: Definition,
-    effect: Effect,
-    call: Call,
+    effect: ToolEffect,
+    call: ToolCallFn,
 }
 
-type Call = for<'a> fn(Option<JsonObject>, &'a Work) -> BoxFuture<'a, Result<Answer, Complaint>>;
+type ToolCallFn =
+    for<'a> fn(Option<JsonObject>, &'a McpContext) -> BoxFuture<'a, Result<ToolAnswer, ToolError>>;
 
-impl Listed {
-    fn new<T: Tool>() -> Self {
+impl RegisteredTool {
+    fn new<T: McpTool>() -> Self {
         Self {
             definition: definition::<T>(),
             effect: T::EFFECT,
-            call: |arguments, work| run::<T>(arguments, work).boxed(),
+            call: |arguments, ctx| parse_and_call::<T>(arguments, ctx).boxed(),
         }
     }
 
@@ -187,33 +191,33 @@ impl Listed {
     pub(super) async fn call(
         &self,
         arguments: Option<JsonObject>,
-        work: &Work,
-    ) -> Result<Answer, Complaint> {
-        (self.call)(arguments, work).await
+        ctx: &McpContext,
+    ) -> Result<ToolAnswer, ToolError> {
+        (self.call)(arguments, ctx).await
     }
 }
 
-impl std::fmt::Debug for Listed {
+impl std::fmt::Debug for RegisteredTool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.definition.name.fmt(f)
     }
 }
 
 /// Every tool that is of use where files may be treated like this.
-pub(super) fn tools(enclosure: Enclosure) -> Vec<Listed> {
+pub(super) fn tools(enclosure: Enclosure) -> Vec<RegisteredTool> {
     let mut tools = vec![
-        Listed::new::<ExecCommandTool>(),
-        Listed::new::<WriteStdinTool>(),
-        Listed::new::<ListProcesses>(),
-        Listed::new::<TerminateProcess>(),
-        Listed::new::<ReadFileTool>(),
-        Listed::new::<WriteFileTool>(),
-        Listed::new::<EditFile>(),
-        Listed::new::<ApplyPatch>(),
-        Listed::new::<ListDirectory>(),
-        Listed::new::<FindFiles>(),
-        Listed::new::<SearchFiles>(),
-        Listed::new::<WatchFiles>(),
+        RegisteredTool::new::<ExecCommandTool>(),
+        RegisteredTool::new::<WriteStdinTool>(),
+        RegisteredTool::new::<ListProcesses>(),
+        RegisteredTool::new::<TerminateProcess>(),
+        RegisteredTool::new::<ReadFileTool>(),
+        RegisteredTool::new::<WriteFileTool>(),
+        RegisteredTool::new::<EditFile>(),
+        RegisteredTool::new::<ApplyPatch>(),
+        RegisteredTool::new::<ListDirectory>(),
+        RegisteredTool::new::<FindFiles>(),
+        RegisteredTool::new::<SearchFiles>(),
+        RegisteredTool::new::<WatchFiles>(),
     ];
     if enclosure == Enclosure::ReadOnly {
         tools.retain(|tool| !tool.effect.writes_files());

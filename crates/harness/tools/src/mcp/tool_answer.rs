@@ -8,22 +8,22 @@ use rmcp::model::{CallToolResult, ContentBlock};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{patch::ParseError, typed_path::PathError};
+use super::{patch::PatchParseError, typed_path::TypedPathError};
 use crate::unified::ExecCommandError;
 
 /// What a tool came to.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
+pub(super) struct ToolAnswer {
     content: ContentBlock,
     structured: Option<Value>,
 }
 
-impl Answer {
+impl ToolAnswer {
     /// Text. Its middle is left out if it is more than an answer holds.
     pub(super) fn text(text: impl Into<String>) -> Self {
         let text = text.into();
         Self {
-            content: ContentBlock::text(fitting(&text, MAX_ANSWER_BYTES)),
+            content: ContentBlock::text(truncate_json(&text, MAX_ANSWER_BYTES)),
             structured: None,
         }
     }
@@ -56,9 +56,9 @@ impl Answer {
 /// Why a tool did nothing, or not all of it: what the agent reads to do better.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Complaint(pub(super) String);
+pub(super) struct ToolError(pub(super) String);
 
-impl Complaint {
+impl ToolError {
     /// Complains.
     pub(super) fn new(what: impl Into<String>) -> Self {
         Self(what.into())
@@ -66,37 +66,37 @@ impl Complaint {
 
     /// Turns it into what travels.
     pub(super) fn into_result(self) -> CallToolResult {
-        let text = fitting(&self.0, MAX_ANSWER_BYTES);
+        let text = truncate_json(&self.0, MAX_ANSWER_BYTES);
         CallToolResult::error(vec![ContentBlock::text(text)])
     }
 }
 
-impl From<FileError> for Complaint {
+impl From<FileError> for ToolError {
     fn from(error: FileError) -> Self {
         Self(error.to_string())
     }
 }
 
-impl From<PathError> for Complaint {
-    fn from(error: PathError) -> Self {
+impl From<TypedPathError> for ToolError {
+    fn from(error: TypedPathError) -> Self {
         Self(error.to_string())
     }
 }
 
-impl From<ParseError> for Complaint {
-    fn from(error: ParseError) -> Self {
+impl From<PatchParseError> for ToolError {
+    fn from(error: PatchParseError) -> Self {
         Self(error.to_string())
     }
 }
 
-impl From<ExecCommandError> for Complaint {
+impl From<ExecCommandError> for ToolError {
     fn from(error: ExecCommandError) -> Self {
-        Self(chain(&error))
+        Self(error_chain(&error))
     }
 }
 
 /// An error and what caused it, in one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -116,14 +116,14 @@ pub(super) const MAX_ANSWER_BYTES: usize = 960 << 10;
 const MARKER_BYTES: usize = 128;
 
 /// Returns text that weighs no more than this: its beginning and its end, if need be.
-pub(super) fn fitting(text: &str, most: usize) -> Cow<'_, str> {
-    let total: usize = text.chars().map(weight).sum();
-    if total <= most {
+pub(super) fn truncate_json(text: &str, max_bytes: usize) -> Cow<'_, str> {
+    let total: usize = text.chars().map(json_len).sum();
+    if total <= max_bytes {
         return Cow::Borrowed(text);
     }
-    let side = most.saturating_sub(MARKER_BYTES) / 2;
-    let head = prefix(text.chars(), side);
-    let tail = prefix(text.chars().rev(), side);
+    let side = max_bytes.saturating_sub(MARKER_BYTES) / 2;
+    let head = prefix_len(text.chars(), side);
+    let tail = prefix_len(text.chars().rev(), side);
     let (first, last) = (&text[..head], &text[text.len() - tail..]);
     let omitted = text.len() - head - tail;
     let gap = if first.is_empty() || first.ends_with('\n') {
@@ -136,17 +136,17 @@ pub(super) fn fitting(text: &str, most: usize) -> Cow<'_, str> {
 }
 
 /// Returns how many bytes the first characters have that weigh no more than this.
-fn prefix(characters: impl Iterator<Item = char>, most: usize) -> usize {
-    let mut weighs = 0;
+fn prefix_len(characters: impl Iterator<Item = char>, max_bytes: usize) -> usize {
+    let mut len = 0;
     let fits = characters.take_while(|character| {
-        weighs += weight(*character);
-        weighs <= most
+        len += json_len(*character);
+        len <= max_bytes
     });
     fits.map(char::len_utf8).sum()
 }
 
 /// What a character takes in a JSON string.
-fn weight(character: char) -> usize {
+fn json_len(character: char) -> usize {
     match character {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
         '\0'..='\u{1f}' => 6,
@@ -160,30 +160,30 @@ mod tests {
 
     use super::*;
 
-    fn weighed(text: &str) -> usize {
+    fn encoded_len(text: &str) -> usize {
         serde_json::to_string(text).unwrap().len() - 2
     }
 
     #[test]
-    fn both_ends_stay_and_what_is_missing_is_counted() {
+    fn truncation_keeps_both_ends_and_counts_the_omission() {
         let text = format!("first\n{}last", "\u{1}".repeat(10_000));
-        let cut = fitting(&text, 1000);
+        let cut = truncate_json(&text, 1000);
         assert!(
             cut.starts_with("first\n\u{1}") && cut.ends_with("\u{1}last"),
             "{cut}"
         );
         assert!(cut.contains(" bytes left out"), "{cut}");
-        assert!(weighed(&cut) <= 1000);
+        assert!(encoded_len(&cut) <= 1000);
     }
 
     proptest! {
         #[test]
-        fn every_text_is_weighed_as_it_is_written(text: String, most in 200..2000_usize) {
-            let total: usize = text.chars().map(weight).sum();
-            prop_assert_eq!(total, weighed(&text));
+        fn json_len_matches_the_encoded_length(text: String, max_bytes in 200..2000_usize) {
+            let total: usize = text.chars().map(json_len).sum();
+            prop_assert_eq!(total, encoded_len(&text));
             let text = text.repeat(100);
-            let cut = fitting(&text, most);
-            prop_assert!(weighed(&cut) <= most);
+            let cut = truncate_json(&text, max_bytes);
+            prop_assert!(encoded_len(&cut) <= max_bytes);
         }
     }
 }

@@ -4,7 +4,7 @@ use exec_wire::path_uri::{JoinError, PathUri, PathUriError};
 
 /// Why a path cannot be used. The caller must write another.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub(super) enum PathError {
+pub(super) enum TypedPathError {
     #[error("path: {0}")]
     Join(#[from] JoinError),
     #[error("path `{0}`: {1}")]
@@ -23,38 +23,39 @@ pub(super) enum PathError {
 
 /// Where paths begin.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Base<'a> {
+pub(super) struct PathBase<'a> {
     /// What relative ones are relative to.
     pub(super) root: &'a PathUri,
     /// What `~` stands for.
     pub(super) home: Option<&'a PathUri>,
 }
 
-impl Base<'_> {
+impl PathBase<'_> {
     /// Reads a path.
-    pub(super) fn path(&self, typed: &str) -> Result<PathUri, PathError> {
+    pub(super) fn path(&self, typed: &str) -> Result<PathUri, TypedPathError> {
         if let Some((scheme, _)) = typed.split_once("://")
             && is_scheme(scheme)
         {
             if !scheme.eq_ignore_ascii_case("file") {
-                return Err(PathError::Address(typed.to_owned()));
+                return Err(TypedPathError::Address(typed.to_owned()));
             }
-            return PathUri::parse(typed).map_err(|error| PathError::Uri(typed.to_owned(), error));
+            return PathUri::parse(typed)
+                .map_err(|error| TypedPathError::Uri(typed.to_owned(), error));
         }
         let Some(behind) = typed.strip_prefix('~') else {
             return Ok(self.root.join(typed)?);
         };
         if !behind.is_empty() && !behind.starts_with('/') {
             let first = typed.split('/').next().unwrap_or(typed);
-            return Err(PathError::OtherHome(first.to_owned()));
+            return Err(TypedPathError::OtherHome(first.to_owned()));
         }
         let home = self.home;
-        let home = home.ok_or_else(|| PathError::NoHome(typed.to_owned()))?;
+        let home = home.ok_or_else(|| TypedPathError::NoHome(typed.to_owned()))?;
         Ok(home.join(behind.trim_start_matches('/'))?)
     }
 
     /// Reads the path of a file. One that can only be a directory is refused.
-    pub(super) fn file(&self, typed: &str) -> Result<PathUri, PathError> {
+    pub(super) fn file(&self, typed: &str) -> Result<PathUri, TypedPathError> {
         let path = self.path(typed)?;
         let is_windows = path
             .convention()
@@ -62,7 +63,7 @@ impl Base<'_> {
         let separator = |character| character == '/' || (is_windows && character == '\\');
         let last = typed.rsplit(separator).next().unwrap_or(typed);
         if matches!(last, "" | "." | ".." | "~") || path.file_name().is_none() {
-            return Err(PathError::Directory(typed.to_owned()));
+            return Err(TypedPathError::Directory(typed.to_owned()));
         }
         Ok(path)
     }
@@ -85,9 +86,9 @@ mod tests {
     }
 
     #[test]
-    fn each_way_of_typing_a_path_leads_to_it() {
+    fn relative_absolute_home_and_uri_paths_resolve() {
         let (root, home) = (uri("file:///srv"), uri("file:///home/me"));
-        let base = Base {
+        let base = PathBase {
             root: &root,
             home: Some(&home),
         };
@@ -104,10 +105,10 @@ mod tests {
         ] {
             assert_eq!(base.path(typed).unwrap(), uri(expected), "{typed}");
         }
-        let unknown = Base { home: None, ..base };
+        let unknown = PathBase { home: None, ..base };
         assert_eq!(
             unknown.path("~/x"),
-            Err(PathError::NoHome("~/x".to_owned()))
+            Err(TypedPathError::NoHome("~/x".to_owned()))
         );
         for typed in [
             "~/",
@@ -120,7 +121,7 @@ mod tests {
             "file:///",
             "file:///a/",
         ] {
-            let refused = Err(PathError::Directory(typed.to_owned()));
+            let refused = Err(TypedPathError::Directory(typed.to_owned()));
             assert_eq!(base.file(typed), refused, "{typed}");
         }
     }

@@ -12,8 +12,8 @@ use exec_wire::{
 };
 use futures_util::future::{self, BoxFuture, FutureExt};
 
-use super::typed_path::Base;
-use crate::unified::{Approval, ApprovalRequest, Denied, SandboxChoice, ToolPolicy};
+use super::typed_path::PathBase;
+use crate::unified::{Approval, ApprovalRequest, SandboxChoice, SandboxDenial, ToolPolicy};
 
 /// The directories of an agent, and what encloses it.
 #[derive(Clone, Debug)]
@@ -106,16 +106,16 @@ impl Workspace {
     }
 
     /// What paths begin with, as an agent writes them.
-    pub(super) fn base(&self) -> Base<'_> {
-        Base {
+    pub(super) fn base(&self) -> PathBase<'_> {
+        PathBase {
             root: &self.root,
             home: self.home.as_ref(),
         }
     }
 
     /// Writes a path as an agent reads it: relative if it is below the workspace, else absolute.
-    pub(super) fn show(&self, path: &PathUri) -> String {
-        let (shown, root) = (native(path), native(&self.root));
+    pub(super) fn display_path(&self, path: &PathUri) -> String {
+        let (shown, root) = (native_path(path), native_path(&self.root));
         let below = shown.strip_prefix(root.trim_end_matches('/'));
         match below.and_then(|below| below.strip_prefix('/')) {
             Some(below) if !below.is_empty() => below.to_owned(),
@@ -124,7 +124,7 @@ impl Workspace {
     }
 
     /// Tells why a file may not be changed, if it is the enclosure that forbids it.
-    pub(super) fn forbids(&self, path: &PathUri) -> Option<String> {
+    pub(super) fn denial_reason(&self, path: &PathUri) -> Option<String> {
         let contains = |directory: &PathUri| directory.contains(path);
         let is_temporary = || {
             let temporary = self.temporary.iter().flatten();
@@ -134,13 +134,13 @@ impl Workspace {
         match self.enclosure {
             Enclosure::Open => None,
             Enclosure::ReadOnly => Some("the sandbox lets nothing be written".to_owned()),
-            Enclosure::WorkspaceWrite if self.protects(path) => Some(format!(
+            Enclosure::WorkspaceWrite if self.is_protected(path) => Some(format!(
                 "the sandbox protects {} in the workspace",
                 self.protected_names()
             )),
             Enclosure::WorkspaceWrite if self.roots.iter().any(contains) || is_temporary() => None,
             Enclosure::WorkspaceWrite => {
-                let roots: Vec<String> = self.roots.iter().map(native).collect();
+                let roots: Vec<String> = self.roots.iter().map(native_path).collect();
                 Some(format!(
                     "it is outside the workspace: the sandbox lets files be written only below `{}` and in \
                      temporary directories; `exec-server mcp --writable DIR` adds another",
@@ -233,7 +233,7 @@ impl Workspace {
     }
 
     /// Tells whether a path is metadata of a root, which stays as it is.
-    fn protects(&self, path: &PathUri) -> bool {
+    fn is_protected(&self, path: &PathUri) -> bool {
         let names: &[&str] = match self.git {
             GitAccess::Protected => &[".git", ".agents", ".codex", ".aws"],
             GitAccess::Writable => &[".agents", ".codex", ".aws"],
@@ -255,16 +255,19 @@ impl Workspace {
                 SpecialPath::SlashTmp,
             ],
         };
-        let mut entries = vec![entry(SpecialPath::Root, Access::Read)];
+        let mut entries = vec![special_entry(SpecialPath::Root, Access::Read)];
         entries.extend(
             writable
                 .iter()
                 .cloned()
-                .map(|path| entry(path, Access::Write)),
+                .map(|path| special_entry(path, Access::Write)),
         );
         if self.enclosure == Enclosure::WorkspaceWrite && self.git == GitAccess::Writable {
             let subpath = Some(".git".to_owned());
-            entries.push(entry(SpecialPath::ProjectRoots { subpath }, Access::Write));
+            entries.push(special_entry(
+                SpecialPath::ProjectRoots { subpath },
+                Access::Write,
+            ));
         }
         Some(Box::new(Sandbox {
             permissions: Permissions::Managed {
@@ -311,7 +314,7 @@ impl ToolPolicy for Workspace {
         }
     }
 
-    fn retry(&self, _request: &ApprovalRequest, _denied: &Denied) -> BoxFuture<'_, bool> {
+    fn retry(&self, _request: &ApprovalRequest, _denied: &SandboxDenial) -> BoxFuture<'_, bool> {
         future::ready(false).boxed()
     }
 }
@@ -334,7 +337,7 @@ const NETWORK_FAILURES: &[&str] = &[
     "blocked-by-",
 ];
 
-fn entry(value: SpecialPath, access: Access) -> Entry {
+fn special_entry(value: SpecialPath, access: Access) -> Entry {
     Entry {
         path: EntryPath::Special { value },
         access,
@@ -343,7 +346,7 @@ fn entry(value: SpecialPath, access: Access) -> Entry {
 }
 
 /// The path as its host writes it. A path that is not UTF-8, or of another convention, stays a URI.
-pub(super) fn native(path: &PathUri) -> String {
+pub(super) fn native_path(path: &PathUri) -> String {
     let native = path.to_native().ok();
     let text = native.and_then(|native| native.into_os_string().into_string().ok());
     text.unwrap_or_else(|| path.as_str().to_owned())
@@ -359,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_relative_to_the_workspace_in_and_out() {
+    fn paths_are_resolved_and_shown_relative_to_the_workspace() {
         let workspace = workspace(Enclosure::Open);
         for (typed, uri, shown) in [
             ("src/x.rs", "file:///work/a%20b/src/x.rs", "src/x.rs"),
@@ -370,16 +373,16 @@ mod tests {
         ] {
             let path = workspace.base().path(typed).unwrap();
             assert_eq!(path.as_str(), uri);
-            assert_eq!(workspace.show(&path), shown);
+            assert_eq!(workspace.display_path(&path), shown);
         }
     }
 
     #[test]
-    fn what_the_enclosure_forbids_is_said_to_be_its_doing() {
+    fn denial_reason_names_the_sandbox() {
         let forbidden = |enclosure, uri: &str| {
             let more = PathUri::parse("file:///more").unwrap();
             let workspace = workspace(enclosure).with_more([more]);
-            workspace.forbids(&PathUri::parse(uri).unwrap())
+            workspace.denial_reason(&PathUri::parse(uri).unwrap())
         };
         for inside in ["file:///work/a%20b/x", "file:///more/x", "file:///tmp/x"] {
             assert_eq!(forbidden(Enclosure::WorkspaceWrite, inside), None);
@@ -391,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_open_workspace_has_no_policy() {
+    fn only_an_open_workspace_has_no_sandbox_policy() {
         assert!(workspace(Enclosure::Open).sandbox().is_none());
         let writable = |enclosure| {
             let sandbox = workspace(enclosure).sandbox().unwrap();
@@ -414,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_is_explained_with_the_flag_that_would_help() {
+    fn denial_explanation_names_the_relevant_flag() {
         let closed = workspace(Enclosure::WorkspaceWrite);
         let git = "fatal: Unable to create '/w/.git/index.lock': Read-only file system";
         let explained = closed.explain_denial(git, true).unwrap();
@@ -434,12 +437,12 @@ mod tests {
     }
 
     #[test]
-    fn protected_metadata_is_named_as_such() {
+    fn protected_metadata_is_named() {
         let workspace = workspace(Enclosure::WorkspaceWrite);
         let config = PathUri::parse("file:///work/a%20b/.git/config").unwrap();
-        let why = workspace.forbids(&config).unwrap();
+        let why = workspace.denial_reason(&config).unwrap();
         assert!(why.contains("`.git`"), "{why}");
         let workspace = workspace.with_git(GitAccess::Writable);
-        assert_eq!(workspace.forbids(&config), None);
+        assert_eq!(workspace.denial_reason(&config), None);
     }
 }

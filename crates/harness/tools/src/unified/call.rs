@@ -116,44 +116,51 @@ pub struct WriteStdin {
 
 /// Why there is nothing to run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Empty;
+pub(super) struct EmptyProgram;
 
 /// Returns program and arguments.
-pub(super) fn argv(program: &Program, own: &Shell) -> Result<Vec<String>, Empty> {
+pub(super) fn argv(program: &Program, own: &Shell) -> Result<Vec<String>, EmptyProgram> {
     match program {
-        Program::Argv(argv) if argv.first().is_none_or(String::is_empty) => Err(Empty),
+        Program::Argv(argv) if argv.first().is_none_or(String::is_empty) => Err(EmptyProgram),
         Program::Argv(argv) => Ok(argv.clone()),
-        Program::Shell { line, .. } if line.trim().is_empty() => Err(Empty),
+        Program::Shell { line, .. } if line.trim().is_empty() => Err(EmptyProgram),
         Program::Shell { line, shell, login } => {
             let shell = shell.as_ref().unwrap_or(&own.path);
-            let flags = flags(shell, if *login { Kind::Login } else { Kind::Plain });
+            let flags = shell_flags(
+                shell,
+                if *login {
+                    ShellMode::Login
+                } else {
+                    ShellMode::Plain
+                },
+            );
             let argv = [shell.as_str()].into_iter().chain(flags.iter().copied());
             Ok(argv.chain([line.as_str()]).map(str::to_owned).collect())
         }
     }
 }
 
-enum Kind {
+enum ShellMode {
     Login,
     Plain,
 }
 
 /// Returns what makes a shell take a line, by the name of its program.
-fn flags(shell: &str, kind: Kind) -> &'static [&'static str] {
+fn shell_flags(shell: &str, kind: ShellMode) -> &'static [&'static str] {
     let file = shell.rsplit(['/', '\\']).next().unwrap_or(shell);
     let name = file.strip_suffix(".exe").unwrap_or(file);
     match (name.to_ascii_lowercase().as_str(), kind) {
-        ("pwsh" | "powershell", Kind::Login) => &["-Command"],
-        ("pwsh" | "powershell", Kind::Plain) => &["-NoProfile", "-Command"],
+        ("pwsh" | "powershell", ShellMode::Login) => &["-Command"],
+        ("pwsh" | "powershell", ShellMode::Plain) => &["-NoProfile", "-Command"],
         ("cmd", _) => &["/c"],
-        (_, Kind::Login) => &["-lc"],
-        (_, Kind::Plain) => &["-c"],
+        (_, ShellMode::Login) => &["-lc"],
+        (_, ShellMode::Plain) => &["-c"],
     }
 }
 
 /// Returns what is laid over the host's variables, and `own` over that.
-pub(super) fn quiet(
-    terminal: Terminal,
+pub(super) fn noninteractive_env(
+    terminal: TerminalMode,
     own: &BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
     let always = [
@@ -164,8 +171,8 @@ pub(super) fn quiet(
         ("LC_ALL", "C.UTF-8"),
     ];
     let by_terminal: &[_] = match terminal {
-        Terminal::None => &[("TERM", "dumb"), ("NO_COLOR", "1")],
-        Terminal::Given => &[("TERM", "xterm-256color")],
+        TerminalMode::None => &[("TERM", "dumb"), ("NO_COLOR", "1")],
+        TerminalMode::Given => &[("TERM", "xterm-256color")],
     };
     let pairs = always.iter().chain(by_terminal);
     let mut variables: BTreeMap<String, String> = pairs
@@ -177,7 +184,7 @@ pub(super) fn quiet(
 
 /// Whether a command has a terminal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Terminal {
+pub(super) enum TerminalMode {
     None,
     Given,
 }
@@ -195,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_given_to_the_shell_in_its_own_way() {
+    fn shell_flags_match_the_shell() {
         let own = Shell {
             name: "bash".to_owned(),
             path: "/bin/bash".to_owned(),
@@ -209,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_run_is_told() {
+    fn empty_program_is_rejected() {
         let own = Shell {
             name: "sh".to_owned(),
             path: "/bin/sh".to_owned(),
@@ -219,7 +226,7 @@ mod tests {
             Program::Argv(Vec::new()),
             Program::Argv(vec![String::new()]),
         ] {
-            assert_eq!(argv(&program, &own), Err(Empty));
+            assert_eq!(argv(&program, &own), Err(EmptyProgram));
         }
     }
 }
@@ -229,16 +236,16 @@ mod variables_tests {
     use super::*;
 
     #[test]
-    fn a_call_has_the_last_word_and_a_terminal_has_colours() {
+    fn call_variables_override_and_terminals_have_colours() {
         let own = BTreeMap::from([("PAGER".to_owned(), "less".to_owned())]);
-        let dumb = quiet(Terminal::None, &own);
+        let dumb = noninteractive_env(TerminalMode::None, &own);
         assert_eq!(dumb["PAGER"], "less");
         assert_eq!(dumb["GIT_PAGER"], "cat");
         assert_eq!(
             (dumb["TERM"].as_str(), dumb["NO_COLOR"].as_str()),
             ("dumb", "1")
         );
-        let terminal = quiet(Terminal::Given, &own);
+        let terminal = noninteractive_env(TerminalMode::Given, &own);
         assert_eq!(terminal["TERM"], "xterm-256color");
         assert!(!terminal.contains_key("NO_COLOR"));
     }

@@ -14,71 +14,76 @@ use exec_wire::id::OutputSeq;
 use tokio::time::Instant;
 
 use super::{
-    Inner,
+    UnifiedExecShared,
     call::{CallId, View},
-    give_up,
-    output_buffers::PutBack,
-    process::{About, ProcessSummary, Shared, UnifiedExecProcess},
-    settings::Abandoned,
+    kill_and_wait,
+    output_buffers::RestoreOutcome,
+    process::{CommandDetails, ProcessShared, ProcessSummary, UnifiedExecProcess},
+    settings::AbandonedCommand,
     transcript::ToolOutput,
 };
 
 /// A command that nobody else looks at meanwhile.
 #[derive(Debug)]
-pub(super) struct Held<'a> {
-    inner: &'a Inner,
+pub(super) struct CallGuard<'a> {
+    shared_exec: &'a UnifiedExecShared,
     process: Arc<UnifiedExecProcess>,
     session: Option<Session>,
-    number: Number,
+    number: NumberState,
 }
 
 /// Whether the agent knows the number of a command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Number {
-    Told,
-    Untold,
+enum NumberState {
+    Disclosed,
+    Undisclosed,
 }
 
-impl<'a> Held<'a> {
+impl<'a> CallGuard<'a> {
     /// Takes a command that the agent knows.
-    pub(super) fn open(inner: &'a Inner, number: ProcessNumber) -> Result<Self, OpenError> {
-        let session = inner.table.open(number)?;
-        let process = inner.lock().get(&number).cloned();
+    pub(super) fn open(
+        shared_exec: &'a UnifiedExecShared,
+        number: ProcessNumber,
+    ) -> Result<Self, OpenError> {
+        let session = shared_exec.table.open(number)?;
+        let process = shared_exec.lock().get(&number).cloned();
         Ok(Self {
-            inner,
+            shared_exec,
             process: process.ok_or(OpenError::Unknown(number))?,
             session: Some(session),
-            number: Number::Told,
+            number: NumberState::Disclosed,
         })
     }
 
     /// Keeps a command that has just started. Another one may end for it.
-    pub(super) fn keep(
-        inner: &'a Inner,
+    pub(super) fn register(
+        shared_exec: &'a UnifiedExecShared,
         allocated: exec_env::process::Allocated,
         process: Arc<UnifiedExecProcess>,
     ) -> Result<Self, TableFull> {
         let number = allocated.number;
-        inner.lock().insert(number, Arc::clone(&process));
-        let kept = inner.table.keep(allocated, &process.process, OutputSeq(0));
-        match kept {
+        shared_exec.lock().insert(number, Arc::clone(&process));
+        let registered = shared_exec
+            .table
+            .keep(allocated, &process.process, OutputSeq(0));
+        match registered {
             Ok(None) => {}
             Ok(Some(Removed { number, .. })) => {
-                inner.departed.add_removed(number);
-                let removed = inner.lock().remove(&number);
-                removed.map(|removed| tokio::spawn(give_up(removed)));
+                shared_exec.recently_ended.add_evicted(number);
+                let evicted = shared_exec.lock().remove(&number);
+                evicted.map(|evicted| tokio::spawn(kill_and_wait(evicted)));
             }
             Err(full) => {
-                inner.lock().remove(&number);
+                shared_exec.lock().remove(&number);
                 return Err(full);
             }
         }
         Ok(Self {
-            inner,
+            shared_exec,
             process,
             // Nobody else knows the number yet.
-            session: inner.table.open(number).ok(),
-            number: Number::Untold,
+            session: shared_exec.table.open(number).ok(),
+            number: NumberState::Undisclosed,
         })
     }
 
@@ -89,52 +94,52 @@ impl<'a> Held<'a> {
 
     /// Shows what no call has shown. A command that is over is forgotten with it, unless the answer turns
     /// out not to be received.
-    pub(super) fn show(mut self, show: &Show<'_>) -> ToolOutput {
-        let (about, shared) = (&self.process.about, &self.process.shared);
-        let output = show.output(about, shared);
-        self.number = Number::Told;
+    pub(super) fn finish(mut self, request: &OutputRequest<'_>) -> ToolOutput {
+        let (details, shared) = (&self.process.details, &self.process.shared);
+        let output = request.take_output(details, shared);
+        self.number = NumberState::Disclosed;
         if output.running.is_none() {
-            let (about, shared) = (about.clone(), Arc::clone(shared));
-            self.inner.departed.add(about, shared);
+            let (details, shared) = (details.clone(), Arc::clone(shared));
+            self.shared_exec.recently_ended.add(details, shared);
             self.forget();
         }
         output
     }
 
     /// Ends the command, and has its end told.
-    pub(super) fn give_up(mut self) {
-        self.end();
-        self.number = Number::Told;
+    pub(super) fn kill_and_wait(mut self) {
+        self.kill();
+        self.number = NumberState::Disclosed;
     }
 
-    fn end(&mut self) {
+    fn kill(&mut self) {
         self.forget();
         // Without a runtime, letting go of the handle kills it as well.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(give_up(Arc::clone(&self.process)));
+            runtime.spawn(kill_and_wait(Arc::clone(&self.process)));
         }
     }
 
     fn forget(&mut self) {
-        self.inner.lock().remove(&self.process.about.number);
+        self.shared_exec.lock().remove(&self.process.details.number);
         if let Some(session) = self.session.take() {
             session.forget();
         }
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
-        let ends = self.inner.settings.abandoned == Abandoned::Ends;
-        if self.number == Number::Untold && ends {
-            self.end();
+        let ends = self.shared_exec.settings.abandoned == AbandonedCommand::Terminate;
+        if self.number == NumberState::Undisclosed && ends {
+            self.kill();
         }
     }
 }
 
 /// What a call wants to show.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Show<'a> {
+pub(super) struct OutputRequest<'a> {
     /// The call.
     pub(super) call: &'a CallId,
     /// When it began.
@@ -143,107 +148,123 @@ pub(super) struct Show<'a> {
     pub(super) tokens: usize,
 }
 
-impl Show<'_> {
+impl OutputRequest<'_> {
     /// Takes what no call has shown of a command.
-    pub(super) fn output(&self, about: &About, shared: &Shared) -> ToolOutput {
-        let mut gathered = shared.lock();
+    pub(super) fn take_output(
+        &self,
+        details: &CommandDetails,
+        shared: &ProcessShared,
+    ) -> ToolOutput {
+        let mut buffers = shared.lock();
         ToolOutput {
             wall_time: self.began.elapsed(),
-            transcript: gathered.take(self.call, self.view, self.tokens),
-            running: (!gathered.over).then_some(about.number),
-            exit: gathered.exit.clone(),
-            failure: gathered.failure.clone(),
+            transcript: buffers.take(self.call, self.view, self.tokens),
+            running: (!buffers.end_reported).then_some(details.number),
+            exit: buffers.exit.clone(),
+            failure: buffers.failure.clone(),
         }
     }
 }
 
 /// Commands that are remembered. Each keeps what its last call showed.
-const REMEMBERED: usize = 16;
+const MAX_REMEMBERED_COMMANDS: usize = 16;
 
 /// Commands that made room, whose numbers are remembered.
-const REMOVED: usize = 256;
+const MAX_REMEMBERED_EVICTIONS: usize = 256;
 
 /// Commands that are no longer kept, the last one behind the others.
 #[derive(Debug, Default)]
-pub(super) struct Departed {
-    gone: Mutex<VecDeque<Gone>>,
-    removed: Mutex<VecDeque<ProcessNumber>>,
+pub(super) struct RecentlyEnded {
+    ended: Mutex<VecDeque<EndedCommand>>,
+    evicted: Mutex<VecDeque<ProcessNumber>>,
 }
 
 #[derive(Debug)]
-struct Gone {
-    about: About,
-    shared: Arc<Shared>,
-    end: End,
+struct EndedCommand {
+    details: CommandDetails,
+    shared: Arc<ProcessShared>,
+    end: EndDelivery,
 }
 
 /// Whether anybody knows how a command ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum End {
+enum EndDelivery {
     Shown,
-    NotReceived,
+    Undelivered,
 }
 
-impl Departed {
+impl RecentlyEnded {
     /// Remembers a command whose end is shown now.
-    pub(super) fn add(&self, about: About, shared: Arc<Shared>) {
-        let mut gone = self.lock();
-        if gone.len() >= REMEMBERED {
+    pub(super) fn add(&self, details: CommandDetails, shared: Arc<ProcessShared>) {
+        let mut ended = self.lock();
+        if ended.len() >= MAX_REMEMBERED_COMMANDS {
             // One whose end nobody knows is worth more than one that is only remembered in case.
-            let least = gone.iter().position(|gone| gone.end == End::Shown);
-            gone.remove(least.unwrap_or(0));
+            let least = ended
+                .iter()
+                .position(|ended| ended.end == EndDelivery::Shown);
+            ended.remove(least.unwrap_or(0));
         }
-        gone.push_back(Gone {
-            about,
+        ended.push_back(EndedCommand {
+            details,
             shared,
-            end: End::Shown,
+            end: EndDelivery::Shown,
         });
     }
 
     /// Takes note that the answer of this call was not received.
-    pub(super) fn put_back(&self, call: &CallId) -> PutBack {
-        for gone in self.lock().iter_mut().rev() {
-            if gone.shared.lock().put_back(call) == PutBack::Done {
-                gone.end = End::NotReceived;
-                return PutBack::Done;
+    pub(super) fn restore(&self, call: &CallId) -> RestoreOutcome {
+        for ended in self.lock().iter_mut().rev() {
+            if ended.shared.lock().restore(call) == RestoreOutcome::Restored {
+                ended.end = EndDelivery::Undelivered;
+                return RestoreOutcome::Restored;
             }
         }
-        PutBack::NotItsOwn
+        RestoreOutcome::NotOwned
     }
 
     /// Returns a command whose end nobody knows. It is to be shown now.
-    pub(super) fn take(&self, number: ProcessNumber) -> Option<(About, Arc<Shared>)> {
-        let mut gone = self.lock();
-        let is_it = |gone: &Gone| gone.about.number == number && gone.end == End::NotReceived;
-        let at = gone.iter().position(is_it)?;
-        let Gone { about, shared, .. } = gone.remove(at)?;
-        Some((about, shared))
+    pub(super) fn take(
+        &self,
+        number: ProcessNumber,
+    ) -> Option<(CommandDetails, Arc<ProcessShared>)> {
+        let mut ended = self.lock();
+        let is_it = |ended: &EndedCommand| {
+            ended.details.number == number && ended.end == EndDelivery::Undelivered
+        };
+        let at = ended.iter().position(is_it)?;
+        let EndedCommand {
+            details, shared, ..
+        } = ended.remove(at)?;
+        Some((details, shared))
     }
 
     /// Lists the commands whose end nobody knows.
-    pub(super) fn not_received(&self) -> Vec<ProcessSummary> {
-        let gone = self.lock();
-        let unknown = gone.iter().filter(|gone| gone.end == End::NotReceived);
-        let summary = |gone: &Gone| gone.about.summary(gone.shared.state.borrow().clone());
+    pub(super) fn undelivered(&self) -> Vec<ProcessSummary> {
+        let ended = self.lock();
+        let unknown = ended
+            .iter()
+            .filter(|ended| ended.end == EndDelivery::Undelivered);
+        let summary =
+            |ended: &EndedCommand| ended.details.summary(ended.shared.state.borrow().clone());
         unknown.map(summary).collect()
     }
 
     /// Remembers that a command made room.
-    pub(super) fn add_removed(&self, number: ProcessNumber) {
-        let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
-        if removed.len() >= REMOVED {
-            removed.pop_front();
+    pub(super) fn add_evicted(&self, number: ProcessNumber) {
+        let mut evicted = self.evicted.lock().unwrap_or_else(PoisonError::into_inner);
+        if evicted.len() >= MAX_REMEMBERED_EVICTIONS {
+            evicted.pop_front();
         }
-        removed.push_back(number);
+        evicted.push_back(number);
     }
 
     /// Tells whether a command is known to have made room.
-    pub(super) fn made_room(&self, number: ProcessNumber) -> bool {
-        let removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
-        removed.contains(&number)
+    pub(super) fn was_evicted(&self, number: ProcessNumber) -> bool {
+        let evicted = self.evicted.lock().unwrap_or_else(PoisonError::into_inner);
+        evicted.contains(&number)
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Gone>> {
-        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, VecDeque<EndedCommand>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -18,14 +18,14 @@ use tokio::time::Instant;
 
 use super::{
     UnifiedExec,
-    call::{self, ExecCommand, Terminal, View},
-    call_guard::{Held, Show},
-    output_buffers::{Gathered, Since},
-    process::{About, Input, Shared, UnifiedExecProcess, Watcher},
-    settings::Before,
-    tool_policy::{Approval, ApprovalRequest, Denied, SandboxChoice},
+    call::{self, ExecCommand, TerminalMode, View},
+    call_guard::{CallGuard, OutputRequest},
+    output_buffers::{MatchScope, OutputBuffers},
+    process::{CommandDetails, ProcessShared, ProcessWatcher, StdinMode, UnifiedExecProcess},
+    settings::WaitPhase,
+    tool_policy::{Approval, ApprovalRequest, SandboxChoice, SandboxDenial},
     transcript::ToolOutput,
-    wait::Wait,
+    wait::OutputWait,
 };
 
 /// Attempts of one call: the first, and one more after a denial.
@@ -73,17 +73,21 @@ impl UnifiedExec {
         if call.view == View::Screen && !call.tty {
             return Err(ExecCommandError::NoScreen);
         }
-        let info = self.inner.info().await.map_err(ExecCommandError::Host)?;
+        let info = self
+            .shared_exec
+            .info()
+            .await
+            .map_err(ExecCommandError::Host)?;
         let argv = call::argv(&call.program, &info.shell);
         let cwd = call.workdir.as_ref().or(info.cwd.as_ref());
         let mut request = ApprovalRequest {
             call_id: call.call_id.clone(),
-            argv: argv.map_err(|call::Empty| ExecCommandError::Empty)?,
+            argv: argv.map_err(|call::EmptyProgram| ExecCommandError::Empty)?,
             cwd: cwd.ok_or(ExecCommandError::NoDirectory)?.clone(),
             justification: call.justification.clone(),
             denied: None,
         };
-        let policy = &self.inner.policy;
+        let policy = &self.shared_exec.policy;
         if let Approval::Refused(reason) = policy.approve(request.clone()).await {
             return Err(ExecCommandError::Refused(reason));
         }
@@ -117,16 +121,16 @@ impl UnifiedExec {
         attempt: usize,
         began: Instant,
     ) -> Result<ToolOutput, ExecCommandError> {
-        let settings = &self.inner.settings;
-        let held = self.start(call, request, attempt).await?;
+        let settings = &self.shared_exec.settings;
+        let guard = self.start(call, request, attempt).await?;
         let window = settings
             .windows
-            .window(Before::Start, call.yield_time, &call.wait);
+            .wait_window(WaitPhase::Start, call.yield_time, &call.wait);
         let deadline = Instant::now() + window;
-        Wait::begin(held.process(), &call.wait, Since::LastCall, deadline)
+        OutputWait::begin(guard.process(), &call.wait, MatchScope::LastCall, deadline)
             .done()
             .await;
-        Ok(held.show(&Show {
+        Ok(guard.finish(&OutputRequest {
             call: &call.call_id,
             began,
             view: call.view,
@@ -140,50 +144,53 @@ impl UnifiedExec {
         call: &ExecCommand,
         request: &ApprovalRequest,
         attempt: usize,
-    ) -> Result<Held<'_>, ExecCommandError> {
-        let inner = &*self.inner;
-        if inner.is_shut_down() {
+    ) -> Result<CallGuard<'_>, ExecCommandError> {
+        let shared_exec = &*self.shared_exec;
+        if shared_exec.is_shut_down() {
             return Err(ExecCommandError::ShutDown);
         }
-        inner.table.check_room()?;
-        let allocated = inner.table.allocate()?;
+        shared_exec.table.check_room()?;
+        let allocated = shared_exec.table.allocate()?;
         let (argv, cwd) = (request.argv.clone(), request.cwd.clone());
-        let about = About {
+        let details = CommandDetails {
             number: allocated.number,
             call_id: call.call_id.clone(),
             argv: argv.clone(),
             cwd: cwd.clone(),
             tty: call.tty,
-            input: match call.stdin.unwrap_or(inner.settings.stdin) {
-                Stdin::Null if !call.tty => Input::None,
-                Stdin::Null | Stdin::Piped => Input::Open,
+            input: match call.stdin.unwrap_or(shared_exec.settings.stdin) {
+                Stdin::Null if !call.tty => StdinMode::None,
+                Stdin::Null | Stdin::Piped => StdinMode::Open,
             },
             started: SystemTime::now(),
         };
         let (io, terminal) = if call.tty {
-            (Io::Terminal(inner.settings.terminal), Terminal::Given)
+            (
+                Io::Terminal(shared_exec.settings.terminal),
+                TerminalMode::Given,
+            )
         } else {
-            let stdin = call.stdin.unwrap_or(inner.settings.stdin);
-            (Io::Pipes { stdin }, Terminal::None)
+            let stdin = call.stdin.unwrap_or(shared_exec.settings.stdin);
+            (Io::Pipes { stdin }, TerminalMode::None)
         };
         let command = Command {
-            env_policy: Some(inner.settings.env_policy.clone()),
-            env: call::quiet(terminal, &call.env),
+            env_policy: Some(shared_exec.settings.env_policy.clone()),
+            env: call::noninteractive_env(terminal, &call.env),
             io,
-            sandbox: match inner.policy.sandbox(request, attempt) {
+            sandbox: match shared_exec.policy.sandbox(request, attempt) {
                 SandboxChoice::None => None,
                 SandboxChoice::Policy(sandbox) => Some(sandbox),
             },
-            network: inner.policy.network(request, attempt),
+            network: shared_exec.policy.network(request, attempt),
             mode: Some(ExecMode::Prepared),
             ..Command::new(allocated.id.clone(), argv, cwd)
         };
-        let started = inner.environment.backend.start(command).await?;
-        let screen = call.tty.then_some(inner.settings.terminal);
-        let gathered = Gathered::new(inner.settings.retained_bytes, screen);
-        let shared = Arc::new(Shared::new(gathered));
+        let started = shared_exec.environment.backend.start(command).await?;
+        let screen = call.tty.then_some(shared_exec.settings.terminal);
+        let buffers = OutputBuffers::new(shared_exec.settings.retained_bytes, screen);
+        let shared = Arc::new(ProcessShared::new(buffers));
         let process = Arc::new(UnifiedExecProcess {
-            about: about.clone(),
+            details: details.clone(),
             process: started.process,
             shared: Arc::clone(&shared),
         });
@@ -191,23 +198,26 @@ impl UnifiedExec {
             from: From::After(OutputSeq(0)),
             pace: Pace::Held,
         });
-        let held = Held::keep(inner, allocated, process)?;
-        let (sink, settings) = (Arc::clone(&inner.events), Arc::clone(&inner.settings));
-        let watcher = Watcher::begin(about, shared, sink, settings);
+        let guard = CallGuard::register(shared_exec, allocated, process)?;
+        let (sink, settings) = (
+            Arc::clone(&shared_exec.events),
+            Arc::clone(&shared_exec.settings),
+        );
+        let watcher = ProcessWatcher::begin(details, shared, sink, settings);
         tokio::spawn(watcher.watch(events));
         // Looked at once it is kept: either it is ended with the others, or here.
-        if inner.is_shut_down() {
-            held.give_up();
+        if shared_exec.is_shut_down() {
+            guard.kill_and_wait();
             return Err(ExecCommandError::ShutDown);
         }
-        Ok(held)
+        Ok(guard)
     }
 }
 
 /// Returns what a sandbox denied to a command that has ended.
-fn denied(output: &ToolOutput) -> Option<Denied> {
+fn denied(output: &ToolOutput) -> Option<SandboxDenial> {
     let exit = output.exit.as_ref().filter(|exit| exit.sandbox_denied)?;
-    Some(Denied {
+    Some(SandboxDenial {
         exit_code: exit.code,
         output: output.transcript.text.clone(),
     })

@@ -15,20 +15,20 @@ use tokio::time::Instant;
 
 use super::{
     call::{CallId, View},
-    plain_text::Plain,
+    plain_text::PlainText,
     screen::Screen,
     transcript::{Transcript, incomplete_end},
-    wait::{Begins, Pattern, Sought},
+    wait::{MatchState, PatternMatcher, TextStart},
 };
 
 /// What was gathered of a command.
 #[derive(Debug)]
-pub(super) struct Gathered {
+pub(super) struct OutputBuffers {
     /// As it was written, since the last call.
     raw: HeadTailBuffer,
     /// As text, since the last call; the last line is in `plain`.
     text: HeadTailBuffer,
-    plain: Plain,
+    plain: PlainText,
     screen: Option<Screen>,
     /// As it was written, from the start on.
     whole: HeadTailBuffer,
@@ -40,9 +40,9 @@ pub(super) struct Gathered {
     pub(super) shown: u64,
     /// When the last of them came.
     pub(super) last_output: Option<Instant>,
-    pattern: Option<Pattern>,
+    pattern: Option<PatternMatcher>,
     /// What the last call took.
-    taken: Option<Taken>,
+    taken: Option<TakenOutput>,
     /// How it ended.
     pub(super) exit: Option<Exit>,
     /// Why nothing more will be known.
@@ -50,12 +50,12 @@ pub(super) struct Gathered {
     /// All output was taken; the end is about to be told.
     pub(super) finished: bool,
     /// Nothing follows: the end was told.
-    pub(super) over: bool,
+    pub(super) end_reported: bool,
 }
 
 /// What a call took.
 #[derive(Debug)]
-struct Taken {
+struct TakenOutput {
     by: CallId,
     text: Ends,
     raw: Ends,
@@ -67,7 +67,7 @@ struct Taken {
 
 /// Which output a pattern may match.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Since {
+pub(super) enum MatchScope {
     /// What no call has shown.
     LastCall,
     /// What comes from now on.
@@ -76,20 +76,20 @@ pub(super) enum Since {
 
 /// Whether something was put back.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum PutBack {
+pub(super) enum RestoreOutcome {
     /// The next call takes it.
-    Done,
+    Restored,
     /// Another call took something since, or the call took nothing here.
-    NotItsOwn,
+    NotOwned,
 }
 
-impl Gathered {
-    pub(super) fn new(retained_bytes: usize, terminal: Option<TerminalSize>) -> Self {
+impl OutputBuffers {
+    pub(super) fn new(retained_bytes: usize, terminal_size: Option<TerminalSize>) -> Self {
         Self {
             raw: HeadTailBuffer::new(retained_bytes),
             text: HeadTailBuffer::new(retained_bytes),
-            plain: Plain::default(),
-            screen: terminal.map(Screen::new),
+            plain: PlainText::default(),
+            screen: terminal_size.map(Screen::new),
             whole: HeadTailBuffer::new(retained_bytes),
             last_seq: OutputSeq(0),
             bytes: 0,
@@ -100,7 +100,7 @@ impl Gathered {
             exit: None,
             failure: None,
             finished: false,
-            over: false,
+            end_reported: false,
         }
     }
 
@@ -116,7 +116,7 @@ impl Gathered {
         self.bytes += chunk.data.len() as u64;
         self.last_output = Some(Instant::now());
         if let Some(pattern) = &mut self.pattern {
-            pattern.changed(self.plain.line());
+            pattern.handle_output(self.plain.line());
         }
     }
 
@@ -125,47 +125,48 @@ impl Gathered {
         self.finished = true;
         let mut settled = Vec::new();
         self.plain.finish(&mut settled);
-        self.settled(&settled);
+        self.push_settled(&settled);
         self.whole.take()
     }
 
     /// Begins to look for a pattern.
-    pub(super) fn watch_for(&mut self, regex: Regex, since: Since) {
+    pub(super) fn start_matching(&mut self, regex: Regex, since: MatchScope) {
         self.pattern = Some(match since {
-            Since::LastCall if self.text.omitted() > 0 => {
+            MatchScope::LastCall if self.text.omitted() > 0 => {
                 // The call shows both ends of what came.
                 let last = self.text.last(usize::MAX);
-                let mut pattern = Pattern::new(regex, last, Begins::Earlier);
-                pattern.look_in(self.text.first());
+                let mut pattern = PatternMatcher::new(regex, last, TextStart::MidStream);
+                pattern.search_once(self.text.first());
                 pattern
             }
-            Since::LastCall => {
-                let mut pattern = Pattern::new(regex, self.text.last(usize::MAX), Begins::Here);
+            MatchScope::LastCall => {
+                let mut pattern =
+                    PatternMatcher::new(regex, self.text.last(usize::MAX), TextStart::AtStart);
                 if !self.plain.line().is_empty() {
-                    pattern.changed(self.plain.line());
+                    pattern.handle_output(self.plain.line());
                 }
                 pattern
             }
-            Since::Now => {
+            MatchScope::Now => {
                 // The line so far is not to match, so it may not be part of what comes.
                 let mut settled = Vec::new();
                 self.plain.settle(&mut settled);
-                self.settled(&settled);
-                Pattern::new(regex, Vec::new(), Begins::Here)
+                self.push_settled(&settled);
+                PatternMatcher::new(regex, Vec::new(), TextStart::AtStart)
             }
         });
     }
 
     /// Stops looking for a pattern.
-    pub(super) fn stop_watching(&mut self) {
+    pub(super) fn stop_matching(&mut self) {
         self.pattern = None;
     }
 
     /// Looks for the pattern, if it is time.
-    pub(super) fn sought(&mut self) -> Sought {
+    pub(super) fn poll_match(&mut self) -> MatchState {
         match &mut self.pattern {
-            Some(pattern) => pattern.sought(self.plain.line()),
-            None => Sought::NotYet,
+            Some(pattern) => pattern.poll_match(self.plain.line()),
+            None => MatchState::NotFound,
         }
     }
 
@@ -173,9 +174,9 @@ impl Gathered {
     pub(super) fn take(&mut self, by: &CallId, view: View, tokens: usize) -> Transcript {
         let mut settled = Vec::new();
         self.plain.settle(&mut settled);
-        self.settled(&settled);
+        self.push_settled(&settled);
         let (text, mut raw) = (self.text.take(), self.raw.take());
-        if !self.over {
+        if !self.end_reported {
             let end = if raw.tail.is_empty() {
                 &mut raw.head
             } else {
@@ -185,7 +186,7 @@ impl Gathered {
             self.raw.push(&begun);
         }
         let scrolled = self.screen.as_mut().map_or(0, Screen::take_scrolled);
-        self.taken = Some(Taken {
+        self.taken = Some(TakenOutput {
             scrolled,
             by: by.clone(),
             text: text.clone(),
@@ -198,27 +199,27 @@ impl Gathered {
             (View::Screen, screen) => Ends {
                 head: screen
                     .as_ref()
-                    .map(|screen| rendered(screen, scrolled))
+                    .map(|screen| render_screen(screen, scrolled))
                     .unwrap_or_default()
                     .into_bytes(),
                 ..Ends::default()
             },
         };
-        Transcript::fitting(shown, tokens)
+        Transcript::truncated(shown, tokens)
     }
 
     /// Puts back what this call took, if it was the last to take something.
-    pub(super) fn put_back(&mut self, by: &CallId) -> PutBack {
+    pub(super) fn restore(&mut self, by: &CallId) -> RestoreOutcome {
         let Some(taken) = self.taken.take_if(|taken| taken.by == *by) else {
-            return PutBack::NotItsOwn;
+            return RestoreOutcome::NotOwned;
         };
-        refill(&mut self.text, &taken.text);
-        refill(&mut self.raw, &taken.raw);
+        prepend(&mut self.text, &taken.text);
+        prepend(&mut self.raw, &taken.raw);
         self.shown = taken.shown;
         if let Some(screen) = &mut self.screen {
-            screen.put_back_scrolled(taken.scrolled);
+            screen.restore_scrolled(taken.scrolled);
         }
-        PutBack::Done
+        RestoreOutcome::Restored
     }
 
     fn append(&mut self, stream: OutputStream, data: &[u8]) {
@@ -229,10 +230,10 @@ impl Gathered {
         }
         let mut settled = Vec::with_capacity(data.len());
         self.plain.feed(stream, data, &mut settled);
-        self.settled(&settled);
+        self.push_settled(&settled);
     }
 
-    fn settled(&mut self, text: &[u8]) {
+    fn push_settled(&mut self, text: &[u8]) {
         self.text.push(text);
         if let Some(pattern) = &mut self.pattern {
             pattern.push(text);
@@ -241,7 +242,7 @@ impl Gathered {
 }
 
 /// What a screen shows, and what it does not.
-fn rendered(screen: &Screen, scrolled: u64) -> String {
+fn render_screen(screen: &Screen, scrolled: u64) -> String {
     match scrolled {
         0 => screen.render(),
         lines => format!(
@@ -252,7 +253,7 @@ fn rendered(screen: &Screen, scrolled: u64) -> String {
 }
 
 /// Puts some output in front of what a buffer holds.
-fn refill(buffer: &mut HeadTailBuffer, before: &Ends) {
+fn prepend(buffer: &mut HeadTailBuffer, before: &Ends) {
     let behind = buffer.take();
     for ends in [before, &behind] {
         buffer.push(&ends.head);

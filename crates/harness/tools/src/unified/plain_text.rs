@@ -10,16 +10,16 @@ mod tests;
 
 use exec_wire::process::OutputStream;
 
-use self::escape_parser::Escapes;
+use self::escape_parser::EscapeParser;
 
 /// Turns output into text.
 #[derive(Debug, Default)]
-pub(crate) struct Plain {
-    streams: [Escapes; 3],
-    line: Line,
+pub(crate) struct PlainText {
+    streams: [EscapeParser; 3],
+    line: LineBuffer,
 }
 
-impl Plain {
+impl PlainText {
     /// Takes output, and appends to `text` what it settles. The last line is not settled before it ends:
     /// it can still be overwritten.
     pub(crate) fn feed(&mut self, stream: OutputStream, bytes: &[u8], text: &mut Vec<u8>) {
@@ -48,13 +48,13 @@ impl Plain {
 
 /// Longest line that can be overwritten, in bytes. What exceeds it is settled: a program that never
 /// ends its line is not kept in memory.
-const MAX_BYTES: usize = 4 << 10;
+const MAX_LINE_BYTES: usize = 4 << 10;
 /// Most columns that a movement leaves blank: beyond the width of any terminal they are noise.
-const MAX_BLANK: usize = 1024;
+const MAX_BLANK_COLUMNS: usize = 1024;
 
 /// The line that is being written.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct LineBuffer {
     /// Whole characters.
     text: Vec<u8>,
     /// Where the next character goes; a character begins or the text ends there.
@@ -63,7 +63,7 @@ pub(super) struct Line {
     blank: usize,
 }
 
-impl Line {
+impl LineBuffer {
     /// Writes at the cursor, over what is there.
     pub(super) fn write(&mut self, mut written: &str, settled: &mut Vec<u8>) {
         if self.blank > 0 && !written.is_empty() {
@@ -78,7 +78,7 @@ impl Line {
                 written = rest;
                 continue;
             }
-            let room = MAX_BYTES.saturating_sub(self.text.len());
+            let room = MAX_LINE_BYTES.saturating_sub(self.text.len());
             let (fits, rest) = written.split_at(written.floor_char_boundary(room));
             self.text.extend_from_slice(fits.as_bytes());
             self.cursor = self.text.len();
@@ -96,7 +96,7 @@ impl Line {
     }
 
     /// Ends the line if something is on it.
-    pub(super) fn leave(&mut self, settled: &mut Vec<u8>) {
+    pub(super) fn end_if_not_empty(&mut self, settled: &mut Vec<u8>) {
         if !self.text.is_empty() {
             self.end(settled);
         }
@@ -110,18 +110,18 @@ impl Line {
     }
 
     /// Moves the cursor to a column, counted from 0.
-    pub(super) fn go_to(&mut self, column: usize) {
+    pub(super) fn move_to(&mut self, column: usize) {
         (self.cursor, self.blank) = (0, 0);
-        self.go_on(column);
+        self.move_right(column);
     }
 
     /// Moves the cursor back by so many columns, at most to the beginning.
-    pub(super) fn go_back(&mut self, columns: usize) {
+    pub(super) fn move_left(&mut self, columns: usize) {
         let over_blank = columns.min(self.blank);
         self.blank -= over_blank;
         for _ in over_blank..columns {
             let before = &self.text[..self.cursor];
-            let Some(start) = before.iter().rposition(|byte| begins(*byte)) else {
+            let Some(start) = before.iter().rposition(|byte| is_char_start(*byte)) else {
                 return;
             };
             self.cursor = start;
@@ -129,10 +129,10 @@ impl Line {
     }
 
     /// Moves the cursor on by so many columns.
-    pub(super) fn go_on(&mut self, columns: usize) {
+    pub(super) fn move_right(&mut self, columns: usize) {
         for passed in 0..columns {
             if self.cursor == self.text.len() {
-                self.blank = (self.blank + columns - passed).min(MAX_BLANK);
+                self.blank = (self.blank + columns - passed).min(MAX_BLANK_COLUMNS);
                 return;
             }
             self.cursor = self.next(self.cursor);
@@ -140,12 +140,12 @@ impl Line {
     }
 
     /// Removes what is on the cursor and behind it.
-    pub(super) fn erase_behind(&mut self) {
+    pub(super) fn erase_to_end(&mut self) {
         self.text.truncate(self.cursor);
     }
 
     /// Blanks what is before the cursor.
-    pub(super) fn erase_before(&mut self) {
+    pub(super) fn erase_to_start(&mut self) {
         if self.cursor == self.text.len() {
             self.erase();
             return;
@@ -158,7 +158,7 @@ impl Line {
 
     /// Blanks all. The cursor stays in its column.
     pub(super) fn erase(&mut self) {
-        self.blank = self.column().min(MAX_BLANK);
+        self.blank = self.column().min(MAX_BLANK_COLUMNS);
         self.text.clear();
         self.cursor = 0;
     }
@@ -193,17 +193,17 @@ impl Line {
     /// Returns where the character behind this one begins.
     fn next(&self, place: usize) -> usize {
         let behind = self.text.iter().skip(place + 1);
-        let next = behind.take_while(|byte| !begins(**byte)).count();
+        let next = behind.take_while(|byte| !is_char_start(**byte)).count();
         (place + 1 + next).min(self.text.len())
     }
 
     fn column(&self) -> usize {
         let before = self.text[..self.cursor].iter();
-        before.filter(|byte| begins(**byte)).count() + self.blank
+        before.filter(|byte| is_char_start(**byte)).count() + self.blank
     }
 }
 
 /// Tells whether a character begins with this byte.
-fn begins(byte: u8) -> bool {
+fn is_char_start(byte: u8) -> bool {
     byte & 0xc0 != 0x80
 }

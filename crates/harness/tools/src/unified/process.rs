@@ -16,12 +16,12 @@ use tokio::{
 };
 
 use super::{
-    EventSink, ExecEvent, call::CallId, output_buffers::Gathered, settings::Settings,
+    EventSink, ExecEvent, call::CallId, output_buffers::OutputBuffers, settings::Settings,
     transcript::Transcript,
 };
 
 /// How long the watcher is waited for. It lags behind only if the whole program does.
-const CATCHING_UP: Duration = Duration::from_millis(100);
+const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// What is known of a command: the same for every backend.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -37,39 +37,39 @@ pub struct ProcessState {
 /// A command that was started. When the last handle is dropped, its tree is killed.
 #[derive(Debug)]
 pub struct UnifiedExecProcess {
-    pub(super) about: About,
+    pub(super) details: CommandDetails,
     pub(super) process: Arc<dyn ExecProcess>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ProcessShared>,
 }
 
 /// What a command was started as.
 #[derive(Clone, Debug)]
-pub(super) struct About {
+pub(super) struct CommandDetails {
     pub(super) number: ProcessNumber,
     pub(super) call_id: CallId,
     pub(super) argv: Vec<String>,
     pub(super) cwd: PathUri,
     pub(super) tty: bool,
-    pub(super) input: Input,
+    pub(super) input: StdinMode,
     pub(super) started: SystemTime,
 }
 
 /// Whether a command was given something to read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Input {
+pub(super) enum StdinMode {
     Open,
     None,
 }
 
 /// What the watcher of a command keeps for others. It outlives the handle, so that an end is told.
 #[derive(Debug)]
-pub(super) struct Shared {
-    gathered: Mutex<Gathered>,
+pub(super) struct ProcessShared {
+    buffers: Mutex<OutputBuffers>,
     /// Told whenever something was gathered. One call waits at a time.
     pub(super) changed: Notify,
     pub(super) state: watch::Sender<ProcessState>,
     /// Whether the end was told.
-    pub(super) over: watch::Sender<bool>,
+    pub(super) end_reported: watch::Sender<bool>,
 }
 
 /// A command, as a list shows it.
@@ -104,14 +104,14 @@ impl UnifiedExecProcess {
 
     /// Returns it as a list shows it.
     pub fn summary(&self) -> ProcessSummary {
-        self.about.summary(self.state())
+        self.details.summary(self.state())
     }
 
     /// Waits until its end was told.
-    pub async fn over(&self) {
-        let mut over = self.shared.over.subscribe();
+    pub async fn wait_for_end(&self) {
+        let mut end_reported = self.shared.end_reported.subscribe();
         // It cannot fail: the sender is in this handle.
-        drop(over.wait_for(|over| *over).await);
+        drop(end_reported.wait_for(|end_reported| *end_reported).await);
     }
 }
 
@@ -119,23 +119,23 @@ impl UnifiedExecProcess {
     /// Waits until the watcher has taken what the process had written by now, if it does so soon.
     pub(super) async fn catch_up(&self) {
         let next = self.process.status().next_seq;
-        let by = Instant::now() + CATCHING_UP;
+        let deadline = Instant::now() + CATCH_UP_TIMEOUT;
         loop {
             let changed = self.shared.changed.notified();
             {
-                let gathered = self.shared.lock();
-                if gathered.over || gathered.last_seq.next() >= next {
+                let buffers = self.shared.lock();
+                if buffers.end_reported || buffers.last_seq.next() >= next {
                     return;
                 }
             }
-            if timeout_at(by, changed).await.is_err() {
+            if timeout_at(deadline, changed).await.is_err() {
                 return;
             }
         }
     }
 }
 
-impl About {
+impl CommandDetails {
     /// Returns a command as a list shows it.
     pub(super) fn summary(&self, state: ProcessState) -> ProcessSummary {
         let Self {
@@ -159,30 +159,30 @@ impl About {
     }
 }
 
-impl Shared {
-    pub(super) fn new(gathered: Gathered) -> Self {
+impl ProcessShared {
+    pub(super) fn new(buffers: OutputBuffers) -> Self {
         Self {
-            gathered: Mutex::new(gathered),
+            buffers: Mutex::new(buffers),
             changed: Notify::new(),
             state: watch::Sender::new(ProcessState::default()),
-            over: watch::Sender::new(false),
+            end_reported: watch::Sender::new(false),
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Gathered> {
-        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> MutexGuard<'_, OutputBuffers> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// How many times the grace for a close is granted anew because something came. What the command itself
 /// wrote last may be on its way over a slow network; what it left behind may never stop writing.
-const GRACES: u32 = 8;
+const MAX_GRACE_PERIODS: u32 = 8;
 
 /// What follows a command.
 #[derive(Debug)]
-pub(super) struct Watcher {
-    about: About,
-    shared: Arc<Shared>,
+pub(super) struct ProcessWatcher {
+    details: CommandDetails,
+    shared: Arc<ProcessShared>,
     sink: Arc<dyn EventSink>,
     settings: Arc<Settings>,
     started: Instant,
@@ -191,29 +191,29 @@ pub(super) struct Watcher {
 
 /// How long the close of a command that has ended is waited for.
 #[derive(Clone, Copy, Debug)]
-struct Closing {
+struct CloseDeadline {
     /// Unless something comes.
-    by: Instant,
+    soft: Instant,
     /// Whatever comes.
-    at_last: Instant,
+    hard: Instant,
 }
 
-impl Watcher {
+impl ProcessWatcher {
     /// Tells the start. The clock of the command begins here.
     pub(super) fn begin(
-        about: About,
-        shared: Arc<Shared>,
+        details: CommandDetails,
+        shared: Arc<ProcessShared>,
         sink: Arc<dyn EventSink>,
         settings: Arc<Settings>,
     ) -> Self {
         sink.handle_event(ExecEvent::ExecCommandBegin {
-            call_id: about.call_id.clone(),
-            number: about.number,
-            argv: about.argv.clone(),
-            cwd: about.cwd.clone(),
+            call_id: details.call_id.clone(),
+            number: details.number,
+            argv: details.argv.clone(),
+            cwd: details.cwd.clone(),
         });
         Self {
-            about,
+            details,
             shared,
             sink,
             settings,
@@ -225,14 +225,14 @@ impl Watcher {
     /// Follows the command to its end, and tells it.
     pub(super) async fn watch(mut self, mut events: EventStream) {
         let grace = self.settings.close_grace;
-        let mut exited: Option<(Exit, Closing)> = None;
+        let mut exited: Option<(Exit, CloseDeadline)> = None;
         let outcome = loop {
             let event = match &exited {
                 None => events.next().await,
                 Some((exit, closing)) => {
                     // A stream that always has something would never be timed out.
-                    let by = closing.by.min(closing.at_last);
-                    let is_up = Instant::now() >= closing.at_last;
+                    let by = closing.soft.min(closing.hard);
+                    let is_up = Instant::now() >= closing.hard;
                     match timeout_at(by, events.next()).await {
                         Ok(event) if !is_up => event,
                         Ok(_) | Err(_) => break Ok(exit.clone()),
@@ -243,7 +243,7 @@ impl Watcher {
                 Some(ExecProcessEvent::Output(chunk)) => {
                     self.take(&chunk);
                     if let Some((_, closing)) = &mut exited {
-                        closing.by = Instant::now() + grace;
+                        closing.soft = Instant::now() + grace;
                     }
                     // A process that never pauses would leave nobody else a turn.
                     consume_budget().await;
@@ -257,9 +257,9 @@ impl Watcher {
                         failure: None,
                     });
                     self.shared.changed.notify_one();
-                    let closing = Closing {
-                        by: Instant::now() + grace,
-                        at_last: Instant::now() + grace * GRACES,
+                    let closing = CloseDeadline {
+                        soft: Instant::now() + grace,
+                        hard: Instant::now() + grace * MAX_GRACE_PERIODS,
                     };
                     exited = Some((exit, closing));
                     continue;
@@ -284,7 +284,7 @@ impl Watcher {
             let length = rest.len().min(self.settings.delta_bytes.max(1));
             self.deltas += 1;
             self.sink.handle_event(ExecEvent::ExecCommandOutputDelta {
-                call_id: self.about.call_id.clone(),
+                call_id: self.details.call_id.clone(),
                 stream: chunk.stream,
                 chunk: rest.split_to(length),
             });
@@ -294,10 +294,10 @@ impl Watcher {
     fn finish(self, outcome: Result<Exit, ProcessError>) {
         let whole = self.shared.lock().finish();
         self.sink.handle_event(ExecEvent::ExecCommandEnd {
-            call_id: self.about.call_id.clone(),
-            number: self.about.number,
+            call_id: self.details.call_id.clone(),
+            number: self.details.number,
             outcome: outcome.clone(),
-            aggregated_output: Transcript::fitting(whole, usize::MAX).text,
+            aggregated_output: Transcript::truncated(whole, usize::MAX).text,
             duration: self.started.elapsed(),
         });
         let (exit, failure) = match outcome {
@@ -309,11 +309,11 @@ impl Watcher {
             exit_code: exit.as_ref().map(|exit| exit.code),
             failure: failure.as_ref().map(ToString::to_string),
         });
-        let mut gathered = self.shared.lock();
-        (gathered.exit, gathered.failure) = (exit, failure);
-        gathered.over = true;
-        drop(gathered);
-        self.shared.over.send_replace(true);
+        let mut buffers = self.shared.lock();
+        (buffers.exit, buffers.failure) = (exit, failure);
+        buffers.end_reported = true;
+        drop(buffers);
+        self.shared.end_reported.send_replace(true);
         self.shared.changed.notify_one();
     }
 }

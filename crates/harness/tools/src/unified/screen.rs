@@ -16,7 +16,7 @@ const MIN_SIDE: u16 = 2;
 /// A terminal without a window.
 pub struct Screen {
     parser: vt100::Parser,
-    place: Place,
+    state: ParseState,
     /// The parameters of the control sequence that the output is in. The parser gets them with its end.
     parameters: Vec<u8>,
     /// Lines that have left the screen at its top since somebody looked.
@@ -25,7 +25,7 @@ pub struct Screen {
 
 /// Where the output is.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum ParseState {
     Text,
     /// Behind ESC.
     Escape,
@@ -34,7 +34,7 @@ enum Place {
     /// In a control string that the parser keeps, behind `ESC ]`, and how far.
     String(usize),
     /// In a control string that the parser passes over, behind `ESC P` and its kind.
-    PassedOver,
+    Ignored,
 }
 
 impl Screen {
@@ -43,7 +43,7 @@ impl Screen {
         let (rows, cols) = (size.rows.max(MIN_SIDE), size.cols.max(MIN_SIDE));
         Self {
             parser: vt100::Parser::new(rows, cols, 0),
-            place: Place::Text,
+            state: ParseState::Text,
             parameters: Vec::new(),
             scrolled: 0,
         }
@@ -53,51 +53,51 @@ impl Screen {
     pub fn feed(&mut self, bytes: &[u8]) {
         let mut from = 0;
         for (index, byte) in bytes.iter().enumerate() {
-            self.place = match (self.place, byte) {
+            self.state = match (self.state, byte) {
                 (_, 0x1b) => {
                     self.parameters.clear();
-                    Place::Escape
+                    ParseState::Escape
                 }
-                (Place::Escape, b'[') => Place::Sequence,
-                (Place::Escape, b']') => Place::String(0),
-                (Place::Escape, b'P' | b'X' | b'^' | b'_') => Place::PassedOver,
-                (Place::Sequence, 0x20..=0x3f) => {
+                (ParseState::Escape, b'[') => ParseState::Sequence,
+                (ParseState::Escape, b']') => ParseState::String(0),
+                (ParseState::Escape, b'P' | b'X' | b'^' | b'_') => ParseState::Ignored,
+                (ParseState::Sequence, 0x20..=0x3f) => {
                     self.parser.process(&bytes[from..index]);
                     from = index + 1;
                     if self.parameters.len() < MAX_PARAMETER_BYTES {
                         self.parameters.push(*byte);
                     }
-                    Place::Sequence
+                    ParseState::Sequence
                 }
-                (Place::Sequence, 0x40..=0x7e) => {
+                (ParseState::Sequence, 0x40..=0x7e) => {
                     self.parser.process(&bytes[from..index]);
                     from = index;
-                    self.end_parameters(*byte);
-                    Place::Text
+                    self.flush_parameters(*byte);
+                    ParseState::Text
                 }
-                (_, 0x18 | 0x1a) | (Place::String(_), 0x07) => {
+                (_, 0x18 | 0x1a) | (ParseState::String(_), 0x07) => {
                     self.parameters.clear();
-                    Place::Text
+                    ParseState::Text
                 }
-                (Place::Text | Place::Escape | Place::Sequence, b'\n') => {
+                (ParseState::Text | ParseState::Escape | ParseState::Sequence, b'\n') => {
                     self.parser.process(&bytes[from..index]);
                     from = index;
                     self.count_scroll();
-                    self.place
+                    self.state
                 }
                 // The parser obeys other controls in the midst of a code, passes over what is not ASCII, and
                 // goes on with the code.
-                (Place::Escape, 0x00..=0x1f | 0x7f..) => Place::Escape,
-                (Place::Sequence, _) => Place::Sequence,
-                (Place::Escape | Place::Text, _) => Place::Text,
-                (Place::PassedOver, _) => Place::PassedOver,
-                (Place::String(length), _) => {
+                (ParseState::Escape, 0x00..=0x1f | 0x7f..) => ParseState::Escape,
+                (ParseState::Sequence, _) => ParseState::Sequence,
+                (ParseState::Escape | ParseState::Text, _) => ParseState::Text,
+                (ParseState::Ignored, _) => ParseState::Ignored,
+                (ParseState::String(length), _) => {
                     if length >= MAX_STRING_BYTES {
                         // Too long: what came so far is all that the parser is told.
                         self.parser.process(&bytes[from..index]);
                         from = index + 1;
                     }
-                    Place::String(length + 1)
+                    ParseState::String(length + 1)
                 }
             };
         }
@@ -121,16 +121,16 @@ impl Screen {
     }
 
     /// Counts lines that nobody was told of.
-    pub(super) fn put_back_scrolled(&mut self, lines: u64) {
+    pub(super) fn restore_scrolled(&mut self, lines: u64) {
         self.scrolled += lines;
     }
 
     /// Hands over the parameters of a sequence. The parser inserts lines and cells as often as it is
     /// told, also where all but the last of them fall off the screen.
-    fn end_parameters(&mut self, kind: u8) {
+    fn flush_parameters(&mut self, kind: u8) {
         let parameters = std::mem::take(&mut self.parameters);
         let (rows, columns) = self.parser.screen().size();
-        let most = match kind {
+        let max_count = match kind {
             b'L' | b'T' => rows,
             b'@' => columns,
             _ => u16::MAX,
@@ -140,8 +140,8 @@ impl Screen {
             let number = number.saturating_mul(10);
             number.saturating_add(u16::from(digit - b'0'))
         });
-        if number > most {
-            self.parser.process(most.to_string().as_bytes());
+        if number > max_count {
+            self.parser.process(max_count.to_string().as_bytes());
         } else {
             self.parser.process(&parameters);
         }

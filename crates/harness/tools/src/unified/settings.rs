@@ -14,7 +14,7 @@ use super::call::WaitFor;
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// How long calls wait.
-    pub windows: Windows,
+    pub windows: WaitWindows,
     /// Most tokens that a call shows, if it does not say.
     pub output_tokens: usize,
     /// Most tokens that a call can ask for: what one answer may take of a model's context.
@@ -46,23 +46,23 @@ pub struct Settings {
     /// How long a command that is to end may take to do so by itself.
     pub terminate_grace: Duration,
     /// What becomes of a command whose first call is dropped.
-    pub abandoned: Abandoned,
+    pub abandoned: AbandonedCommand,
 }
 
 /// What becomes of a command whose first call is dropped before it has told the command's number.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Abandoned {
+pub enum AbandonedCommand {
     /// It ends: nobody knows its number.
     #[default]
-    Ends,
+    Terminate,
     /// It runs on, for harnesses that list commands.
-    RunsOn,
+    KeepRunning,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            windows: Windows::default(),
+            windows: WaitWindows::default(),
             output_tokens: 10_000,
             max_output_tokens: 50_000,
             max_processes: const { NonZeroUsize::new(64).unwrap() },
@@ -81,14 +81,14 @@ impl Default for Settings {
             },
             close_grace: Duration::from_millis(250),
             terminate_grace: Duration::from_millis(500),
-            abandoned: Abandoned::default(),
+            abandoned: AbandonedCommand::default(),
         }
     }
 }
 
 /// How long calls wait for a command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Windows {
+pub struct WaitWindows {
     /// Shortest wait that can be asked for. Below it an agent would spend its turns on looking.
     pub min: Duration,
     /// After a start, if the call does not say: most commands are over by then.
@@ -105,7 +105,7 @@ pub struct Windows {
     pub max_patient: Duration,
 }
 
-impl Default for Windows {
+impl Default for WaitWindows {
     fn default() -> Self {
         Self {
             min: Duration::from_millis(250),
@@ -120,30 +120,29 @@ impl Default for Windows {
 
 /// What a call does before it waits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Before {
+pub(super) enum WaitPhase {
     Start,
     Write,
-    Look,
+    Poll,
 }
 
-impl Windows {
+impl WaitWindows {
     /// Returns how long a call waits at most.
-    pub(super) fn window(
+    pub(super) fn wait_window(
         &self,
-        before: Before,
+        before: WaitPhase,
         asked: Option<Duration>,
         wait: &WaitFor,
     ) -> Duration {
         let default = match before {
-            Before::Start => self.start,
-            Before::Write => self.write,
-            Before::Look => self.look,
+            WaitPhase::Start => self.start,
+            WaitPhase::Write => self.write,
+            WaitPhase::Poll => self.look,
         };
         let max = match (before, wait) {
-            (Before::Start | Before::Write, WaitFor::Exit) => self.max,
-            (Before::Look, _) | (_, WaitFor::Idle(_) | WaitFor::Pattern(_) | WaitFor::Bytes(_)) => {
-                self.max_patient
-            }
+            (WaitPhase::Start | WaitPhase::Write, WaitFor::Exit) => self.max,
+            (WaitPhase::Poll, _)
+            | (_, WaitFor::Idle(_) | WaitFor::Pattern(_) | WaitFor::Bytes(_)) => self.max_patient,
         };
         asked.unwrap_or(default).max(self.min).min(max)
     }
@@ -163,26 +162,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_have_a_floor_a_default_and_a_cap() {
-        let windows = Windows::default();
+    fn wait_windows_have_a_floor_a_default_and_a_cap() {
+        let windows = WaitWindows::default();
         let millis = |before, asked: Option<u64>, wait| {
             let asked = asked.map(Duration::from_millis);
-            windows.window(before, asked, &wait).as_millis()
+            windows.wait_window(before, asked, &wait).as_millis()
         };
-        assert_eq!(millis(Before::Start, None, WaitFor::Exit), 10_000);
-        assert_eq!(millis(Before::Write, None, WaitFor::Exit), 250);
-        assert_eq!(millis(Before::Look, None, WaitFor::Exit), 5_000);
-        assert_eq!(millis(Before::Start, Some(1), WaitFor::Exit), 250);
-        assert_eq!(millis(Before::Start, Some(99_000), WaitFor::Exit), 30_000);
-        assert_eq!(millis(Before::Look, Some(99_000), WaitFor::Exit), 99_000);
+        assert_eq!(millis(WaitPhase::Start, None, WaitFor::Exit), 10_000);
+        assert_eq!(millis(WaitPhase::Write, None, WaitFor::Exit), 250);
+        assert_eq!(millis(WaitPhase::Poll, None, WaitFor::Exit), 5_000);
+        assert_eq!(millis(WaitPhase::Start, Some(1), WaitFor::Exit), 250);
         assert_eq!(
-            millis(Before::Write, Some(999_000), WaitFor::Bytes(1)),
+            millis(WaitPhase::Start, Some(99_000), WaitFor::Exit),
+            30_000
+        );
+        assert_eq!(millis(WaitPhase::Poll, Some(99_000), WaitFor::Exit), 99_000);
+        assert_eq!(
+            millis(WaitPhase::Write, Some(999_000), WaitFor::Bytes(1)),
             300_000
         );
     }
 
     #[test]
-    fn a_call_shows_no_more_tokens_than_it_may() {
+    fn output_tokens_are_capped() {
         let settings = Settings::default();
         assert_eq!(settings.tokens(None), 10_000);
         assert_eq!(settings.tokens(Some(7)), 7);

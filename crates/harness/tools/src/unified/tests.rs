@@ -16,26 +16,29 @@ use exec_env::{
 use exec_local::filesystem::LocalFileSystem;
 use tokio::sync::watch;
 
-use self::fake_backend::Backend;
+use self::fake_backend::FakeBackend;
 use super::{
     CallId, EventSink, ExecCommand, ExecEvent, Program, Settings, ToolOutput, ToolPolicy,
     UnifiedExec, Unrestricted, View, WaitFor, WriteStdin, WriteStdinError,
 };
 
 /// Unified exec, and what is around it.
-struct Stage {
+struct ExecFixture {
     exec: UnifiedExec,
-    backend: Arc<Backend>,
-    told: Arc<Told>,
+    backend: Arc<FakeBackend>,
+    events: Arc<EventLog>,
 }
 
-impl Stage {
+impl ExecFixture {
     fn new() -> Self {
         Self::with(Settings::default(), Arc::new(Unrestricted))
     }
 
     fn with(settings: Settings, policy: Arc<dyn ToolPolicy>) -> Self {
-        let (backend, told) = (Arc::new(Backend::default()), Arc::new(Told::default()));
+        let (backend, events) = (
+            Arc::new(FakeBackend::default()),
+            Arc::new(EventLog::default()),
+        );
         let environment = Environment {
             backend: backend.clone(),
             files: Arc::new(LocalFileSystem::default()),
@@ -43,9 +46,9 @@ impl Stage {
             catalog: Arc::new(NoCatalog),
         };
         Self {
-            exec: UnifiedExec::new(environment, settings, policy, told.clone()),
+            exec: UnifiedExec::new(environment, settings, policy, events.clone()),
             backend,
-            told,
+            events,
         }
     }
 
@@ -106,32 +109,33 @@ fn write(number: ProcessNumber, chars: &str) -> WriteStdin {
 }
 
 /// The text, the code and whether it runs on.
-fn seen(output: &ToolOutput) -> (&str, Option<i32>, bool) {
+fn summary(output: &ToolOutput) -> (&str, Option<i32>, bool) {
     let code = output.exit.as_ref().map(|exit| exit.code);
     (&output.transcript.text, code, output.running.is_some())
 }
 
 /// What was told.
 #[derive(Debug, Default)]
-struct Told(watch::Sender<Vec<String>>);
+struct EventLog(watch::Sender<Vec<String>>);
 
-impl Told {
+impl EventLog {
     /// Returns what was told.
     fn lines(&self) -> Vec<String> {
         self.0.borrow().clone()
     }
 
     /// Waits until so many events were told.
-    async fn until(&self, count: usize) -> Vec<String> {
-        let mut told = self.0.subscribe();
-        told.wait_for(|told| told.len() >= count)
+    async fn wait_for_count(&self, count: usize) -> Vec<String> {
+        let mut events = self.0.subscribe();
+        events
+            .wait_for(|events| events.len() >= count)
             .await
             .unwrap()
             .clone()
     }
 }
 
-impl EventSink for Told {
+impl EventSink for EventLog {
     fn handle_event(&self, event: ExecEvent) {
         let line = match event {
             ExecEvent::ExecCommandBegin {
@@ -163,6 +167,6 @@ impl EventSink for Told {
                 format!("{call_id} end {number} {outcome:?} {aggregated_output:?} {millis}ms")
             }
         };
-        self.0.send_modify(|told| told.push(line));
+        self.0.send_modify(|events| events.push(line));
     }
 }

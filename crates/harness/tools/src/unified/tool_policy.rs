@@ -31,7 +31,7 @@ pub trait ToolPolicy: fmt::Debug + Send + Sync {
 
     /// Says whether to run a command once more after a sandbox denied it something. It is approved
     /// again, and gets the sandbox of the next attempt. The answer that is expected of most is no.
-    fn retry(&self, request: &ApprovalRequest, denied: &Denied) -> BoxFuture<'_, bool>;
+    fn retry(&self, request: &ApprovalRequest, denied: &SandboxDenial) -> BoxFuture<'_, bool>;
 }
 
 /// What is to run.
@@ -46,7 +46,7 @@ pub struct ApprovalRequest {
     /// Why, as the agent says.
     pub justification: Option<String>,
     /// What an earlier attempt was denied.
-    pub denied: Option<Denied>,
+    pub denied: Option<SandboxDenial>,
 }
 
 /// Whether something may run.
@@ -69,7 +69,7 @@ pub enum SandboxChoice {
 
 /// A sandbox denied a command something.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Denied {
+pub struct SandboxDenial {
     /// The code it ended with.
     pub exit_code: i32,
     /// What it said, bounded.
@@ -79,20 +79,20 @@ pub struct Denied {
 /// Asks nothing, lets a command read everything and write below its workspace and where temporary files
 /// are, closes the network, and never retries.
 #[derive(Clone, Debug)]
-pub struct AskNothing {
+pub struct WorkspaceWritePolicy {
     /// What may be written.
     pub workspace: Vec<PathUri>,
 }
 
 /// Asks nothing, lets a command read everything and write nothing, closes the network, and never retries.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ReadOnly;
+pub struct ReadOnlyPolicy;
 
 /// Asks nothing and encloses nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unrestricted;
 
-impl ToolPolicy for AskNothing {
+impl ToolPolicy for WorkspaceWritePolicy {
     fn approve(&self, _: ApprovalRequest) -> BoxFuture<'_, Approval> {
         ready(Approval::Approved).boxed()
     }
@@ -106,12 +106,12 @@ impl ToolPolicy for AskNothing {
         enclosed(request, &writable, &self.workspace)
     }
 
-    fn retry(&self, _: &ApprovalRequest, _: &Denied) -> BoxFuture<'_, bool> {
+    fn retry(&self, _: &ApprovalRequest, _: &SandboxDenial) -> BoxFuture<'_, bool> {
         ready(false).boxed()
     }
 }
 
-impl ToolPolicy for ReadOnly {
+impl ToolPolicy for ReadOnlyPolicy {
     fn approve(&self, _: ApprovalRequest) -> BoxFuture<'_, Approval> {
         ready(Approval::Approved).boxed()
     }
@@ -120,7 +120,7 @@ impl ToolPolicy for ReadOnly {
         enclosed(request, &[], &[])
     }
 
-    fn retry(&self, _: &ApprovalRequest, _: &Denied) -> BoxFuture<'_, bool> {
+    fn retry(&self, _: &ApprovalRequest, _: &SandboxDenial) -> BoxFuture<'_, bool> {
         ready(false).boxed()
     }
 }
@@ -134,7 +134,7 @@ impl ToolPolicy for Unrestricted {
         SandboxChoice::None
     }
 
-    fn retry(&self, _: &ApprovalRequest, _: &Denied) -> BoxFuture<'_, bool> {
+    fn retry(&self, _: &ApprovalRequest, _: &SandboxDenial) -> BoxFuture<'_, bool> {
         ready(false).boxed()
     }
 }

@@ -17,7 +17,7 @@ const TOKEN_BYTES: usize = 4;
 impl Transcript {
     /// Shows what fits of `ends`: half of the budget from the beginning, half from the end, cut between
     /// lines where that does not cost more than half of a side. What is not UTF-8 is replaced.
-    pub(super) fn fitting(ends: Ends, tokens: usize) -> Self {
+    pub(super) fn truncated(ends: Ends, tokens: usize) -> Self {
         let budget = tokens.saturating_mul(TOKEN_BYTES);
         let Ends {
             mut head,
@@ -32,7 +32,7 @@ impl Transcript {
             tail.drain(..starts);
             omitted += (ends + starts) as u64;
         }
-        let (head, tail) = (lossy(head), lossy(tail));
+        let (head, tail) = (to_lossy_string(head), to_lossy_string(tail));
         let total = (head.len() + tail.len()) as u64 + omitted;
         let original_tokens = usize::try_from(total.div_ceil(TOKEN_BYTES as u64));
         let original_tokens = original_tokens.unwrap_or(usize::MAX);
@@ -43,23 +43,23 @@ impl Transcript {
                 omitted_bytes: 0,
             };
         }
-        let first = beginning(&head, budget / 2);
+        let first = head_within(&head, budget / 2);
         // Without a gap the end follows the beginning in the same text.
         let rest = if omitted == 0 {
             &head[first.len()..]
         } else {
             &tail
         };
-        let last = ending(rest, budget - budget / 2);
+        let last = tail_within(rest, budget - budget / 2);
         let omitted_bytes = total - (first.len() + last.len()) as u64;
         let marker = marker(omitted_bytes);
-        let gap = if first.is_empty() || first.ends_with('\n') {
+        let newline = if first.is_empty() || first.ends_with('\n') {
             ""
         } else {
             "\n"
         };
         Self {
-            text: [first, gap, &marker, last].concat(),
+            text: [first, newline, &marker, last].concat(),
             original_tokens,
             omitted_bytes,
         }
@@ -72,7 +72,7 @@ fn marker(omitted_bytes: u64) -> String {
 }
 
 /// Returns what fits of the beginning of `text`.
-fn beginning(text: &str, budget: usize) -> &str {
+fn head_within(text: &str, budget: usize) -> &str {
     let cut = &text[..text.floor_char_boundary(budget)];
     match cut.rfind('\n') {
         Some(line) if line >= cut.len() / 2 => &cut[..=line],
@@ -81,7 +81,7 @@ fn beginning(text: &str, budget: usize) -> &str {
 }
 
 /// Returns what fits of the end of `text`.
-fn ending(text: &str, budget: usize) -> &str {
+fn tail_within(text: &str, budget: usize) -> &str {
     let from = text.ceil_char_boundary(text.len().saturating_sub(budget));
     let cut = &text[from..];
     let begins_a_line = from == 0 || text.as_bytes()[from - 1] == b'\n';
@@ -91,7 +91,7 @@ fn ending(text: &str, budget: usize) -> &str {
     }
 }
 
-fn lossy(bytes: Vec<u8>) -> String {
+fn to_lossy_string(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }

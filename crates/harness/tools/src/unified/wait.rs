@@ -12,13 +12,13 @@ use tokio::{
 
 use super::{
     call::WaitFor,
-    output_buffers::{Gathered, Since},
+    output_buffers::{MatchScope, OutputBuffers},
     process::UnifiedExecProcess,
 };
 
 /// A wait that has begun.
 #[derive(Debug)]
-pub(super) struct Wait<'a> {
+pub(super) struct OutputWait<'a> {
     process: &'a UnifiedExecProcess,
     wait: &'a WaitFor,
     /// Output up to here does not count.
@@ -26,23 +26,23 @@ pub(super) struct Wait<'a> {
     deadline: Instant,
 }
 
-impl<'a> Wait<'a> {
+impl<'a> OutputWait<'a> {
     /// Begins to wait. What is written from now on counts.
     pub(super) fn begin(
         process: &'a UnifiedExecProcess,
         wait: &'a WaitFor,
-        since: Since,
+        since: MatchScope,
         deadline: Instant,
     ) -> Self {
-        let mut gathered = process.shared.lock();
+        let mut buffers = process.shared.lock();
         if let WaitFor::Pattern(regex) = wait {
-            gathered.watch_for(regex.clone(), since);
+            buffers.start_matching(regex.clone(), since);
         }
         let from = match since {
-            Since::LastCall => gathered.shown,
-            Since::Now => gathered.bytes,
+            MatchScope::LastCall => buffers.shown,
+            MatchScope::Now => buffers.bytes,
         };
-        drop(gathered);
+        drop(buffers);
         Self {
             process,
             wait,
@@ -62,9 +62,9 @@ impl<'a> Wait<'a> {
         loop {
             let changed = shared.changed.notified();
             pin!(changed);
-            let until = match self.look(&mut shared.lock()) {
-                Found::Done => return,
-                Found::NotYet(until) => until,
+            let until = match self.check(&mut shared.lock()) {
+                WaitProgress::Done => return,
+                WaitProgress::Pending(until) => until,
             };
             tokio::select! {
                 () = changed => {}
@@ -74,106 +74,108 @@ impl<'a> Wait<'a> {
         self.process.catch_up().await;
     }
 
-    fn look(&self, gathered: &mut Gathered) -> Found {
-        let done = gathered.over
+    fn check(&self, buffers: &mut OutputBuffers) -> WaitProgress {
+        let done = buffers.end_reported
             || match self.wait {
                 WaitFor::Exit => false,
-                WaitFor::Pattern(_) => match gathered.sought() {
-                    Sought::Found => true,
-                    Sought::NotYet => false,
-                    Sought::LookAt(then) => return Found::NotYet(then.min(self.deadline)),
+                WaitFor::Pattern(_) => match buffers.poll_match() {
+                    MatchState::Found => true,
+                    MatchState::NotFound => false,
+                    MatchState::RetryAt(then) => {
+                        return WaitProgress::Pending(then.min(self.deadline));
+                    }
                 },
-                WaitFor::Bytes(count) => gathered.bytes - self.from >= *count as u64,
+                WaitFor::Bytes(count) => buffers.bytes - self.from >= *count as u64,
                 WaitFor::Idle(pause) => {
-                    let last = gathered.last_output.filter(|_| gathered.bytes > self.from);
+                    let last = buffers.last_output.filter(|_| buffers.bytes > self.from);
                     // A pause too long to be represented never comes.
                     match last.and_then(|last| last.checked_add(*pause)) {
                         None => false,
                         Some(until) if until > Instant::now() => {
-                            return Found::NotYet(until.min(self.deadline));
+                            return WaitProgress::Pending(until.min(self.deadline));
                         }
                         Some(_) => true,
                     }
                 }
             };
         if done {
-            Found::Done
+            WaitProgress::Done
         } else {
-            Found::NotYet(self.deadline)
+            WaitProgress::Pending(self.deadline)
         }
     }
 }
 
-impl Drop for Wait<'_> {
+impl Drop for OutputWait<'_> {
     fn drop(&mut self) {
-        self.process.shared.lock().stop_watching();
+        self.process.shared.lock().stop_matching();
     }
 }
 
 /// Whether what is waited for has come.
-enum Found {
+enum WaitProgress {
     Done,
     /// No; it need not be looked at before then, unless something changes.
-    NotYet(Instant),
+    Pending(Instant),
 }
 
 /// Text that a pattern is looked for in once more when something follows. A match that begins earlier
 /// was found before, or spans more than this.
-const MATCHED_BYTES: usize = 16 << 10;
+const MAX_MATCH_BYTES: usize = 16 << 10;
 /// What is kept before that, so that a word or a line does not seem to begin there: a character.
 const CONTEXT_BYTES: usize = 4;
 /// Text that may wait for a look. More of it is looked at at once, and then forgotten.
-const UNSEEN_BYTES: usize = 256 << 10;
+const MAX_UNSEARCHED_BYTES: usize = 256 << 10;
 /// Shortest time between two looks: nobody notices it.
-const PAUSE: Duration = Duration::from_millis(5);
+const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(5);
 /// Longest time between two looks.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 /// How much longer than a look took the next one waits.
-const PAUSES: u32 = 4;
+const SEARCH_BACKOFF_FACTOR: u32 = 4;
 
 /// A pattern that is looked for.
 #[derive(Debug)]
-pub(super) struct Pattern {
+pub(super) struct PatternMatcher {
     regex: Regex,
     /// The last settled text that it may match.
     text: Vec<u8>,
     /// Where in it a match may begin.
     from: usize,
     /// Something came since the last look.
-    unseen: bool,
+    has_unsearched: bool,
     not_before: Option<Instant>,
     matched: bool,
 }
 
 /// What is known of a pattern.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Sought {
+pub(super) enum MatchState {
     Found,
     /// Not in what came so far.
-    NotYet,
+    NotFound,
     /// It was not looked for in what came last, and will be then.
-    LookAt(Instant),
+    RetryAt(Instant),
 }
 
 /// Where text begins that a pattern may match.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Begins {
+pub(super) enum TextStart {
     /// With its first byte.
-    Here,
+    AtStart,
     /// There was something before it.
-    Earlier,
+    MidStream,
 }
 
-impl Pattern {
+impl PatternMatcher {
     /// Begins to look, in this text first.
-    pub(super) fn new(regex: Regex, text: Vec<u8>, begins: Begins) -> Self {
+    pub(super) fn new(regex: Regex, text: Vec<u8>, begins: TextStart) -> Self {
         Self {
             regex,
             from: match begins {
-                Begins::Here => 0,
-                Begins::Earlier => CONTEXT_BYTES.min(text.len()),
+                TextStart::AtStart => 0,
+                TextStart::MidStream => CONTEXT_BYTES.min(text.len()),
             },
-            unseen: !text.is_empty(),
+            has_unsearched: !text.is_empty(),
             text,
             not_before: None,
             matched: false,
@@ -181,7 +183,7 @@ impl Pattern {
     }
 
     /// Looks in text that is not kept.
-    pub(super) fn look_in(&mut self, text: &[u8]) {
+    pub(super) fn search_once(&mut self, text: &[u8]) {
         self.matched |= self.regex.is_match(text);
     }
 
@@ -193,29 +195,29 @@ impl Pattern {
     }
 
     /// Takes note that something came. `line` is what there is of the last line.
-    pub(super) fn changed(&mut self, line: &[u8]) {
-        self.unseen = true;
-        if self.text.len() > UNSEEN_BYTES {
-            self.look(line);
+    pub(super) fn handle_output(&mut self, line: &[u8]) {
+        self.has_unsearched = true;
+        if self.text.len() > MAX_UNSEARCHED_BYTES {
+            self.search(line);
         }
     }
 
     /// Looks, if it is time. `line` is what there is of the last line.
-    pub(super) fn sought(&mut self, line: &[u8]) -> Sought {
-        if self.unseen && !self.matched {
+    pub(super) fn poll_match(&mut self, line: &[u8]) -> MatchState {
+        if self.has_unsearched && !self.matched {
             match self.not_before {
-                Some(then) if then > Instant::now() => return Sought::LookAt(then),
-                Some(_) | None => self.look(line),
+                Some(then) if then > Instant::now() => return MatchState::RetryAt(then),
+                Some(_) | None => self.search(line),
             }
         }
         if self.matched {
-            Sought::Found
+            MatchState::Found
         } else {
-            Sought::NotYet
+            MatchState::NotFound
         }
     }
 
-    fn look(&mut self, line: &[u8]) {
+    fn search(&mut self, line: &[u8]) {
         if self.matched {
             return;
         }
@@ -224,13 +226,14 @@ impl Pattern {
         self.text.extend_from_slice(line);
         self.matched = self.regex.is_match_at(&self.text, self.from);
         self.text.truncate(settled);
-        let excess = settled.saturating_sub(MATCHED_BYTES + CONTEXT_BYTES);
+        let excess = settled.saturating_sub(MAX_MATCH_BYTES + CONTEXT_BYTES);
         if excess > 0 {
             self.text.drain(..excess);
             self.from = CONTEXT_BYTES;
         }
-        self.unseen = false;
-        let pause = (began.elapsed() * PAUSES).clamp(PAUSE, LONGEST_PAUSE);
+        self.has_unsearched = false;
+        let pause = (began.elapsed() * SEARCH_BACKOFF_FACTOR)
+            .clamp(MIN_SEARCH_INTERVAL, MAX_SEARCH_INTERVAL);
         self.not_before = Some(Instant::now() + pause);
     }
 }
@@ -239,37 +242,37 @@ impl Pattern {
 mod tests {
     use super::*;
 
-    fn pattern(text: &str) -> Pattern {
-        Pattern::new(Regex::new(text).unwrap(), Vec::new(), Begins::Here)
+    fn pattern(text: &str) -> PatternMatcher {
+        PatternMatcher::new(Regex::new(text).unwrap(), Vec::new(), TextStart::AtStart)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_comes_soon_after_a_look_is_looked_at_a_little_later() {
+    async fn output_soon_after_a_search_is_searched_later() {
         let mut pattern = pattern("two");
         pattern.push(b"one\n");
-        pattern.changed(b"");
-        assert_eq!(pattern.sought(b""), Sought::NotYet);
-        pattern.changed(b"tw");
-        let then = Instant::now() + PAUSE;
-        assert_eq!(pattern.sought(b"tw"), Sought::LookAt(then));
-        pattern.changed(b"two");
-        assert_eq!(pattern.sought(b"two"), Sought::LookAt(then));
-        tokio::time::advance(PAUSE).await;
-        assert_eq!(pattern.sought(b"two"), Sought::Found);
+        pattern.handle_output(b"");
+        assert_eq!(pattern.poll_match(b""), MatchState::NotFound);
+        pattern.handle_output(b"tw");
+        let then = Instant::now() + MIN_SEARCH_INTERVAL;
+        assert_eq!(pattern.poll_match(b"tw"), MatchState::RetryAt(then));
+        pattern.handle_output(b"two");
+        assert_eq!(pattern.poll_match(b"two"), MatchState::RetryAt(then));
+        tokio::time::advance(MIN_SEARCH_INTERVAL).await;
+        assert_eq!(pattern.poll_match(b"two"), MatchState::Found);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn text_that_waits_for_a_look_is_bounded_and_not_missed() {
+    async fn unsearched_text_is_bounded_and_not_missed() {
         let mut pattern = pattern("needle");
         pattern.push(b"hay\n");
-        pattern.changed(b"");
-        assert_eq!(pattern.sought(b""), Sought::NotYet);
+        pattern.handle_output(b"");
+        assert_eq!(pattern.poll_match(b""), MatchState::NotFound);
         pattern.push(b"needle\n");
         for _ in 0..1000 {
             pattern.push(&[b'x'; 1024]);
-            pattern.changed(b"");
-            assert!(pattern.text.len() <= UNSEEN_BYTES + 1024);
+            pattern.handle_output(b"");
+            assert!(pattern.text.len() <= MAX_UNSEARCHED_BYTES + 1024);
         }
-        assert_eq!(pattern.sought(b""), Sought::Found);
+        assert_eq!(pattern.poll_match(b""), MatchState::Found);
     }
 }

@@ -10,19 +10,19 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     ExecEvent, UnifiedExec,
     call::{View, WriteStdin},
-    call_guard::{Held, Show},
-    output_buffers::Since,
-    process::{Input, UnifiedExecProcess},
-    settings::Before,
+    call_guard::{CallGuard, OutputRequest},
+    output_buffers::MatchScope,
+    process::{StdinMode, UnifiedExecProcess},
+    settings::WaitPhase,
     transcript::ToolOutput,
-    wait::Wait,
+    wait::OutputWait,
 };
 
 /// Input that is handed over at once.
-const PIECE_BYTES: usize = 256 << 10;
+const MAX_WRITE_BYTES: usize = 256 << 10;
 /// How long a write may take to be accepted, whatever the window is: a network is slower than a window
 /// is short, and an agent that is told of a failure writes the same again.
-const ACCEPTED_WITHIN: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// What Ctrl-C is.
 const INTERRUPT: &str = "\u{3}";
 
@@ -35,7 +35,7 @@ pub enum WriteStdinError {
     Open(#[from] OpenError),
     /// Caller: it made room for another command.
     #[error("process number {0} made room for another: at most {1} are kept")]
-    MadeRoom(ProcessNumber, NonZeroUsize),
+    Evicted(ProcessNumber, NonZeroUsize),
     /// Caller: only a terminal has a screen.
     #[error("process number {0} has no terminal, and so no screen")]
     NoScreen(ProcessNumber),
@@ -62,40 +62,42 @@ impl UnifiedExec {
     /// future loses nothing: the next call shows what this one would have.
     pub async fn write_stdin(&self, call: WriteStdin) -> Result<ToolOutput, WriteStdinError> {
         let began = Instant::now();
-        let settings = &self.inner.settings;
-        let show = Show {
+        let settings = &self.shared_exec.settings;
+        let request = OutputRequest {
             call: &call.call_id,
             began,
             view: call.view,
             tokens: settings.tokens(call.max_output_tokens),
         };
-        let held = match Held::open(&self.inner, call.number) {
-            Ok(held) => held,
+        let guard = match CallGuard::open(&self.shared_exec, call.number) {
+            Ok(guard) => guard,
             Err(error) => {
-                let shown = self.inner.show_again(call.number, &show);
-                return shown.ok_or_else(|| self.inner.refusal(error));
+                let shown = self.shared_exec.show_ended_again(call.number, &request);
+                return shown.ok_or_else(|| self.shared_exec.open_error(error));
             }
         };
-        let process = held.process();
-        if call.view == View::Screen && !process.about.tty {
+        let process = guard.process();
+        if call.view == View::Screen && !process.details.tty {
             return Err(WriteStdinError::NoScreen(call.number));
         }
         let writes = !call.chars.is_empty() || call.close;
         let (before, since) = if writes {
-            (Before::Write, Since::Now)
+            (WaitPhase::Write, MatchScope::Now)
         } else {
-            (Before::Look, Since::LastCall)
+            (WaitPhase::Poll, MatchScope::LastCall)
         };
-        let window = settings.windows.window(before, call.yield_time, &call.wait);
+        let window = settings
+            .windows
+            .wait_window(before, call.yield_time, &call.wait);
         if writes {
             // What was there before the write is no answer to it.
             process.catch_up().await;
         }
-        let mut wait = Wait::begin(process, &call.wait, since, began + window);
+        let mut wait = OutputWait::begin(process, &call.wait, since, began + window);
         let mut written = Ok(());
-        self.tell_interaction(process, &call);
+        self.report_interaction(process, &call);
         if writes {
-            let by = began + window.max(ACCEPTED_WITHIN);
+            let by = began + window.max(WRITE_TIMEOUT);
             let in_time = timeout_at(by, write(process, &call)).await;
             written = in_time.unwrap_or(Err(WriteStdinError::NotReading(call.number)));
             wait.extend(Instant::now() + window);
@@ -107,60 +109,60 @@ impl UnifiedExec {
             Err(error) => return Err(error),
         }
         wait.done().await;
-        Ok(held.show(&show))
+        Ok(guard.finish(&request))
     }
 
     /// Tells what is about to be written, or that the command is looked at; not of one that has ended, nor
     /// of what it has no input for.
-    fn tell_interaction(&self, process: &UnifiedExecProcess, call: &WriteStdin) {
-        let is_told = process.process.status().exit.is_none() && !lacks_input(process, call);
+    fn report_interaction(&self, process: &UnifiedExecProcess, call: &WriteStdin) {
+        let is_told = process.process.status().exit.is_none() && !has_no_stdin(process, call);
         // Locked until it is told: the end is told behind it, or was told before.
-        let gathered = process.shared.lock();
-        if !is_told || gathered.finished {
+        let buffers = process.shared.lock();
+        if !is_told || buffers.finished {
             return;
         }
         let event = ExecEvent::TerminalInteraction {
-            call_id: process.about.call_id.clone(),
+            call_id: process.details.call_id.clone(),
             number: call.number,
             stdin: call.chars.clone(),
         };
-        self.inner.events.handle_event(event);
+        self.shared_exec.events.handle_event(event);
     }
 }
 
 /// Whether there is something to write or to close, and nothing that takes it. A signal needs no input.
-fn lacks_input(process: &UnifiedExecProcess, call: &WriteStdin) -> bool {
+fn has_no_stdin(process: &UnifiedExecProcess, call: &WriteStdin) -> bool {
     let writes = !call.chars.is_empty() && call.chars != INTERRUPT;
-    process.about.input == Input::None && (writes || call.close)
+    process.details.input == StdinMode::None && (writes || call.close)
 }
 
 /// Writes, and closes if that is asked for.
 async fn write(process: &UnifiedExecProcess, call: &WriteStdin) -> Result<(), WriteStdinError> {
     let number = call.number;
-    if call.chars == INTERRUPT && !process.about.tty {
+    if call.chars == INTERRUPT && !process.details.tty {
         // Without a terminal nothing makes a signal of the character, and no program expects it in a pipe.
         process.process.signal(ProcessSignal::Interrupt).await?;
         if !call.close {
             return Ok(());
         }
     }
-    if lacks_input(process, call) {
+    if has_no_stdin(process, call) {
         return Err(WriteStdinError::NoInput(number));
     }
-    if call.chars != INTERRUPT || process.about.tty {
+    if call.chars != INTERRUPT || process.details.tty {
         let mut rest = Bytes::copy_from_slice(call.chars.as_bytes());
         while !rest.is_empty() {
-            let piece = rest.split_to(PIECE_BYTES.min(rest.len()));
-            accepted(process.process.write(None, piece).await?, number)?;
+            let piece = rest.split_to(MAX_WRITE_BYTES.min(rest.len()));
+            check_write_status(process.process.write(None, piece).await?, number)?;
         }
     }
     if call.close {
-        accepted(process.process.close_stdin(None).await?, number)?;
+        check_write_status(process.process.close_stdin(None).await?, number)?;
     }
     Ok(())
 }
 
-fn accepted(status: WriteStatus, number: ProcessNumber) -> Result<(), WriteStdinError> {
+fn check_write_status(status: WriteStatus, number: ProcessNumber) -> Result<(), WriteStdinError> {
     match status {
         WriteStatus::Accepted => Ok(()),
         WriteStatus::StdinClosed => Err(WriteStdinError::InputClosed(number)),

@@ -26,29 +26,29 @@ use regex::bytes::Regex;
 use tokio::sync::watch;
 
 /// Longest that a case may take.
-const BOUND: Duration = Duration::from_secs(60);
+const CASE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs a case.
-pub(crate) async fn bounded(case: impl Future<Output = ()>) {
-    let bounded = tokio::time::timeout(BOUND, case).await;
-    bounded.expect("a case ends in time");
+pub(crate) async fn run_case(case: impl Future<Output = ()>) {
+    let run_case = tokio::time::timeout(CASE_TIMEOUT, case).await;
+    run_case.expect("a case ends in time");
 }
 
 /// Unified exec, and what it tells.
-pub(crate) struct Stage {
+pub(crate) struct ExecFixture {
     pub(crate) exec: UnifiedExec,
-    pub(crate) told: Arc<Told>,
+    pub(crate) events: Arc<EventLog>,
 }
 
-impl Stage {
-    pub(crate) fn new(place: Environment) -> Self {
-        Self::with(place, Arc::new(Unrestricted))
+impl ExecFixture {
+    pub(crate) fn new(environment: Environment) -> Self {
+        Self::with(environment, Arc::new(Unrestricted))
     }
 
-    pub(crate) fn with(place: Environment, policy: Arc<dyn ToolPolicy>) -> Self {
-        let told = Arc::new(Told::default());
-        let exec = UnifiedExec::new(place, Settings::default(), policy, told.clone());
-        Self { exec, told }
+    pub(crate) fn with(environment: Environment, policy: Arc<dyn ToolPolicy>) -> Self {
+        let events = Arc::new(EventLog::default());
+        let exec = UnifiedExec::new(environment, Settings::default(), policy, events.clone());
+        Self { exec, events }
     }
 
     /// Runs a command.
@@ -78,7 +78,7 @@ impl Stage {
 }
 
 /// A line for `sh`.
-pub(crate) fn sh(line: &str) -> ExecCommand {
+pub(crate) fn shell_command(line: &str) -> ExecCommand {
     ExecCommand {
         call_id: CallId("c".to_owned()),
         program: Program::Shell {
@@ -99,12 +99,12 @@ pub(crate) fn sh(line: &str) -> ExecCommand {
 }
 
 /// Waits for output that matches.
-pub(crate) fn until(pattern: &str) -> WaitFor {
+pub(crate) fn wait_for_pattern(pattern: &str) -> WaitFor {
     WaitFor::Pattern(Regex::new(pattern).unwrap())
 }
 
 /// The code of a command that has ended.
-pub(crate) fn code(output: &ToolOutput) -> Option<i32> {
+pub(crate) fn exit_code(output: &ToolOutput) -> Option<i32> {
     output.exit.as_ref().map(|exit| exit.code)
 }
 
@@ -153,8 +153,8 @@ pub(crate) async fn remote() -> Environment {
             version: "0.0.0".to_owned(),
         },
     };
-    let here = local();
-    let service = Service::new(config, move || here.clone());
+    let local_environment = local();
+    let service = Service::new(config, move || local_environment.clone());
     let (near, far) = memory::pair();
     tokio::spawn(async move { service.serve(far).await });
     let client = ExecServerClient::connect(near, Default::default()).await;
@@ -163,15 +163,15 @@ pub(crate) async fn remote() -> Environment {
 
 /// What was told.
 #[derive(Debug, Default)]
-pub(crate) struct Told(watch::Sender<Vec<ExecEvent>>);
+pub(crate) struct EventLog(watch::Sender<Vec<ExecEvent>>);
 
-impl Told {
+impl EventLog {
     /// Waits for an event, and returns what is made of it.
     pub(crate) async fn first<T>(&self, mut pick: impl FnMut(&ExecEvent) -> Option<T>) -> T {
-        let mut told = self.0.subscribe();
+        let mut events = self.0.subscribe();
         let mut picked = None;
-        let wait = told.wait_for(|told| {
-            picked = told.iter().find_map(&mut pick);
+        let wait = events.wait_for(|events| {
+            picked = events.iter().find_map(&mut pick);
             picked.is_some()
         });
         drop(
@@ -196,8 +196,8 @@ impl Told {
 
     /// Returns all output that was told.
     pub(crate) fn output(&self) -> Vec<u8> {
-        let told = self.0.borrow();
-        let chunks = told.iter().filter_map(|event| match event {
+        let events = self.0.borrow();
+        let chunks = events.iter().filter_map(|event| match event {
             ExecEvent::ExecCommandOutputDelta { chunk, .. } => Some(&chunk[..]),
             _ => None,
         });
@@ -205,8 +205,8 @@ impl Told {
     }
 }
 
-impl EventSink for Told {
+impl EventSink for EventLog {
     fn handle_event(&self, event: ExecEvent) {
-        self.0.send_modify(|told| told.push(event));
+        self.0.send_modify(|events| events.push(event));
     }
 }

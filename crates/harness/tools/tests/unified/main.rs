@@ -10,16 +10,16 @@ mod cases;
 mod fixture;
 
 /// Makes every case a test of each place.
-macro_rules! in_both_places {
+macro_rules! for_each_environment {
     ($($case:ident),+ $(,)?) => {
         mod local {
             $(#[tokio::test] async fn $case() {
-                crate::fixture::bounded(crate::cases::$case(crate::fixture::local())).await;
+                crate::fixture::run_case(crate::cases::$case(crate::fixture::local())).await;
             })+
         }
         mod remote {
             $(#[tokio::test] async fn $case() {
-                crate::fixture::bounded(async {
+                crate::fixture::run_case(async {
                     crate::cases::$case(crate::fixture::remote().await).await
                 }).await;
             })+
@@ -27,20 +27,20 @@ macro_rules! in_both_places {
     };
 }
 
-in_both_places!(
-    a_command_that_ends_is_shown_with_its_code,
-    a_conversation_goes_on_where_it_stopped,
-    a_command_has_quiet_variables_and_its_own,
-    a_terminal_is_one,
-    a_screen_shows_what_was_drawn,
-    an_interrupt_reaches_a_command_with_a_terminal,
-    an_interrupt_reaches_a_command_without_a_terminal,
-    much_output_keeps_its_two_ends,
-    a_later_end_is_told_and_then_shown,
-    something_left_in_the_background_does_not_hold_a_call,
-    something_that_goes_on_writing_in_the_background_does_not_hold_a_call,
-    a_command_writes_in_its_workspace_only,
-    a_program_that_does_not_exist_is_said_so,
-    a_call_that_is_dropped_ends_its_command,
-    terminating_ends_the_tree,
+for_each_environment!(
+    finished_command_is_shown_with_its_exit_code,
+    interactive_session_continues_across_calls,
+    command_gets_noninteractive_and_custom_variables,
+    tty_command_gets_a_terminal,
+    screen_view_shows_the_drawing,
+    interrupt_reaches_a_command_with_a_terminal,
+    interrupt_reaches_a_command_without_a_terminal,
+    large_output_keeps_its_head_and_tail,
+    later_exit_is_reported_and_then_shown,
+    background_process_does_not_block_a_call,
+    endless_background_output_does_not_block_a_call,
+    command_writes_only_in_its_workspace,
+    missing_program_is_a_start_error,
+    dropped_call_terminates_its_command,
+    terminate_kills_the_process_tree,
 );

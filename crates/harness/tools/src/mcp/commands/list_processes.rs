@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     mcp::{
-        session::Work,
-        tool::{self, Effect, Tool},
-        tool_answer::{Answer, Complaint, fitting},
+        session::McpContext,
+        tool::{self, McpTool, ToolEffect},
+        tool_answer::{ToolAnswer, ToolError, truncate_json},
     },
     unified::ProcessSummary,
 };
 
 /// What the command of one entry may weigh, and its directory. 64 of them, twice each, fit into an answer.
-const SHOWN_BYTES: usize = 2 << 10;
+const MAX_SHOWN_BYTES: usize = 2 << 10;
 /// Arguments that are shown.
-const SHOWN_ARGUMENTS: usize = 8;
+const MAX_SHOWN_ARGUMENTS: usize = 8;
 
 /// The arguments of `list_processes`: none.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
@@ -31,15 +31,15 @@ pub(in crate::mcp) struct ListProcesses {}
 
 /// What runs.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
-struct Processes {
+struct ProcessList {
     /// Commands that exec_command left running, and those whose end was not shown yet.
-    processes: Vec<Process>,
+    processes: Vec<ListedProcess>,
 }
 
 /// One command.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 #[schemars(inline)]
-struct Process {
+struct ListedProcess {
     /// The session_id of write_stdin.
     session_id: u64,
     /// Program and arguments.
@@ -57,22 +57,22 @@ struct Process {
     exit_code: Option<i32>,
 }
 
-impl Tool for ListProcesses {
+impl McpTool for ListProcesses {
     const NAME: &'static str = "list_processes";
     const TITLE: &'static str = "List running commands";
     const DESCRIPTION: &'static str = "Lists the commands that exec_command left running, and those whose \
         end was not shown yet, with their session IDs.";
-    const EFFECT: Effect = Effect::Reads;
+    const EFFECT: ToolEffect = ToolEffect::ReadOnly;
 
-    fn answers() -> Option<Arc<JsonObject>> {
-        Some(tool::schema::<Processes>())
+    fn output_schema() -> Option<Arc<JsonObject>> {
+        Some(tool::schema::<ProcessList>())
     }
 
-    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+    async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
         let now = SystemTime::now();
-        let listed = work.exec().processes();
-        let processes = Processes {
-            processes: listed.iter().map(|one| describe(one, now, work)).collect(),
+        let listed = ctx.exec().processes();
+        let processes = ProcessList {
+            processes: listed.iter().map(|one| describe(one, now, ctx)).collect(),
         };
         let mut text = String::new();
         for process in &processes.processes {
@@ -92,18 +92,18 @@ impl Tool for ListProcesses {
         if processes.processes.is_empty() {
             text.push_str("Nothing is running.");
         }
-        Ok(Answer::text(text).with(&processes))
+        Ok(ToolAnswer::text(text).with(&processes))
     }
 }
 
-fn describe(process: &ProcessSummary, now: SystemTime, work: &Work) -> Process {
+fn describe(process: &ProcessSummary, now: SystemTime, ctx: &McpContext) -> ListedProcess {
     let age = now
         .duration_since(process.started)
         .unwrap_or(Duration::ZERO);
-    Process {
+    ListedProcess {
         session_id: process.number.0,
-        command: shortened(&process.argv),
-        workdir: fitting(&work.show(&process.cwd), SHOWN_BYTES).into_owned(),
+        command: shorten_argv(&process.argv),
+        workdir: truncate_json(&ctx.display_path(&process.cwd), MAX_SHOWN_BYTES).into_owned(),
         tty: process.tty,
         started_seconds_ago: age.as_secs(),
         running: !process.state.has_exited && process.state.failure.is_none(),
@@ -112,10 +112,10 @@ fn describe(process: &ProcessSummary, now: SystemTime, work: &Work) -> Process {
 }
 
 /// Program and arguments, as far as a list shows them.
-fn shortened(argv: &[String]) -> Vec<String> {
-    let most = SHOWN_BYTES / argv.len().clamp(1, SHOWN_ARGUMENTS);
-    let shown = argv.iter().take(SHOWN_ARGUMENTS);
+fn shorten_argv(argv: &[String]) -> Vec<String> {
+    let max_bytes = MAX_SHOWN_BYTES / argv.len().clamp(1, MAX_SHOWN_ARGUMENTS);
+    let shown = argv.iter().take(MAX_SHOWN_ARGUMENTS);
     shown
-        .map(|argument| fitting(argument, most).into_owned())
+        .map(|argument| truncate_json(argument, max_bytes).into_owned())
         .collect()
 }

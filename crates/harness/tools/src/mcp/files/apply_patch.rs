@@ -14,12 +14,12 @@ use exec_wire::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Content, MAX_TEXT_BYTES, Mode, read, write};
+use super::{FileContent, FileMode, MAX_TEXT_BYTES, read_content, write_content};
 use crate::mcp::{
-    patch::{Operation, Patch, apply},
-    session::Work,
-    tool::{Effect, Tool},
-    tool_answer::{Answer, Complaint},
+    patch::{self, Patch, PatchOperation},
+    session::McpContext,
+    tool::{McpTool, ToolEffect},
+    tool_answer::{ToolAnswer, ToolError},
 };
 
 /// The arguments of `apply_patch`.
@@ -30,7 +30,7 @@ pub(in crate::mcp) struct ApplyPatch {
     patch: String,
 }
 
-impl Tool for ApplyPatch {
+impl McpTool for ApplyPatch {
     const NAME: &'static str = "apply_patch";
     const TITLE: &'static str = "Apply a patch";
     const DESCRIPTION: &'static str = "Changes several files at once, all or none. The patch has this \
@@ -40,33 +40,33 @@ impl Tool for ApplyPatch {
         End Patch\n\nShow about three lines that stay around each change. `*** Move to:` and the text behind \
         `@@` are optional; `@@` begins each further change in a file, from its beginning to its end; `*** End \
         of File` behind a change says that it is at the end. Paths are absolute, or relative to the workspace.";
-    const EFFECT: Effect = Effect::Edits;
+    const EFFECT: ToolEffect = ToolEffect::Edit;
 
-    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+    async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
         let patch = Patch::parse(&self.patch)?;
-        let turn = work.editing().await;
-        let mut plan = Plan::default();
+        let edit_guard = ctx.lock_edits().await;
+        let mut plan = PatchPlan::default();
         for operation in &patch.operations {
-            plan.add(work, operation).await?;
+            plan.add(ctx, operation).await?;
         }
         let summary = plan.summary();
         // In a task, which whoever waits no longer does not end: half of a patch is worse than all of it.
-        let work = work.clone();
-        let carried_out = tokio::spawn(async move {
-            let _turn = turn;
-            plan.carry_out(&work).await
+        let ctx = ctx.clone();
+        let applied = tokio::spawn(async move {
+            let _turn = edit_guard;
+            plan.apply(&ctx).await
         });
-        carried_out
+        applied
             .await
-            .map_err(|error| Complaint(format!("the patch was not carried out: {error}")))??;
-        Ok(Answer::text(summary))
+            .map_err(|error| ToolError(format!("the patch was not carried out: {error}")))??;
+        Ok(ToolAnswer::text(summary))
     }
 }
 
 /// What every file holds now and then.
 #[derive(Debug, Default)]
-struct Plan {
-    files: BTreeMap<PathUri, File>,
+struct PatchPlan {
+    files: BTreeMap<PathUri, PlannedFile>,
     /// What files are called without links, and how the patch calls them.
     names: BTreeMap<PathUri, PathUri>,
     /// The file that goes and cannot be put back.
@@ -76,103 +76,107 @@ struct Plan {
 
 /// What a file holds; `None` if it is not there.
 #[derive(Debug, Default)]
-struct File {
-    old: Option<Content>,
-    new: Option<Content>,
+struct PlannedFile {
+    old: Option<FileContent>,
+    new: Option<FileContent>,
     /// What it has, if it is there.
-    old_mode: Mode,
+    old_mode: FileMode,
     /// What it is given. Absent: what it has, or what new files have.
-    new_mode: Mode,
+    new_mode: FileMode,
     /// Directories that are missing above it, the deepest one first.
     missing: Vec<PathUri>,
 }
 
-impl Plan {
+impl PatchPlan {
     /// What is done, a line for each file.
     fn summary(&self) -> String {
         self.summary.join("\n")
     }
 
     /// Adds what one part of the patch does.
-    async fn add(&mut self, work: &Work, operation: &Operation) -> Result<(), Complaint> {
+    async fn add(&mut self, ctx: &McpContext, operation: &PatchOperation) -> Result<(), ToolError> {
         match operation {
-            Operation::Add { path, content } => {
-                let path = work.file(path)?;
-                self.expect_none(work, &path, "use `*** Update File:` to change it")
+            PatchOperation::Add { path, content } => {
+                let path = ctx.file(path)?;
+                self.expect_absent(ctx, &path, "use `*** Update File:` to change it")
                     .await?;
-                self.put(&path, Some(content));
-                self.summary.push(format!("A {}", work.show(&path)));
+                self.set_text(&path, Some(content));
+                self.summary.push(format!("A {}", ctx.display_path(&path)));
             }
-            Operation::Delete { path } => {
-                let path = work.file(path)?;
-                let old = self.content(work, &path).await?;
-                if let Content::TooLarge(_) = old {
-                    self.expect_only_one_too_large(work, &path)?;
+            PatchOperation::Delete { path } => {
+                let path = ctx.file(path)?;
+                let old = self.content(ctx, &path).await?;
+                if let FileContent::TooLarge(_) = old {
+                    self.expect_only_one_too_large(ctx, &path)?;
                 }
                 self.remove(&path);
-                self.summary.push(format!("D {}", work.show(&path)));
+                self.summary.push(format!("D {}", ctx.display_path(&path)));
             }
-            Operation::Update {
+            PatchOperation::Update {
                 path,
                 move_to: None,
                 hunks,
             } => {
-                let path = work.file(path)?;
-                let old = self.content(work, &path).await?;
-                let shown = work.show(&path);
-                let new = apply(old.text(&shown)?, hunks);
-                let new = new.map_err(|error| Complaint(format!("`{shown}`: {error}")))?;
-                self.put(&path, Some(&new));
+                let path = ctx.file(path)?;
+                let old = self.content(ctx, &path).await?;
+                let shown = ctx.display_path(&path);
+                let new = patch::apply(old.text(&shown)?, hunks);
+                let new = new.map_err(|error| ToolError(format!("`{shown}`: {error}")))?;
+                self.set_text(&path, Some(&new));
                 self.summary.push(format!("M {shown}"));
             }
-            Operation::Update {
+            PatchOperation::Update {
                 path,
                 move_to: Some(to),
                 hunks,
             } => {
-                let (path, to) = (work.file(path)?, work.file(to)?);
-                let shown = work.show(&path);
-                let new = match self.content(work, &path).await? {
-                    Content::TooLarge(size) if hunks.is_empty() => {
-                        return Err(Complaint(format!(
+                let (path, to) = (ctx.file(path)?, ctx.file(to)?);
+                let shown = ctx.display_path(&path);
+                let new = match self.content(ctx, &path).await? {
+                    FileContent::TooLarge(size) if hunks.is_empty() => {
+                        return Err(ToolError(format!(
                             "`{shown}` is too large to be moved by a patch: {size} bytes, at most \
                              {MAX_TEXT_BYTES}; use a command"
                         )));
                     }
-                    whole @ Content::Whole(_) if hunks.is_empty() => whole,
-                    old @ (Content::Whole(_) | Content::TooLarge(_)) => {
-                        let new = apply(old.text(&shown)?, hunks);
-                        let new = new.map_err(|error| Complaint(format!("`{shown}`: {error}")))?;
-                        Content::Whole(Bytes::from(new))
+                    whole @ FileContent::Whole(_) if hunks.is_empty() => whole,
+                    old @ (FileContent::Whole(_) | FileContent::TooLarge(_)) => {
+                        let new = patch::apply(old.text(&shown)?, hunks);
+                        let new = new.map_err(|error| ToolError(format!("`{shown}`: {error}")))?;
+                        FileContent::Whole(Bytes::from(new))
                     }
                 };
-                self.expect_none(work, &to, "move it elsewhere, or delete that first")
+                self.expect_absent(ctx, &to, "move it elsewhere, or delete that first")
                     .await?;
                 self.remove(&path);
                 if let Some(file) = self.files.get_mut(&to) {
                     file.new = Some(new);
                 }
-                self.keep_mode(&path, &to);
+                self.copy_mode(&path, &to);
                 self.summary
-                    .push(format!("R {shown} -> {}", work.show(&to)));
+                    .push(format!("R {shown} -> {}", ctx.display_path(&to)));
             }
         }
         Ok(())
     }
 
     /// What a file will hold, as far as the plan goes.
-    async fn content(&mut self, work: &Work, path: &PathUri) -> Result<Content, Complaint> {
+    async fn content(
+        &mut self,
+        ctx: &McpContext,
+        path: &PathUri,
+    ) -> Result<FileContent, ToolError> {
         if let Some(file) = self.files.get(path) {
-            let gone = || Complaint(format!("`{}` is gone by then", work.show(path)));
+            let gone = || ToolError(format!("`{}` is gone by then", ctx.display_path(path)));
             return file.new.clone().ok_or_else(gone);
         }
-        let (content, old_mode) = read(work, path).await?;
-        let Resolved {
+        let (content, old_mode) = read_content(ctx, path).await?;
+        let ResolvedPath {
             path: name,
             missing,
-        } = resolved(work, path).await?;
-        self.expect_one_name(work, name, path)?;
-        let file = File {
+        } = resolve_path(ctx, path).await?;
+        self.expect_one_name(ctx, name, path)?;
+        let file = PlannedFile {
             old: Some(content.clone()),
             new: Some(content.clone()),
             old_mode,
@@ -186,30 +190,30 @@ impl Plan {
     /// Complains if the patch calls a file by another name as well: of two changes one would be lost.
     fn expect_one_name(
         &mut self,
-        work: &Work,
+        ctx: &McpContext,
         name: PathUri,
         path: &PathUri,
-    ) -> Result<(), Complaint> {
+    ) -> Result<(), ToolError> {
         match self.names.insert(name, path.clone()) {
             None => Ok(()),
-            Some(other) => Err(Complaint(format!(
+            Some(other) => Err(ToolError(format!(
                 "`{}` and `{}` are the same file: call it by one name",
-                work.show(&other),
-                work.show(path)
+                ctx.display_path(&other),
+                ctx.display_path(path)
             ))),
         }
     }
 
     /// Complains if a file is there, as far as the plan goes, and says what to do then.
-    async fn expect_none(
+    async fn expect_absent(
         &mut self,
-        work: &Work,
+        ctx: &McpContext,
         path: &PathUri,
         instead: &str,
-    ) -> Result<(), Complaint> {
+    ) -> Result<(), ToolError> {
         let there = || {
-            let shown = work.show(path);
-            Err(Complaint(format!("`{shown}` exists already: {instead}")))
+            let shown = ctx.display_path(path);
+            Err(ToolError(format!("`{shown}` exists already: {instead}")))
         };
         if let Some(file) = self.files.get(path) {
             return match file.new {
@@ -217,24 +221,24 @@ impl Plan {
                 None => Ok(()),
             };
         }
-        let metadata = work.files().metadata(GetMetadata {
+        let metadata = ctx.files().metadata(GetMetadata {
             path: path.clone(),
             follow_symlinks: None,
-            sandbox: work.sandbox(),
+            sandbox: ctx.sandbox(),
         });
         match metadata.await {
             Ok(_) => return there(),
             Err(FileError::NotFound(_)) => {}
             Err(error) => return Err(error.into()),
         }
-        let Resolved {
+        let ResolvedPath {
             path: name,
             missing,
-        } = resolved(work, path).await?;
-        self.expect_one_name(work, name, path)?;
-        let file = File {
+        } = resolve_path(ctx, path).await?;
+        self.expect_one_name(ctx, name, path)?;
+        let file = PlannedFile {
             missing,
-            ..File::default()
+            ..PlannedFile::default()
         };
         self.files.insert(path.clone(), file);
         Ok(())
@@ -242,30 +246,34 @@ impl Plan {
 
     /// Complains about a second file that could not be put back. One of them can go last, when nothing
     /// can fail any more.
-    fn expect_only_one_too_large(&mut self, work: &Work, path: &PathUri) -> Result<(), Complaint> {
+    fn expect_only_one_too_large(
+        &mut self,
+        ctx: &McpContext,
+        path: &PathUri,
+    ) -> Result<(), ToolError> {
         match self.too_large.replace(path.clone()) {
             None => Ok(()),
-            Some(other) => Err(Complaint(format!(
+            Some(other) => Err(ToolError(format!(
                 "`{}` and `{}` are both larger than {MAX_TEXT_BYTES} bytes: one patch can delete one such \
                  file",
-                work.show(&other),
-                work.show(path)
+                ctx.display_path(&other),
+                ctx.display_path(path)
             ))),
         }
     }
 
-    fn put(&mut self, path: &PathUri, text: Option<&String>) {
+    fn set_text(&mut self, path: &PathUri, text: Option<&String>) {
         if let Some(file) = self.files.get_mut(path) {
-            file.new = text.map(|text| Content::Whole(Bytes::copy_from_slice(text.as_bytes())));
+            file.new = text.map(|text| FileContent::Whole(Bytes::copy_from_slice(text.as_bytes())));
         }
     }
 
     fn remove(&mut self, path: &PathUri) {
-        self.put(path, None);
+        self.set_text(path, None);
     }
 
     /// Gives a file the mode that another has: who may not read or run the one may not the other.
-    fn keep_mode(&mut self, from: &PathUri, to: &PathUri) {
+    fn copy_mode(&mut self, from: &PathUri, to: &PathUri) {
         let mode = self
             .files
             .get(from)
@@ -276,27 +284,27 @@ impl Plan {
     }
 }
 
-impl Plan {
+impl PatchPlan {
     /// Writes everything. New content comes first, so that a failure loses no file; what cannot be put back
     /// goes last.
-    async fn carry_out(&self, work: &Work) -> Result<(), Complaint> {
-        let mut changed: Vec<(&PathUri, &File)> = self
+    async fn apply(&self, ctx: &McpContext) -> Result<(), ToolError> {
+        let mut changed: Vec<(&PathUri, &PlannedFile)> = self
             .files
             .iter()
             .filter(|(_, file)| file.old != file.new)
             .collect();
         changed.sort_by_key(|(_, file)| match (&file.old, &file.new) {
             (_, Some(_)) => 0,
-            (Some(Content::TooLarge(_)), None) => 2,
+            (Some(FileContent::TooLarge(_)), None) => 2,
             (_, None) => 1,
         });
         for (count, (path, file)) in changed.iter().enumerate() {
-            let mut made = make_it_hold(work, path, file.new.as_ref(), file.new_mode).await;
-            if let (Err(FileError::Disconnected(_)), Some(Content::TooLarge(_))) =
+            let mut made = set_content(ctx, path, file.new.as_ref(), file.new_mode).await;
+            if let (Err(FileError::Disconnected(_)), Some(FileContent::TooLarge(_))) =
                 (&made, &file.old)
             {
                 // It may be gone, and then all is done. To remove it twice does no harm.
-                made = make_it_hold(work, path, file.new.as_ref(), file.new_mode).await;
+                made = set_content(ctx, path, file.new.as_ref(), file.new_mode).await;
             }
             let Err(error) = made else {
                 continue;
@@ -311,93 +319,93 @@ impl Plan {
                 | FileError::Remote(_) => &changed[..count],
                 FileError::Disconnected(_) | _ => &changed[..=count],
             };
-            let undone = undo(work, touched).await;
-            remove_directories(work, &changed[..=count]).await;
-            let kept = match undone {
-                Undone::Entirely => "no file was changed",
-                Undone::NotEntirely => "files may not be as they were",
+            let rollback = roll_back(ctx, touched).await;
+            remove_directories(ctx, &changed[..=count]).await;
+            let kept = match rollback {
+                RollbackOutcome::Complete => "no file was changed",
+                RollbackOutcome::Incomplete => "files may not be as they were",
             };
-            let Complaint(why) = work.not_changed(path, &error);
-            return Err(Complaint(format!("{why}; {kept}")));
+            let ToolError(why) = ctx.write_error(path, &error);
+            return Err(ToolError(format!("{why}; {kept}")));
         }
         Ok(())
     }
 }
 
 /// Whether everything is as it was.
-enum Undone {
-    Entirely,
+enum RollbackOutcome {
+    Complete,
     /// It is not, or nobody knows.
-    NotEntirely,
+    Incomplete,
 }
 
 /// Puts back what was changed, or may have been, the last change first.
-async fn undo(work: &Work, done: &[(&PathUri, &File)]) -> Undone {
-    let mut undone = Undone::Entirely;
+async fn roll_back(ctx: &McpContext, done: &[(&PathUri, &PlannedFile)]) -> RollbackOutcome {
+    let mut rollback = RollbackOutcome::Complete;
     for (path, file) in done.iter().rev() {
-        if make_it_hold(work, path, file.old.as_ref(), file.old_mode)
+        if set_content(ctx, path, file.old.as_ref(), file.old_mode)
             .await
             .is_err()
         {
-            undone = Undone::NotEntirely;
+            rollback = RollbackOutcome::Incomplete;
         }
     }
-    undone
+    rollback
 }
 
 /// Removes the directories that were made. One that somebody else has put something in stays.
-async fn remove_directories(work: &Work, done: &[(&PathUri, &File)]) {
+async fn remove_directories(ctx: &McpContext, done: &[(&PathUri, &PlannedFile)]) {
     for path in done.iter().rev().flat_map(|(_, file)| &file.missing) {
-        if let Err(error) = remove(work, path).await {
+        if let Err(error) = remove(ctx, path).await {
             tracing::debug!(%path, %error, "directory was not removed");
         }
     }
 }
 
 /// Makes a file hold this, or be gone. The second time changes nothing more.
-async fn make_it_hold(
-    work: &Work,
+async fn set_content(
+    ctx: &McpContext,
     path: &PathUri,
-    content: Option<&Content>,
-    mode: Mode,
+    content: Option<&FileContent>,
+    mode: FileMode,
 ) -> Result<(), FileError> {
     match content {
-        Some(Content::Whole(data)) => write(work, path, data.clone(), mode).await,
-        Some(Content::TooLarge(size)) => {
-            let shown = work.show(path);
+        Some(FileContent::Whole(data)) => write_content(ctx, path, data.clone(), mode).await,
+        Some(FileContent::TooLarge(size)) => {
+            let shown = ctx.display_path(path);
             let text = format!("`{shown}` was not kept: {size} bytes");
             Err(FileError::Refused(text))
         }
-        None => remove(work, path).await,
+        None => remove(ctx, path).await,
     }
 }
 
-async fn remove(work: &Work, path: &PathUri) -> Result<(), FileError> {
+async fn remove(ctx: &McpContext, path: &PathUri) -> Result<(), FileError> {
     let remove = Remove {
         path: path.clone(),
         recursive: Some(false),
         force: Some(true),
         follow_symlinks: None,
-        sandbox: work.sandbox(),
+        sandbox: ctx.sandbox(),
     };
-    work.files().remove(remove).await
+    ctx.files().remove(remove).await
 }
 
 /// A path without links, as far as it exists.
 #[derive(Clone, Debug)]
-struct Resolved {
+struct ResolvedPath {
     path: PathUri,
     /// Directories that are missing above it, the deepest one first.
     missing: Vec<PathUri>,
 }
 
 /// Resolves the links of a path up to the first name that is not there.
-async fn resolved(work: &Work, path: &PathUri) -> Result<Resolved, Complaint> {
+async fn resolve_path(ctx: &McpContext, path: &PathUri) -> Result<ResolvedPath, ToolError> {
     let (mut at, mut names, mut missing) = (path.clone(), Vec::new(), Vec::new());
     loop {
-        let canonical = work.files().canonicalize(Canonicalize {
+        let canonical = ctx.files().canonicalize(Canonicalize {
             path: at.clone(),
-            sandbox: work.sandbox(),
+            sandbox: ctx.sandbox(),
         });
         match canonical.await {
             Ok(mut path) => {
@@ -405,9 +413,9 @@ async fn resolved(work: &Work, path: &PathUri) -> Result<Resolved, Complaint> {
                     let name: String = name;
                     path = path
                         .join(&name)
-                        .map_err(|error| Complaint(format!("path: {error}")))?;
+                        .map_err(|error| ToolError(format!("path: {error}")))?;
                 }
-                return Ok(Resolved { path, missing });
+                return Ok(ResolvedPath { path, missing });
             }
             Err(FileError::NotFound(_)) => {}
             Err(error) => return Err(error.into()),
@@ -419,7 +427,7 @@ async fn resolved(work: &Work, path: &PathUri) -> Result<Resolved, Complaint> {
         let (Some(name), Some(parent)) = (name, at.parent()) else {
             // Nothing exists above it, or its name is no text: it is taken as it is written.
             let path = path.clone();
-            return Ok(Resolved { path, missing });
+            return Ok(ResolvedPath { path, missing });
         };
         names.push(name);
         at = parent;

@@ -12,19 +12,19 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::mcp::{
-    session::Work,
-    tool::{Effect, Tool},
-    tool_answer::{Answer, Complaint},
+    session::McpContext,
+    tool::{McpTool, ToolEffect},
+    tool_answer::{ToolAnswer, ToolError},
 };
 
 /// Entries that are shown: more would fill a model's window.
-const MAX_SHOWN: usize = 1000;
+const MAX_SHOWN_ENTRIES: usize = 1000;
 /// Deepest listing.
 const MAX_DEPTH: usize = 10;
 /// Directories that are looked at for links: as many as are shown.
-const MAX_LISTED: usize = MAX_SHOWN;
+const MAX_LISTED_DIRECTORIES: usize = MAX_SHOWN_ENTRIES;
 /// How many of them at once.
-const LISTED_AT_ONCE: usize = 16;
+const LISTING_CONCURRENCY: usize = 16;
 
 /// The arguments of `list_directory`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -38,35 +38,35 @@ pub(in crate::mcp) struct ListDirectory {
     depth: Option<usize>,
 }
 
-impl Tool for ListDirectory {
+impl McpTool for ListDirectory {
     const NAME: &'static str = "list_directory";
     const TITLE: &'static str = "List a directory";
     const DESCRIPTION: &'static str = "Lists files and directories, one on each line, by their names \
         below it; a directory ends with a slash, a link with `@`, a link to a directory with `@/`. Use \
         find_files to look for names in a large tree.";
-    const EFFECT: Effect = Effect::Reads;
+    const EFFECT: ToolEffect = ToolEffect::ReadOnly;
 
-    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+    async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
         let depth = self.depth.unwrap_or(1);
         if !(1..=MAX_DEPTH).contains(&depth) {
-            return Err(Complaint(format!("`depth` must be 1 to {MAX_DEPTH}")));
+            return Err(ToolError(format!("`depth` must be 1 to {MAX_DEPTH}")));
         }
-        let path = work.path(self.path.as_deref().unwrap_or("."))?;
-        let (mut names, cut) = names(work, path, depth).await?;
+        let path = ctx.path(self.path.as_deref().unwrap_or("."))?;
+        let (mut names, cut) = list_names(ctx, path, depth).await?;
         names.sort();
         let total = names.len();
-        names.truncate(MAX_SHOWN);
+        names.truncate(MAX_SHOWN_ENTRIES);
         if names.is_empty() {
-            return Ok(Answer::text("The directory is empty."));
+            return Ok(ToolAnswer::text("The directory is empty."));
         }
-        if cut || total > MAX_SHOWN {
+        if cut || total > MAX_SHOWN_ENTRIES {
             names.push(format!(
                 "[{} of {total}{} entries shown]",
                 names.len(),
                 if cut { " or more" } else { "" }
             ));
         }
-        Ok(Answer::text(names.join("\n")))
+        Ok(ToolAnswer::text(names.join("\n")))
     }
 }
 
@@ -74,7 +74,11 @@ impl Tool for ListDirectory {
 ///
 /// A walk leaves out links; a listing has them, and says what they lead to. So what a listing has and the
 /// walk has not is a link. One that leads nowhere is in neither.
-async fn names(work: &Work, root: PathUri, depth: usize) -> Result<(Vec<String>, bool), Complaint> {
+async fn list_names(
+    ctx: &McpContext,
+    root: PathUri,
+    depth: usize,
+) -> Result<(Vec<String>, bool), ToolError> {
     let walk = Walk {
         path: root.clone(),
         options: WalkOptions {
@@ -84,17 +88,20 @@ async fn names(work: &Work, root: PathUri, depth: usize) -> Result<(Vec<String>,
             follow_directory_symlinks: false,
             prune_hidden_directories: true,
         },
-        sandbox: work.sandbox(),
+        sandbox: ctx.sandbox(),
     };
-    let walked = work.files().walk(walk).await?;
+    let walked = ctx.files().walk(walk).await?;
     let mut names = BTreeMap::new();
     let mut directories = vec![(String::new(), root.clone())];
     for entry in walked.entries {
-        let Some(name) = below(&root, &entry.path) else {
+        let Some(name) = relative_name(&root, &entry.path) else {
             continue;
         };
         let is_entered = name.split('/').count() < depth && !is_hidden(&name);
-        if entry.kind == EntryKind::Directory && is_entered && directories.len() < MAX_LISTED {
+        if entry.kind == EntryKind::Directory
+            && is_entered
+            && directories.len() < MAX_LISTED_DIRECTORIES
+        {
             directories.push((format!("{name}/"), entry.path));
         }
         names.insert(name, entry.kind);
@@ -102,14 +109,14 @@ async fn names(work: &Work, root: PathUri, depth: usize) -> Result<(Vec<String>,
     let listings = stream::iter(directories).map(|(prefix, path)| async move {
         let read = ReadDirectory {
             path,
-            sandbox: work.sandbox(),
+            sandbox: ctx.sandbox(),
         };
-        (prefix, work.files().read_directory(read).await)
+        (prefix, ctx.files().read_directory(read).await)
     });
-    let mut listings = listings.buffered(LISTED_AT_ONCE);
+    let mut listings = listings.buffered(LISTING_CONCURRENCY);
     let mut shown: Vec<String> = names
         .iter()
-        .map(|(name, kind)| marked(name, *kind))
+        .map(|(name, kind)| mark_kind(name, *kind))
         .collect();
     while let Some((prefix, listing)) = listings.next().await {
         let listing = match listing {
@@ -134,7 +141,7 @@ async fn names(work: &Work, root: PathUri, depth: usize) -> Result<(Vec<String>,
 }
 
 /// The name of something below a directory.
-fn below(root: &PathUri, path: &PathUri) -> Option<String> {
+fn relative_name(root: &PathUri, path: &PathUri) -> Option<String> {
     let mut names = Vec::new();
     let mut at = path.clone();
     while at != *root {
@@ -151,7 +158,7 @@ fn is_hidden(name: &str) -> bool {
         .is_some_and(|last| last.starts_with('.'))
 }
 
-fn marked(name: &str, kind: EntryKind) -> String {
+fn mark_kind(name: &str, kind: EntryKind) -> String {
     match kind {
         EntryKind::Directory => format!("{name}/"),
         EntryKind::File => name.to_owned(),

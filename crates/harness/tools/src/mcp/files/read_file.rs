@@ -11,9 +11,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::mcp::{
-    session::Work,
-    tool::{Effect, Tool},
-    tool_answer::{Answer, Complaint},
+    session::McpContext,
+    tool::{McpTool, ToolEffect},
+    tool_answer::{ToolAnswer, ToolError},
 };
 
 const DEFAULT_LINES: usize = 2000;
@@ -41,87 +41,87 @@ pub(in crate::mcp) struct ReadFileTool {
     line_numbers: bool,
 }
 
-impl Tool for ReadFileTool {
+impl McpTool for ReadFileTool {
     const NAME: &'static str = "read_file";
     const TITLE: &'static str = "Read a file";
     const DESCRIPTION: &'static str = "Shows the lines of a text file, from offset on; at most 128 KiB at \
         a time, and says where to go on. PNG, JPEG, GIF and WebP files of up to 700 KiB are shown as pictures; \
         other binary files are only described.";
-    const EFFECT: Effect = Effect::Reads;
+    const EFFECT: ToolEffect = ToolEffect::ReadOnly;
 
-    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+    async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
         let (first, limit) = (
             self.offset.unwrap_or(1),
             self.limit.unwrap_or(DEFAULT_LINES),
         );
         if first == 0 || limit == 0 {
-            return Err(Complaint::new("`offset` and `limit` are counted from 1"));
+            return Err(ToolError::new("`offset` and `limit` are counted from 1"));
         }
-        let path = work.path(&self.path)?;
-        let shown = work.show(&path);
-        let metadata = work.files().metadata(GetMetadata {
+        let path = ctx.path(&self.path)?;
+        let shown = ctx.display_path(&path);
+        let metadata = ctx.files().metadata(GetMetadata {
             path: path.clone(),
             follow_symlinks: None,
-            sandbox: work.sandbox(),
+            sandbox: ctx.sandbox(),
         });
         let metadata = metadata.await?;
         if metadata.is_directory {
             let what = format!("`{shown}` is a directory: use list_directory");
-            return Err(Complaint(what));
+            return Err(ToolError(what));
         }
         if !metadata.is_file {
-            return Err(Complaint(format!("`{shown}` is not a regular file")));
+            return Err(ToolError(format!("`{shown}` is not a regular file")));
         }
-        let mut blocks = blocks(work, path, metadata.size).await?;
+        let mut blocks = blocks(ctx, path, metadata.size).await?;
         let start = blocks.try_next().await?.unwrap_or_default();
-        if let Some(kind) = image(&start) {
+        if let Some(kind) = image_type(&start) {
             let size = metadata.size;
             if start.len() <= IMAGE_BYTES && start.len() as u64 == size {
-                return Ok(Answer::image(&start, kind));
+                return Ok(ToolAnswer::image(&start, kind));
             }
-            return Ok(Answer::text(format!(
+            return Ok(ToolAnswer::text(format!(
                 "[{kind} file of {size} bytes: {shown}; at most {IMAGE_BYTES} can be shown: make a smaller \
                  copy with a command and read that]"
             )));
         }
         if is_binary(&start) {
             let size = metadata.size;
-            return Ok(Answer::text(format!(
+            return Ok(ToolAnswer::text(format!(
                 "[binary file of {size} bytes: {shown}]"
             )));
         }
         let numbers = match self.line_numbers {
-            true => Numbers::Shown,
-            false => Numbers::Hidden,
+            true => LineNumbers::Shown,
+            false => LineNumbers::Hidden,
         };
-        let mut window = Window::new(first, limit, numbers);
-        window.take(&start);
+        let mut window = LineWindow::new(first, limit, numbers);
+        window.push_block(&start);
         while !window.is_full() {
             match blocks.try_next().await? {
-                Some(block) => window.take(&block),
+                Some(block) => window.push_block(&block),
                 None => break,
             }
         }
-        window.into_text().map(Answer::text).map_err(Complaint)
+        window.into_text().map(ToolAnswer::text).map_err(ToolError)
     }
 }
 
 /// The content, whole or in parts.
-async fn blocks(work: &Work, path: PathUri, size: u64) -> Result<FileStream, Complaint> {
+async fn blocks(ctx: &McpContext, path: PathUri, size: u64) -> Result<FileStream, ToolError> {
     let read = ReadFile {
         path,
         follow_symlinks: None,
-        sandbox: work.sandbox(),
+        sandbox: ctx.sandbox(),
     };
     if size > WHOLE_BYTES {
-        return Ok(work.files().read_file_stream(read).await?);
+        return Ok(ctx.files().read_file_stream(read).await?);
     }
-    let whole = work.files().read_file(read).await?;
+    let whole = ctx.files().read_file(read).await?;
     Ok(stream::iter([Ok(whole)]).boxed())
 }
 
 /// The kind of picture that begins like this.
-fn image(start: &Bytes) -> Option<&'static str> {
+fn image_type(start: &Bytes) -> Option<&'static str> {
     match start {
         start if start.starts_with(b"\x89PNG\r\n\x1a\n") => Some("image/png"),
         start if start.starts_with(b"\xff\xd8\xff") => Some("image/jpeg"),
@@ -150,7 +150,7 @@ const MAX_LINE_BYTES: usize = 16 << 10;
 
 /// Whether lines have their numbers in front.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Numbers {
+enum LineNumbers {
     /// They have.
     Shown,
     /// They have not.
@@ -159,10 +159,10 @@ enum Numbers {
 
 /// The lines from one number on, as many as there is room for.
 #[derive(Debug)]
-struct Window {
+struct LineWindow {
     first: usize,
     limit: usize,
-    numbers: Numbers,
+    numbers: LineNumbers,
     /// The line that comes next, counted from 1.
     next: usize,
     /// A line whose end has not come yet, cut, and how long it is.
@@ -173,9 +173,9 @@ struct Window {
     full: bool,
 }
 
-impl Window {
+impl LineWindow {
     /// Shows lines from `first` on.
-    fn new(first: usize, limit: usize, numbers: Numbers) -> Self {
+    fn new(first: usize, limit: usize, numbers: LineNumbers) -> Self {
         Self {
             first,
             limit,
@@ -190,7 +190,7 @@ impl Window {
     }
 
     /// Takes the next part.
-    fn take(&mut self, block: &[u8]) {
+    fn push_block(&mut self, block: &[u8]) {
         for part in block.split_inclusive(|byte| *byte == b'\n') {
             if self.full {
                 return;
@@ -244,7 +244,7 @@ impl Window {
             self.full = true;
             return;
         }
-        if self.numbers == Numbers::Shown {
+        if self.numbers == LineNumbers::Shown {
             self.text.push_str(&format!("{number:>6}\t"));
         }
         self.text.push_str(&String::from_utf8_lossy(&line));

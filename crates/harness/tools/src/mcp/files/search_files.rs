@@ -12,15 +12,15 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::mcp::{
-    session::Work,
-    tool::{Effect, Tool},
-    tool_answer::{Answer, Complaint},
+    session::McpContext,
+    tool::{McpTool, ToolEffect},
+    tool_answer::{ToolAnswer, ToolError},
 };
 
 const DEFAULT_MATCHES: usize = 100;
 const MAX_MATCHES: usize = 1000;
 /// Longest part of a line that is shown, in characters: lines of generated files can be enormous.
-const MAX_LINE: usize = 500;
+const MAX_LINE_CHARS: usize = 500;
 /// Text after which no further match is shown: a third of a small model's window.
 const MAX_BYTES: usize = 128 << 10;
 /// Blocks of a file that are looked at for what only binary files hold.
@@ -52,26 +52,26 @@ pub(in crate::mcp) struct SearchFiles {
     max_matches: Option<usize>,
 }
 
-impl Tool for SearchFiles {
+impl McpTool for SearchFiles {
     const NAME: &'static str = "search_files";
     const TITLE: &'static str = "Search in files";
     const DESCRIPTION: &'static str = "Finds the lines of files that match a pattern, as \
         `path:line:text`. Binary files, hidden files and what .gitignore excludes are left out.";
-    const EFFECT: Effect = Effect::Reads;
+    const EFFECT: ToolEffect = ToolEffect::ReadOnly;
 
-    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+    async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
         let wanted = self.max_matches.unwrap_or(DEFAULT_MATCHES);
         if !(1..=MAX_MATCHES).contains(&wanted) {
-            return Err(Complaint(format!(
+            return Err(ToolError(format!(
                 "`max_matches` must be 1 to {MAX_MATCHES}"
             )));
         }
         if self.context_lines > limits::MAX_CONTEXT_LINES {
             let most = limits::MAX_CONTEXT_LINES;
-            return Err(Complaint(format!("`context_lines` must be at most {most}")));
+            return Err(ToolError(format!("`context_lines` must be at most {most}")));
         }
-        let path = work.path(self.path.as_deref().unwrap_or("."))?;
-        let glob = self.glob.map(|typed| glob(work, &path, &typed));
+        let path = ctx.path(self.path.as_deref().unwrap_or("."))?;
+        let glob = self.glob.map(|typed| parse_glob(ctx, &path, &typed));
         let search = Search {
             path: path.clone(),
             pattern: self.pattern,
@@ -80,11 +80,11 @@ impl Tool for SearchFiles {
             glob: glob.transpose()?,
             max_matches: wanted,
             context_lines: self.context_lines,
-            sandbox: work.sandbox(),
+            sandbox: ctx.sandbox(),
         };
-        let found = work.files().search(search).await?;
+        let found = ctx.files().search(search).await?;
         if found.matches.is_empty() {
-            return nothing(work, &path, &found).await;
+            return empty_result(ctx, &path, &found).await;
         }
         let (mut text, mut shown) = (String::new(), 0);
         for found in &found.matches {
@@ -94,41 +94,45 @@ impl Tool for SearchFiles {
             if shown > 0 && self.context_lines > 0 {
                 text.push_str("--\n");
             }
-            show(&mut text, &work.show(&found.path), found);
+            append_match(&mut text, &ctx.display_path(&found.path), found);
             shown += 1;
         }
         if found.truncated || shown < found.matches.len() {
             let _ = writeln!(text, "[there are more than these {shown} matches]");
         }
-        Ok(Answer::text(text))
+        Ok(ToolAnswer::text(text))
     }
 }
 
 /// Says that nothing was found, and what that is worth.
-async fn nothing(work: &Work, path: &PathUri, found: &SearchResult) -> Result<Answer, Complaint> {
+async fn empty_result(
+    ctx: &McpContext,
+    path: &PathUri,
+    found: &SearchResult,
+) -> Result<ToolAnswer, ToolError> {
     if found.truncated {
-        return Ok(Answer::text(
+        return Ok(ToolAnswer::text(
             "Nothing was found, but not everything could be searched: there are too many files, or lines \
              that are too long. Name a directory further down, or a glob.",
         ));
     }
-    if holds_nul(work, path).await? {
-        let shown = work.show(path);
-        return Ok(Answer::text(format!(
+    if is_binary_file(ctx, path).await? {
+        let shown = ctx.display_path(path);
+        return Ok(ToolAnswer::text(format!(
             "Nothing was found before the first NUL byte: `{shown}` is a binary file, and is not searched \
              further. A command such as `grep -a` searches all of it."
         )));
     }
-    Ok(Answer::text("Nothing was found."))
+    Ok(ToolAnswer::text("Nothing was found."))
 }
 
 /// Whether this is a file, not a directory, that ends a search by being binary, as far as its first blocks
 /// tell.
-async fn holds_nul(work: &Work, path: &PathUri) -> Result<bool, Complaint> {
-    let metadata = work.files().metadata(GetMetadata {
+async fn is_binary_file(ctx: &McpContext, path: &PathUri) -> Result<bool, ToolError> {
+    let metadata = ctx.files().metadata(GetMetadata {
         path: path.clone(),
         follow_symlinks: None,
-        sandbox: work.sandbox(),
+        sandbox: ctx.sandbox(),
     });
     if !metadata.await?.is_file {
         return Ok(false);
@@ -136,9 +140,9 @@ async fn holds_nul(work: &Work, path: &PathUri) -> Result<bool, Complaint> {
     let read = ReadFile {
         path: path.clone(),
         follow_symlinks: None,
-        sandbox: work.sandbox(),
+        sandbox: ctx.sandbox(),
     };
-    let mut blocks = work
+    let mut blocks = ctx
         .files()
         .read_file_stream(read)
         .await?
@@ -152,21 +156,21 @@ async fn holds_nul(work: &Work, path: &PathUri) -> Result<bool, Complaint> {
 }
 
 /// Writes one match and its context, as grep does. Writing to a string cannot fail.
-fn show(text: &mut String, path: &str, found: &SearchMatch) {
+fn append_match(text: &mut String, path: &str, found: &SearchMatch) {
     let mut number = found.line.saturating_sub(found.before.len() as u64);
     for line in &found.before {
-        let _ = writeln!(text, "{path}-{number}-{}", shortened(line));
+        let _ = writeln!(text, "{path}-{number}-{}", shorten_line(line));
         number += 1;
     }
-    let _ = writeln!(text, "{path}:{number}:{}", shortened(&found.text));
+    let _ = writeln!(text, "{path}:{number}:{}", shorten_line(&found.text));
     for line in &found.after {
         number += 1;
-        let _ = writeln!(text, "{path}-{number}-{}", shortened(line));
+        let _ = writeln!(text, "{path}-{number}-{}", shorten_line(line));
     }
 }
 
-fn shortened(line: &str) -> String {
-    match line.char_indices().nth(MAX_LINE) {
+fn shorten_line(line: &str) -> String {
+    match line.char_indices().nth(MAX_LINE_CHARS) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line.to_owned(),
     }
@@ -194,36 +198,36 @@ pub(in crate::mcp) struct FindFiles {
     max_results: Option<usize>,
 }
 
-impl Tool for FindFiles {
+impl McpTool for FindFiles {
     const NAME: &'static str = "find_files";
     const TITLE: &'static str = "Find files by name";
     const DESCRIPTION: &'static str = "Finds files and directories by their names: give either glob or \
         query. Hidden files, and what .gitignore and similar files exclude, are left out: \
         list_directory shows those.";
-    const EFFECT: Effect = Effect::Reads;
+    const EFFECT: ToolEffect = ToolEffect::ReadOnly;
 
-    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+    async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
         if self.glob.is_some() == self.query.is_some() {
-            return Err(Complaint::new("give either `glob` or `query`"));
+            return Err(ToolError::new("give either `glob` or `query`"));
         }
         let wanted = self.max_results.unwrap_or(DEFAULT_RESULTS);
         if !(1..=MAX_RESULTS).contains(&wanted) {
-            return Err(Complaint(format!(
+            return Err(ToolError(format!(
                 "`max_results` must be 1 to {MAX_RESULTS}"
             )));
         }
-        let path = work.path(self.path.as_deref().unwrap_or("."))?;
-        let glob = self.glob.map(|typed| glob(work, &path, &typed));
+        let path = ctx.path(self.path.as_deref().unwrap_or("."))?;
+        let glob = self.glob.map(|typed| parse_glob(ctx, &path, &typed));
         let find = Find {
             path,
             glob: glob.transpose()?,
             query: self.query,
             max_results: wanted,
-            sandbox: work.sandbox(),
+            sandbox: ctx.sandbox(),
         };
-        let found = work.files().find(find).await?;
+        let found = ctx.files().find(find).await?;
         if found.paths.is_empty() {
-            return Ok(Answer::text(match found.truncated {
+            return Ok(ToolAnswer::text(match found.truncated {
                 false => "Nothing was found.",
                 true => {
                     "Nothing was found, but there are too many files to look at all of them: name a \
@@ -231,33 +235,41 @@ impl Tool for FindFiles {
                 }
             }));
         }
-        let mut lines: Vec<String> = found.paths.iter().map(|path| work.show(path)).collect();
+        let mut lines: Vec<String> = found
+            .paths
+            .iter()
+            .map(|path| ctx.display_path(path))
+            .collect();
         if found.truncated {
             lines.push(format!("[there are more than these {}]", lines.len()));
         }
-        Ok(Answer::text(lines.join("\n")))
+        Ok(ToolAnswer::text(lines.join("\n")))
     }
 }
 
 /// Reads a glob for what is below a directory: `./x` and an absolute one begin there.
-pub(super) fn glob(work: &Work, directory: &PathUri, typed: &str) -> Result<String, Complaint> {
-    below(&work.native(directory), typed)
+pub(super) fn parse_glob(
+    ctx: &McpContext,
+    directory: &PathUri,
+    typed: &str,
+) -> Result<String, ToolError> {
+    relative_glob(&ctx.native_path(directory), typed)
 }
 
-fn below(directory: &str, typed: &str) -> Result<String, Complaint> {
+fn relative_glob(directory: &str, typed: &str) -> Result<String, ToolError> {
     if typed.starts_with('!') {
-        return Err(Complaint::new(
+        return Err(ToolError::new(
             "`glob` says what is wanted, not what is left out: a leading `!` is not understood (write \
              `[!]` for a name that begins with one)",
         ));
     }
     if typed.split('/').any(|name| name == "..") {
-        return Err(Complaint::new(
+        return Err(ToolError::new(
             "`glob` names what is below the directory, so it has no `..`: name another directory in `path`",
         ));
     }
     // A leading slash is the directory itself, for whoever looks.
-    let from_there = match typed.strip_prefix('/') {
+    let anchored = match typed.strip_prefix('/') {
         None => typed.starts_with("./").then_some(typed),
         Some(_) => {
             let root = directory.trim_end_matches('/');
@@ -265,17 +277,17 @@ fn below(directory: &str, typed: &str) -> Result<String, Complaint> {
                 .strip_prefix(root)
                 .filter(|rest| rest.starts_with('/'));
             Some(rest.ok_or_else(|| {
-                Complaint(format!(
+                ToolError(format!(
                     "`glob` names what is below `{directory}`: begin it with that, with `./`, or with \
                      neither; or name another directory in `path`"
                 ))
             })?)
         }
     };
-    let names = from_there.unwrap_or(typed).split('/');
+    let names = anchored.unwrap_or(typed).split('/');
     let names: Vec<&str> = names.filter(|name| !matches!(*name, "" | ".")).collect();
     let names = names.join("/");
-    Ok(match from_there {
+    Ok(match anchored {
         Some(_) => format!("/{names}"),
         None => names,
     })
@@ -286,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_glob_begins_at_the_directory_if_it_says_so() {
+    fn anchored_globs_start_at_the_directory() {
         for (typed, read) in [
             ("*.rs", "*.rs"),
             ("./*.rs", "/*.rs"),
@@ -296,11 +308,11 @@ mod tests {
             ("**/[!a]*", "**/[!a]*"),
             ("a..b", "a..b"),
         ] {
-            assert_eq!(below("/srv", typed).unwrap(), read, "{typed}");
+            assert_eq!(relative_glob("/srv", typed).unwrap(), read, "{typed}");
         }
-        assert_eq!(below("/", "/etc/*").unwrap(), "/etc/*");
+        assert_eq!(relative_glob("/", "/etc/*").unwrap(), "/etc/*");
         for typed in ["!x", "../x", "a/../x", "/srvx/x", "/x"] {
-            assert!(below("/srv", typed).is_err(), "{typed}");
+            assert!(relative_glob("/srv", typed).is_err(), "{typed}");
         }
     }
 }

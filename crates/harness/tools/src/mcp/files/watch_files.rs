@@ -10,17 +10,17 @@ use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 
 use crate::mcp::{
-    session::Work,
-    tool::{Effect, Tool},
-    tool_answer::{Answer, Complaint},
+    session::McpContext,
+    tool::{McpTool, ToolEffect},
+    tool_answer::{ToolAnswer, ToolError},
 };
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long to go on gathering after the first change: an editor or a build makes several.
-const SETTLE: Duration = Duration::from_millis(200);
+const SETTLE_TIME: Duration = Duration::from_millis(200);
 /// Changes that are shown.
-const MAX_SHOWN: usize = 500;
+const MAX_SHOWN_CHANGES: usize = 500;
 
 /// The arguments of `watch_files`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -38,49 +38,49 @@ pub(in crate::mcp) struct WatchFiles {
     timeout_ms: Option<u64>,
 }
 
-impl Tool for WatchFiles {
+impl McpTool for WatchFiles {
     const NAME: &'static str = "watch_files";
     const TITLE: &'static str = "Wait for changes of files";
     const DESCRIPTION: &'static str = "Waits until something below a path is created, modified, removed \
         or renamed, then returns what changed. Returns without changes when the time is up.";
-    const EFFECT: Effect = Effect::Reads;
+    const EFFECT: ToolEffect = ToolEffect::ReadOnly;
 
-    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+    async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
         let wait = self
             .timeout_ms
             .map_or(DEFAULT_TIMEOUT, Duration::from_millis);
         if wait > MAX_TIMEOUT {
             let most = MAX_TIMEOUT.as_millis();
-            return Err(Complaint(format!("`timeout_ms` must be at most {most}")));
+            return Err(ToolError(format!("`timeout_ms` must be at most {most}")));
         }
-        let wait = work.patience().at_most(wait);
+        let wait = ctx.progress_support().limit_wait(wait);
         let watch = WatchPath {
-            path: work.path(self.path.as_deref().unwrap_or("."))?,
+            path: ctx.path(self.path.as_deref().unwrap_or("."))?,
             depth: match self.entries_only {
                 true => WatchDepth::Entries,
                 false => WatchDepth::Tree,
             },
-            sandbox: work.sandbox(),
+            sandbox: ctx.sandbox(),
         };
-        let mut watcher = work.files().watch(watch).await?;
+        let mut watcher = ctx.files().watch(watch).await?;
         let mut until = Instant::now() + wait;
-        let (mut changed, mut lost) = (BTreeMap::<PathUri, ChangeKind>::new(), false);
-        let mut ended = false;
+        let (mut changed, mut overflowed) = (BTreeMap::<PathUri, ChangeKind>::new(), false);
+        let mut watch_ended = false;
         loop {
             match timeout_at(until, watcher.changes.next()).await {
                 Ok(Some(batch)) => {
-                    if changed.is_empty() && !lost {
-                        until = until.min(Instant::now() + SETTLE);
+                    if changed.is_empty() && !overflowed {
+                        until = until.min(Instant::now() + SETTLE_TIME);
                     }
-                    lost |= batch.overflow;
+                    overflowed |= batch.overflow;
                     changed.extend(batch.changes.into_iter().map(|one| (one.path, one.kind)));
-                    lost |= changed.len() > MAX_SHOWN;
-                    while changed.len() > MAX_SHOWN {
+                    overflowed |= changed.len() > MAX_SHOWN_CHANGES;
+                    while changed.len() > MAX_SHOWN_CHANGES {
                         changed.pop_last();
                     }
                 }
                 Ok(None) => {
-                    ended = true;
+                    watch_ended = true;
                     break;
                 }
                 Err(_) => break,
@@ -88,25 +88,25 @@ impl Tool for WatchFiles {
         }
         let mut lines: Vec<String> = changed
             .iter()
-            .map(|(path, kind)| format!("{} {}", name(*kind), work.show(path)))
+            .map(|(path, kind)| format!("{} {}", change_name(*kind), ctx.display_path(path)))
             .collect();
-        if lost {
+        if overflowed {
             lines.push("[more has changed than is listed: look at everything again]".to_owned());
         }
-        if ended {
+        if watch_ended {
             lines.push("[what was watched is gone]".to_owned());
         }
         if lines.is_empty() {
-            return Ok(Answer::text(format!(
+            return Ok(ToolAnswer::text(format!(
                 "Nothing has changed for {:.1} seconds.",
                 wait.as_secs_f64()
             )));
         }
-        Ok(Answer::text(lines.join("\n")))
+        Ok(ToolAnswer::text(lines.join("\n")))
     }
 }
 
-fn name(kind: ChangeKind) -> &'static str {
+fn change_name(kind: ChangeKind) -> &'static str {
     match kind {
         ChangeKind::Created => "created",
         ChangeKind::Modified => "modified",

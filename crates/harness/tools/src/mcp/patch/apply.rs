@@ -6,21 +6,21 @@
 
 use std::borrow::Cow;
 
-use super::{Hunk, HunkLine};
+use super::{HunkLine, PatchHunk};
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// Why hunks do not fit a file. The caller must look at the file again.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("hunk {number} (patch line {line}): {what}")]
-pub(in crate::mcp) struct ApplyError {
+pub(in crate::mcp) struct PatchApplyError {
     number: usize,
     line: usize,
     what: String,
 }
 
 /// Applies every hunk, or none.
-pub(in crate::mcp) fn apply(text: &str, hunks: &[Hunk]) -> Result<String, ApplyError> {
+pub(in crate::mcp) fn apply(text: &str, hunks: &[PatchHunk]) -> Result<String, PatchApplyError> {
     // A byte order mark is no part of the first line, for those who read it.
     match text.strip_prefix(BYTE_ORDER_MARK) {
         Some(rest) => Ok(format!("{BYTE_ORDER_MARK}{}", apply_to_lines(rest, hunks)?)),
@@ -28,23 +28,23 @@ pub(in crate::mcp) fn apply(text: &str, hunks: &[Hunk]) -> Result<String, ApplyE
     }
 }
 
-fn apply_to_lines(text: &str, hunks: &[Hunk]) -> Result<String, ApplyError> {
+fn apply_to_lines(text: &str, hunks: &[PatchHunk]) -> Result<String, PatchApplyError> {
     let old: Vec<&str> = text.split_inclusive('\n').collect();
     let ending = match old.first() {
         Some(first) if first.ends_with("\r\n") => "\r\n",
         _ => "\n",
     };
-    let (mut new, mut done) = (Rewritten::new(text.len(), ending), 0);
+    let (mut new, mut done) = (PatchedText::new(text.len(), ending), 0);
     for (index, hunk) in hunks.iter().enumerate() {
-        let fail = |what| ApplyError {
+        let fail = |what| PatchApplyError {
             number: index + 1,
             line: hunk.line,
             what,
         };
         let mut lines = &hunk.lines[..];
-        let at = place(&old, done, hunk, lines).or_else(|missing| {
+        let at = locate_hunk(&old, done, hunk, lines).or_else(|missing| {
             lines = hunk.without_blank_end();
-            place(&old, done, hunk, lines).map_err(|_| fail(missing))
+            locate_hunk(&old, done, hunk, lines).map_err(|_| fail(missing))
         })?;
         new.keep_all(&old[done..at]);
         let mut next = at;
@@ -65,10 +65,15 @@ fn apply_to_lines(text: &str, hunks: &[Hunk]) -> Result<String, ApplyError> {
 }
 
 /// Finds the line where a hunk begins, not before `from`.
-fn place(old: &[&str], from: usize, hunk: &Hunk, lines: &[HunkLine]) -> Result<usize, String> {
+fn locate_hunk(
+    old: &[&str],
+    from: usize,
+    hunk: &PatchHunk,
+    lines: &[HunkLine],
+) -> Result<usize, String> {
     let mut from = from;
     for header in &hunk.headers {
-        let found = find(old, from, &[header.as_str()]);
+        let found = find_lines(old, from, &[header.as_str()]);
         let found = found.ok_or_else(|| missing(old, from, &[header.as_str()]))?;
         from = found + 1;
     }
@@ -86,7 +91,7 @@ fn place(old: &[&str], from: usize, hunk: &Hunk, lines: &[HunkLine]) -> Result<u
     }
     let last = old.len().checked_sub(expected.len());
     if let (true, Some(last)) = (hunk.at_end, last.filter(|last| *last >= from)) {
-        return match find(old, last, &expected) {
+        return match find_lines(old, last, &expected) {
             Some(at) => Ok(at),
             None => Err(format!(
                 "the end of the file is not\n{}",
@@ -99,12 +104,12 @@ fn place(old: &[&str], from: usize, hunk: &Hunk, lines: &[HunkLine]) -> Result<u
         (Some(header), Some(first)) if from > 0 && header.trim() == first.trim() => from - 1,
         _ => from,
     };
-    find(old, from, &expected).ok_or_else(|| missing(old, from, &expected))
+    find_lines(old, from, &expected).ok_or_else(|| missing(old, from, &expected))
 }
 
 fn missing(old: &[&str], from: usize, expected: &[&str]) -> String {
     let lines = expected.join("\n");
-    match find(old, 0, expected) {
+    match find_lines(old, 0, expected) {
         Some(at) if at < from => format!(
             "these lines are at line {}, before the hunk above it; hunks go from the beginning of a \
              file to its end:\n{lines}",
@@ -115,24 +120,28 @@ fn missing(old: &[&str], from: usize, expected: &[&str]) -> String {
 }
 
 /// Finds lines that follow each other. The most faithful way of comparing wins.
-fn find(old: &[&str], from: usize, expected: &[&str]) -> Option<usize> {
-    WAYS.iter().find_map(|way| {
-        let expected: Vec<Cow<'_, str>> = expected.iter().map(|line| way(line)).collect();
-        find_exactly(old.get(from..)?.iter().map(|line| way(line)), &expected).map(|at| from + at)
+fn find_lines(old: &[&str], from: usize, expected: &[&str]) -> Option<usize> {
+    NORMALIZERS.iter().find_map(|normalize| {
+        let expected: Vec<Cow<'_, str>> = expected.iter().map(|line| normalize(line)).collect();
+        find_exact(
+            old.get(from..)?.iter().map(|line| normalize(line)),
+            &expected,
+        )
+        .map(|at| from + at)
     })
 }
 
 /// Finds a run of lines, looking at each line once (Knuth, Morris and Pratt): a file of equal lines would
 /// take for ever otherwise.
-fn find_exactly<'a>(
+fn find_exact<'a>(
     lines: impl Iterator<Item = Cow<'a, str>>,
     expected: &[Cow<'_, str>],
 ) -> Option<usize> {
-    let repeats = repeats(expected);
+    let failure_table = failure_table(expected);
     let mut found = 0;
     for (at, line) in lines.enumerate() {
         while found > 0 && expected[found] != line {
-            found = repeats[found - 1];
+            found = failure_table[found - 1];
         }
         if expected.get(found)? == &line {
             found += 1;
@@ -145,39 +154,39 @@ fn find_exactly<'a>(
 }
 
 /// For each beginning of some lines: how many of its last lines are its first ones again.
-fn repeats(expected: &[Cow<'_, str>]) -> Vec<usize> {
-    let mut repeats = vec![0; expected.len()];
+fn failure_table(expected: &[Cow<'_, str>]) -> Vec<usize> {
+    let mut failure_table = vec![0; expected.len()];
     let mut found = 0;
     for at in 1..expected.len() {
         while found > 0 && expected[found] != expected[at] {
-            found = repeats[found - 1];
+            found = failure_table[found - 1];
         }
         if expected[found] == expected[at] {
             found += 1;
         }
-        repeats[at] = found;
+        failure_table[at] = found;
     }
-    repeats
+    failure_table
 }
 
 /// A way of comparing lines.
-type Way = for<'a> fn(&'a str) -> Cow<'a, str>;
+type LineNormalizer = for<'a> fn(&'a str) -> Cow<'a, str>;
 
 /// Ways of comparing lines, from the most faithful one on.
-const WAYS: [Way; 4] = [
-    |line| Cow::Borrowed(without_end(line)),
+const NORMALIZERS: [LineNormalizer; 4] = [
+    |line| Cow::Borrowed(strip_line_ending(line)),
     |line| Cow::Borrowed(line.trim_end()),
     |line| Cow::Borrowed(line.trim()),
-    |line| Cow::Owned(line.trim().chars().map(plain).collect()),
+    |line| Cow::Owned(line.trim().chars().map(ascii_equivalent).collect()),
 ];
 
-fn without_end(line: &str) -> &str {
+fn strip_line_ending(line: &str) -> &str {
     let line = line.strip_suffix('\n').unwrap_or(line);
     line.strip_suffix('\r').unwrap_or(line)
 }
 
 /// The character that a keyboard has for one that typesetting has.
-fn plain(character: char) -> char {
+fn ascii_equivalent(character: char) -> char {
     match character {
         '\u{2010}'..='\u{2015}' | '\u{2212}' => '-',
         '\u{2018}'..='\u{201b}' => '\'',
@@ -188,12 +197,12 @@ fn plain(character: char) -> char {
 }
 
 /// The new text in the making.
-struct Rewritten {
+struct PatchedText {
     text: String,
     ending: &'static str,
 }
 
-impl Rewritten {
+impl PatchedText {
     fn new(size: usize, ending: &'static str) -> Self {
         Self {
             text: String::with_capacity(size),

@@ -2,11 +2,11 @@
 
 use proptest::prelude::*;
 
-use super::{Hunk, HunkLine, Operation, Patch, apply};
+use super::{HunkLine, Patch, PatchHunk, PatchOperation, apply};
 
-fn update(patch: &str) -> Vec<Hunk> {
+fn update(patch: &str) -> Vec<PatchHunk> {
     let operation = Patch::parse(patch).unwrap().operations.remove(0);
-    let Operation::Update { hunks, .. } = operation else {
+    let PatchOperation::Update { hunks, .. } = operation else {
         panic!("not an update: {operation:?}");
     };
     hunks
@@ -24,23 +24,23 @@ fn refused(patch: &str) -> String {
 }
 
 #[test]
-fn every_kind_of_operation_is_read() {
+fn every_kind_of_operation_is_parsed() {
     let patch = "\n*** Begin Patch\n*** Add File: new.txt\n+one\n+\n+*** two\n*** Delete File: old.txt\n\
                  *** Update File: a.rs\n*** Move to: b.rs\n@@ fn main()\n keep\n-old\n+new\n*** End of File\n\
                  *** End Patch\n\n";
     let operations = Patch::parse(patch).unwrap().operations;
     let expected = [
-        Operation::Add {
+        PatchOperation::Add {
             path: "new.txt".to_owned(),
             content: "one\n\n*** two\n".to_owned(),
         },
-        Operation::Delete {
+        PatchOperation::Delete {
             path: "old.txt".to_owned(),
         },
-        Operation::Update {
+        PatchOperation::Update {
             path: "a.rs".to_owned(),
             move_to: Some("b.rs".to_owned()),
-            hunks: vec![Hunk {
+            hunks: vec![PatchHunk {
                 line: 10,
                 headers: vec!["fn main()".to_owned()],
                 lines: vec![
@@ -57,17 +57,17 @@ fn every_kind_of_operation_is_read() {
 }
 
 #[test]
-fn a_file_is_moved_without_a_hunk() {
+fn move_without_hunks_is_parsed() {
     let patch = "*** Begin Patch\n*** Update File: a\n*** Move to: b\n*** End Patch";
     let operations = Patch::parse(patch).unwrap().operations;
     assert!(matches!(
         &operations[..],
-        [Operation::Update { move_to: Some(to), hunks, .. }] if to == "b" && hunks.is_empty()
+        [PatchOperation::Update { move_to: Some(to), hunks, .. }] if to == "b" && hunks.is_empty()
     ));
 }
 
 #[test]
-fn what_is_no_patch_is_refused_by_its_line() {
+fn parse_errors_name_the_patch_line() {
     let cases = [
         ("", "patch line 1: expected `*** Begin Patch`"),
         ("hello", "patch line 1: expected `*** Begin Patch`"),
@@ -111,7 +111,7 @@ fn what_is_no_patch_is_refused_by_its_line() {
 }
 
 #[test]
-fn hunks_are_applied_from_the_beginning_to_the_end() {
+fn hunks_are_applied_in_file_order() {
     let old = "a\nb\nc\nd\ne\n";
     let new = patched(old, "@@\n a\n-b\n+B\n@@\n-d\n+D\n+D2\n e\n").unwrap();
     assert_eq!(new, "a\nB\nc\nD\nD2\ne\n");
@@ -121,7 +121,7 @@ fn hunks_are_applied_from_the_beginning_to_the_end() {
 }
 
 #[test]
-fn headers_choose_among_equal_lines() {
+fn headers_disambiguate_equal_lines() {
     let old = "class A\n  def f\n    x\nclass B\n  def f\n    x\n";
     let new = patched(old, "@@ class B\n@@ def f\n-    x\n+    y\n").unwrap();
     assert_eq!(new, "class A\n  def f\n    x\nclass B\n  def f\n    y\n");
@@ -130,7 +130,7 @@ fn headers_choose_among_equal_lines() {
 }
 
 #[test]
-fn the_end_of_the_file_is_taken_at_its_word() {
+fn end_of_file_marker_anchors_the_hunk() {
     let old = "x\ny\nx\n";
     let new = patched(old, "@@\n-x\n+z\n*** End of File\n").unwrap();
     assert_eq!(new, "x\ny\nz\n");
@@ -139,14 +139,14 @@ fn the_end_of_the_file_is_taken_at_its_word() {
 }
 
 #[test]
-fn lines_are_added_without_context_at_the_end_or_behind_a_header() {
+fn insertions_without_context_go_to_the_end_or_after_the_header() {
     assert_eq!(patched("a\n", "@@\n+b\n").unwrap(), "a\nb\n");
     assert_eq!(patched("a\nc\n", "@@ a\n+b\n").unwrap(), "a\nb\nc\n");
     assert_eq!(patched("", "@@\n+b\n").unwrap(), "b\n");
 }
 
 #[test]
-fn what_stays_keeps_its_spelling_and_line_ends() {
+fn kept_lines_keep_their_spelling_and_line_endings() {
     let old = "say \u{201c}hi\u{201d}  \r\nold\r\nlast";
     let new = patched(old, "@@\n say \"hi\"\n-old\n+new\n").unwrap();
     assert_eq!(new, "say \u{201c}hi\u{201d}  \r\nnew\r\nlast");
@@ -157,13 +157,13 @@ fn what_stays_keeps_its_spelling_and_line_ends() {
 }
 
 #[test]
-fn an_exact_match_further_down_wins_over_a_rough_one() {
+fn exact_match_wins_over_an_earlier_fuzzy_one() {
     let new = patched("  x\nx\n", "@@\n-x\n+y\n").unwrap();
     assert_eq!(new, "  x\ny\n");
 }
 
 #[test]
-fn a_blank_line_that_is_marked_as_context_is_context() {
+fn marked_blank_line_is_context() {
     let old = "a\nb\nc\n\na\nb\n\nd\n";
     let new = patched(old, "@@\n a\n-b\n+B\n \n").unwrap();
     assert_eq!(new, "a\nb\nc\n\na\nB\n\nd\n");
@@ -173,17 +173,17 @@ fn a_blank_line_that_is_marked_as_context_is_context() {
 }
 
 #[test]
-fn many_equal_lines_are_looked_at_once() {
+fn matching_many_equal_lines_is_linear() {
     let body = format!("@@\n{}-no\n", " \n".repeat(30_000));
-    let told = patched(&"\n".repeat(60_000), &body).unwrap_err();
-    assert!(told.contains("are not in the file"), "{}", told.len());
+    let error = patched(&"\n".repeat(60_000), &body).unwrap_err();
+    assert!(error.contains("are not in the file"), "{}", error.len());
     // A run that begins within another is found.
     let new = patched("a\na\nb\na\na\nc\n", "@@\n a\n a\n-c\n+d\n").unwrap();
     assert_eq!(new, "a\na\nb\na\na\nd\n");
 }
 
 #[test]
-fn lines_that_are_not_there_are_shown() {
+fn missing_lines_are_shown_in_the_error() {
     let error = patched("a\n", "@@\n a\n-b\n+c\n").unwrap_err();
     assert_eq!(
         error,
@@ -193,7 +193,7 @@ fn lines_that_are_not_there_are_shown() {
 
 proptest! {
     #[test]
-    fn a_patch_that_replaces_one_line_gives_what_a_replacement_gives(
+    fn single_line_patch_equals_a_replacement(
         lines in prop::collection::vec("[a-z]{0,3}", 1..20),
         at in any::<prop::sample::Index>(),
     ) {
@@ -209,13 +209,13 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_parser_panic(text in "(\\*\\*\\* (Begin Patch|End Patch|Add File: a|Update File: b|Move to: c|End of File)|@@|@@ x|[ +-]?[a-z]?|\n){0,30}") {
+    fn parser_never_panics(text in "(\\*\\*\\* (Begin Patch|End Patch|Add File: a|Update File: b|Move to: c|End of File)|@@|@@ x|[ +-]?[a-z]?|\n){0,30}") {
         drop(Patch::parse(&text.replace("***", "\n***")));
     }
 }
 
 #[test]
-fn line_numbers_behind_a_header_are_not_looked_for() {
+fn unified_diff_ranges_are_ignored() {
     for header in [
         "@@ -1,3 +1,3 @@",
         "@@ -1 +1 @@",
@@ -232,7 +232,7 @@ fn line_numbers_behind_a_header_are_not_looked_for() {
 }
 
 #[test]
-fn what_is_wrapped_around_a_patch_is_taken_off() {
+fn code_fences_and_heredocs_are_stripped() {
     let patch = "*** Begin Patch\n*** Delete File: f\n*** End Patch";
     let expected = Patch::parse(patch).unwrap();
     for (before, behind) in [
@@ -251,7 +251,7 @@ fn what_is_wrapped_around_a_patch_is_taken_off() {
 }
 
 #[test]
-fn a_byte_order_mark_stays_and_hides_nothing() {
+fn byte_order_mark_is_preserved() {
     let old = "\u{feff}one\ntwo\n";
     assert_eq!(
         patched(old, "@@\n-one\n+1\n two\n").unwrap(),

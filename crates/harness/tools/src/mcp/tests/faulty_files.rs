@@ -26,40 +26,40 @@ use tokio::sync::Semaphore;
 
 /// What goes wrong. Changes of every kind are counted together, from 1.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Fault {
+pub(super) enum FileFault {
     /// This one is done, and its answer is lost.
-    Unanswered(usize),
+    LostResponse(usize),
     /// This one is done, and its answer is lost; those behind it are not even done.
-    CutBehind(usize),
+    CutAfter(usize),
     /// This one is done when the gate is opened, also if nobody waits for it any more.
     Held(usize),
 }
 
 /// Files with a fault.
 #[derive(Debug)]
-pub(super) struct Faulty {
+pub(super) struct FaultyFiles {
     files: Arc<dyn ExecutorFileSystem>,
-    fault: Fault,
+    fault: FileFault,
     changes: AtomicUsize,
-    looks: AtomicUsize,
+    reads: AtomicUsize,
     held: Arc<Semaphore>,
     gate: Arc<Semaphore>,
 }
 
-impl Faulty {
-    pub(super) fn new(files: Arc<dyn ExecutorFileSystem>, fault: Fault) -> Self {
+impl FaultyFiles {
+    pub(super) fn new(files: Arc<dyn ExecutorFileSystem>, fault: FileFault) -> Self {
         Self {
             files,
             fault,
             changes: AtomicUsize::new(0),
-            looks: AtomicUsize::new(0),
+            reads: AtomicUsize::new(0),
             held: Arc::new(Semaphore::new(0)),
             gate: Arc::new(Semaphore::new(0)),
         }
     }
 
     /// Waits until a change is held up.
-    pub(super) async fn is_held(&self) {
+    pub(super) async fn wait_until_held(&self) {
         self.held.acquire().await.unwrap().forget();
     }
 
@@ -69,12 +69,12 @@ impl Faulty {
     }
 
     /// How often anything was looked at.
-    pub(super) fn looks(&self) -> usize {
-        self.looks.load(Ordering::Relaxed)
+    pub(super) fn reads(&self) -> usize {
+        self.reads.load(Ordering::Relaxed)
     }
 
-    fn look(&self) -> &dyn ExecutorFileSystem {
-        self.looks.fetch_add(1, Ordering::Relaxed);
+    fn read_through(&self) -> &dyn ExecutorFileSystem {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         &*self.files
     }
 
@@ -84,14 +84,14 @@ impl Faulty {
     ) -> FileFuture<()> {
         let number = self.changes.fetch_add(1, Ordering::Relaxed) + 1;
         match self.fault {
-            Fault::Unanswered(at) | Fault::CutBehind(at) if number == at => {
+            FileFault::LostResponse(at) | FileFault::CutAfter(at) if number == at => {
                 let change = begin(&*self.files);
                 change
                     .map(|done| done.and_then(|()| Err(disconnected())))
                     .boxed()
             }
-            Fault::CutBehind(at) if number > at => ready(Err(disconnected())).boxed(),
-            Fault::Held(at) if number == at => {
+            FileFault::CutAfter(at) if number > at => ready(Err(disconnected())).boxed(),
+            FileFault::Held(at) if number == at => {
                 let (files, held, gate) =
                     (self.files.clone(), self.held.clone(), self.gate.clone());
                 let change = tokio::spawn(async move {
@@ -101,7 +101,9 @@ impl Faulty {
                 });
                 change.map(Result::unwrap).boxed()
             }
-            Fault::Unanswered(_) | Fault::CutBehind(_) | Fault::Held(_) => begin(&*self.files),
+            FileFault::LostResponse(_) | FileFault::CutAfter(_) | FileFault::Held(_) => {
+                begin(&*self.files)
+            }
         }
     }
 }
@@ -110,9 +112,9 @@ fn disconnected() -> FileError {
     Disconnect::Transport("cut on purpose".to_owned()).into()
 }
 
-impl ExecutorFileSystem for Faulty {
+impl ExecutorFileSystem for FaultyFiles {
     fn read_file(&self, read: ReadFile) -> FileFuture<Bytes> {
-        self.look().read_file(read)
+        self.read_through().read_file(read)
     }
     fn write_file(&self, write: WriteFile, data: Bytes) -> FileFuture<()> {
         self.change(|files| files.write_file(write, data))
@@ -121,16 +123,16 @@ impl ExecutorFileSystem for Faulty {
         self.change(|files| files.create_directory(create))
     }
     fn metadata(&self, get: GetMetadata) -> FileFuture<FileMetadata> {
-        self.look().metadata(get)
+        self.read_through().metadata(get)
     }
     fn canonicalize(&self, canonicalize: Canonicalize) -> FileFuture<PathUri> {
-        self.look().canonicalize(canonicalize)
+        self.read_through().canonicalize(canonicalize)
     }
     fn read_directory(&self, read: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
-        self.look().read_directory(read)
+        self.read_through().read_directory(read)
     }
     fn walk(&self, walk: Walk) -> FileFuture<WalkResult> {
-        self.look().walk(walk)
+        self.read_through().walk(walk)
     }
     fn remove(&self, remove: Remove) -> FileFuture<()> {
         self.change(|files| files.remove(remove))
@@ -142,18 +144,18 @@ impl ExecutorFileSystem for Faulty {
         self.change(|files| files.rename(rename))
     }
     fn open(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>> {
-        self.look().open(open)
+        self.read_through().open(open)
     }
     fn search(&self, search: Search) -> FileFuture<SearchResult> {
-        self.look().search(search)
+        self.read_through().search(search)
     }
     fn find(&self, find: Find) -> FileFuture<FoundPaths> {
-        self.look().find(find)
+        self.read_through().find(find)
     }
     fn watch(&self, watch: WatchPath) -> FileFuture<Watcher> {
-        self.look().watch(watch)
+        self.read_through().watch(watch)
     }
     fn watch_missing(&self, missing: MissingPaths) -> FileFuture<Option<MissingWatch>> {
-        self.look().watch_missing(missing)
+        self.read_through().watch_missing(missing)
     }
 }

@@ -14,9 +14,9 @@ use tokio::{
 
 use crate::mcp::{HttpDoor, HttpDoorOptions, tests};
 
-const SOON: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-pub(super) fn door(directory: &tempfile::TempDir) -> HttpDoor {
+pub(super) fn endpoint(directory: &tempfile::TempDir) -> HttpDoor {
     let options = HttpDoorOptions {
         admit: Arc::new(|authorization| match authorization {
             Some(b"Bearer right") => Ok(()),
@@ -28,16 +28,16 @@ pub(super) fn door(directory: &tempfile::TempDir) -> HttpDoor {
 }
 
 /// What a client that is let in sends, except for these headers.
-fn request(differs: &[(&str, &str)]) -> http::request::Builder {
+fn request(overrides: &[(&str, &str)]) -> http::request::Builder {
     let usual = [
         ("host", "127.0.0.1:80"),
         ("authorization", "Bearer right"),
         ("accept", "application/json, text/event-stream"),
         ("content-type", "application/json"),
     ];
-    let same = |name: &str| differs.iter().all(|(other, _)| *other != name);
+    let same = |name: &str| overrides.iter().all(|(other, _)| *other != name);
     let kept = usual.iter().filter(|(name, _)| same(name));
-    let headers = kept.chain(differs).filter(|(_, value)| !value.is_empty());
+    let headers = kept.chain(overrides).filter(|(_, value)| !value.is_empty());
     headers.fold(Request::post("/mcp"), |request, (name, value)| {
         request.header(*name, *value)
     })
@@ -64,9 +64,9 @@ pub(super) fn body(value: &Value) -> Full<Bytes> {
 }
 
 #[tokio::test]
-async fn only_those_with_the_token_who_call_this_machine_by_its_name_come_in() {
+async fn requests_need_the_token_and_an_allowed_host() {
     let directory = tempfile::tempdir().unwrap();
-    let door = door(&directory);
+    let endpoint = endpoint(&directory);
     let init = initialize();
     let cases = [
         (post(), StatusCode::OK),
@@ -90,22 +90,24 @@ async fn only_those_with_the_token_who_call_this_machine_by_its_name_come_in() {
     for (request, expected) in cases {
         let request = request.body(body(&init)).unwrap();
         let shown = format!("{:?}", request.headers());
-        assert_eq!(door.answer(request).await.status(), expected, "{shown}");
+        assert_eq!(endpoint.answer(request).await.status(), expected, "{shown}");
     }
 }
 
 #[tokio::test]
-async fn a_request_that_is_too_large_is_refused() {
+async fn oversized_request_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
-    let door = door(&directory);
+    let endpoint = endpoint(&directory);
     let large = Full::new(Bytes::from(vec![b' '; (16 << 20) + 1]));
-    let answer = door.answer(post().body(large).unwrap()).await;
+    let answer = endpoint.answer(post().body(large).unwrap()).await;
     assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
 }
 
 /// Begins a session, and returns its name.
-async fn begun(door: &HttpDoor) -> Result<HeaderValue, StatusCode> {
-    let answer = door.answer(post().body(body(&initialize())).unwrap()).await;
+async fn open_session(endpoint: &HttpDoor) -> Result<HeaderValue, StatusCode> {
+    let answer = endpoint
+        .answer(post().body(body(&initialize())).unwrap())
+        .await;
     let (status, name) = (
         answer.status(),
         answer.headers().get("mcp-session-id").cloned(),
@@ -115,68 +117,79 @@ async fn begun(door: &HttpDoor) -> Result<HeaderValue, StatusCode> {
 }
 
 /// Sends a message in a session.
-async fn sent(door: &HttpDoor, session: &HeaderValue, message: &Value) -> StatusCode {
+async fn post_message(endpoint: &HttpDoor, session: &HeaderValue, message: &Value) -> StatusCode {
     let request = with("mcp-session-id", session.to_str().unwrap());
-    let answer = door.answer(request.body(body(message)).unwrap()).await;
+    let answer = endpoint.answer(request.body(body(message)).unwrap()).await;
     let status = answer.status();
     let _said = answer.into_body().collect().await.unwrap();
     status
 }
 
 #[tokio::test]
-async fn the_session_that_was_idle_for_the_longest_time_makes_room() {
+async fn least_recently_used_idle_session_is_evicted() {
     let directory = tempfile::tempdir().unwrap();
-    let door = door(&directory);
+    let endpoint = endpoint(&directory);
     let mut sessions = Vec::new();
     for _ in 0..64 {
-        sessions.push(begun(&door).await.unwrap());
+        sessions.push(open_session(&endpoint).await.unwrap());
     }
     let ping = json!({"jsonrpc": "2.0", "id": 2, "method": "ping"});
-    assert_eq!(sent(&door, &sessions[0], &ping).await, StatusCode::OK);
-    let came = timeout(SOON, begun(&door)).await.unwrap().unwrap();
     assert_eq!(
-        sent(&door, &sessions[1], &ping).await,
+        post_message(&endpoint, &sessions[0], &ping).await,
+        StatusCode::OK
+    );
+    let newest = timeout(TEST_TIMEOUT, open_session(&endpoint))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        post_message(&endpoint, &sessions[1], &ping).await,
         StatusCode::NOT_FOUND
     );
-    for stays in [&sessions[0], &sessions[2], &came] {
-        assert_eq!(sent(&door, stays, &ping).await, StatusCode::OK);
+    for stays in [&sessions[0], &sessions[2], &newest] {
+        assert_eq!(post_message(&endpoint, stays, &ping).await, StatusCode::OK);
     }
 }
 
 #[tokio::test]
-async fn one_session_too_many_is_refused_if_all_are_at_work_until_one_ends() {
+async fn session_limit_holds_while_all_sessions_are_busy() {
     let directory = tempfile::tempdir().unwrap();
-    let door = door(&directory);
+    let endpoint = endpoint(&directory);
     let mut sessions = Vec::new();
     for _ in 0..64 {
-        sessions.push(begun(&door).await.unwrap());
+        sessions.push(open_session(&endpoint).await.unwrap());
     }
     let command = json!({"cmd": "sleep 600", "yield_time_ms": 250});
     let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {
         "name": "exec_command",
         "arguments": command,
     }});
-    let started = sessions.iter().map(|session| sent(&door, session, &call));
+    let started = sessions
+        .iter()
+        .map(|session| post_message(&endpoint, session, &call));
     for status in join_all(started).await {
         assert_eq!(status, StatusCode::OK);
     }
-    assert_eq!(begun(&door).await, Err(StatusCode::SERVICE_UNAVAILABLE));
+    assert_eq!(
+        open_session(&endpoint).await,
+        Err(StatusCode::SERVICE_UNAVAILABLE)
+    );
     let end = Request::delete("/mcp")
         .header("host", "localhost")
         .header("authorization", "Bearer right")
         .header("mcp-session-id", &sessions[7]);
-    let answer = door
+    let answer = endpoint
         .answer(end.body(Full::new(Bytes::new())).unwrap())
         .await;
     assert_eq!(answer.status(), StatusCode::NO_CONTENT);
     // Its place is free when nothing runs there any more.
     let free = async {
-        while begun(&door).await.is_err() {
+        while open_session(&endpoint).await.is_err() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(SOON, free).await.unwrap();
-    door.close().await;
+    timeout(TEST_TIMEOUT, free).await.unwrap();
+    endpoint.close().await;
 }
 
 /// A client at the other end of two pipes.
@@ -211,7 +224,9 @@ impl Client {
 
     async fn answer(&mut self, id: u64) -> Value {
         loop {
-            let line = timeout(SOON, self.output.next_line()).await.unwrap();
+            let line = timeout(TEST_TIMEOUT, self.output.next_line())
+                .await
+                .unwrap();
             let line: Value = serde_json::from_str(&line.unwrap().unwrap()).unwrap();
             if line["id"] == id {
                 return line["result"]["structuredContent"].clone();
@@ -243,17 +258,17 @@ fn call(id: u64, name: &str, arguments: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_client_that_cancels_too_late_is_shown_the_same_again() {
+async fn late_cancellation_shows_the_output_again() {
     let directory = tempfile::tempdir().unwrap();
     let mut client = Client::new(&directory).await;
     let command = json!({"cmd": "echo said; sleep 600", "yield_time_ms": 250});
     let answer = client.call("exec_command", command).await;
     assert_eq!(answer["output"], "said\n");
     client.cancel().await;
-    let look = json!({"session_id": answer["session_id"], "yield_time_ms": 250});
-    let again = client.call("write_stdin", look.clone()).await;
+    let poll = json!({"session_id": answer["session_id"], "yield_time_ms": 250});
+    let again = client.call("write_stdin", poll.clone()).await;
     assert_eq!(again["output"], "said\n");
-    let more = client.call("write_stdin", look).await;
+    let more = client.call("write_stdin", poll).await;
     assert_eq!(more["output"], "");
 
     let command = json!({"cmd": "echo gone; exit 3"});
@@ -266,8 +281,8 @@ async fn a_client_that_cancels_too_late_is_shown_the_same_again() {
         (&ended["running"], &ended["exit_code"]),
         (&json!(false), &json!(3))
     );
-    let look = json!({"session_id": ended["session_id"]});
-    let again = client.call("write_stdin", look).await;
+    let poll = json!({"session_id": ended["session_id"]});
+    let again = client.call("write_stdin", poll).await;
     assert_eq!(
         (&again["output"], &again["exit_code"]),
         (&json!("gone\n"), &json!(3))
@@ -275,9 +290,9 @@ async fn a_client_that_cancels_too_late_is_shown_the_same_again() {
 }
 
 /// Sends a message in a session, and returns what is answered.
-async fn send(door: &HttpDoor, session: &HeaderValue, message: &Value) -> Value {
+async fn send(endpoint: &HttpDoor, session: &HeaderValue, message: &Value) -> Value {
     let request = with("mcp-session-id", session.to_str().unwrap());
-    let answer = door.answer(request.body(body(message)).unwrap()).await;
+    let answer = endpoint.answer(request.body(body(message)).unwrap()).await;
     let said = answer.into_body().collect().await.unwrap().to_bytes();
     let said = String::from_utf8(said.to_vec()).unwrap();
     let data = said.lines().filter_map(|line| line.strip_prefix("data: "));
@@ -287,33 +302,39 @@ async fn send(door: &HttpDoor, session: &HeaderValue, message: &Value) -> Value 
 }
 
 #[tokio::test]
-async fn an_answer_whose_connection_breaks_is_given_again() {
+async fn undelivered_response_is_shown_again() {
     let directory = tempfile::tempdir().unwrap();
-    let door = door(&directory);
-    let begun = door.answer(post().body(body(&initialize())).unwrap()).await;
-    let session = begun.headers().get("mcp-session-id").unwrap().clone();
-    drop(begun.into_body().collect().await);
+    let endpoint = endpoint(&directory);
+    let open_session = endpoint
+        .answer(post().body(body(&initialize())).unwrap())
+        .await;
+    let session = open_session
+        .headers()
+        .get("mcp-session-id")
+        .unwrap()
+        .clone();
+    drop(open_session.into_body().collect().await);
     let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-    send(&door, &session, &initialized).await;
+    send(&endpoint, &session, &initialized).await;
 
     let received = call(2, "exec_command", &json!({"cmd": "echo received"}));
     assert_eq!(
-        send(&door, &session, &received).await["output"],
+        send(&endpoint, &session, &received).await["output"],
         "received\n"
     );
 
     let lost = call(3, "exec_command", &json!({"cmd": "echo lost"}));
     let request = with("mcp-session-id", session.to_str().unwrap());
-    drop(door.answer(request.body(body(&lost)).unwrap()).await);
+    drop(endpoint.answer(request.body(body(&lost)).unwrap()).await);
     // As long as the call is under way the command is not to be looked at.
     let again = async {
         for id in 10.. {
             let list = call(id, "list_processes", &json!({}));
-            let listed = send(&door, &session, &list).await;
+            let listed = send(&endpoint, &session, &list).await;
             if let [process] = &listed["processes"].as_array().unwrap()[..] {
-                let look = json!({"session_id": process["session_id"]});
-                let look = call(id + 1_000_000, "write_stdin", &look);
-                let shown = send(&door, &session, &look).await;
+                let poll = json!({"session_id": process["session_id"]});
+                let poll = call(id + 1_000_000, "write_stdin", &poll);
+                let shown = send(&endpoint, &session, &poll).await;
                 if !shown.is_null() {
                     return shown;
                 }
@@ -322,14 +343,14 @@ async fn an_answer_whose_connection_breaks_is_given_again() {
         }
         Value::Null
     };
-    let again = timeout(SOON, again).await.unwrap();
+    let again = timeout(TEST_TIMEOUT, again).await.unwrap();
     assert_eq!(
         (&again["output"], &again["exit_code"]),
         (&json!("lost\n"), &json!(0))
     );
     let list = call(5, "list_processes", &json!({}));
     assert_eq!(
-        send(&door, &session, &list).await["processes"],
+        send(&endpoint, &session, &list).await["processes"],
         json!([]),
         "what was received is forgotten"
     );

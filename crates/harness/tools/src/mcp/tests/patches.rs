@@ -5,19 +5,19 @@ use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 use futures_util::{future::join_all, poll};
 use serde_json::{Value, json};
 
-use super::{Stage, faulty_files::Fault};
+use super::{McpFixture, faulty_files::FileFault};
 
 fn patch(body: &str) -> serde_json::Value {
     json!({"patch": format!("*** Begin Patch\n{body}*** End Patch\n")})
 }
 
 #[tokio::test]
-async fn files_are_added_updated_moved_and_deleted_at_once() {
-    let stage = Stage::new();
-    stage.put("old.txt", "gone\n");
-    stage.put("a.txt", "one\ntwo\nthree\n");
-    stage.put("m.txt", "moved\n");
-    let told = stage.told(
+async fn patch_adds_updates_moves_and_deletes_files() {
+    let fixture = McpFixture::new();
+    fixture.write_file("old.txt", "gone\n");
+    fixture.write_file("a.txt", "one\ntwo\nthree\n");
+    fixture.write_file("m.txt", "moved\n");
+    let answer = fixture.call_ok(
         "apply_patch",
         patch(
             "*** Add File: new/n.txt\n+hello\n*** Delete File: old.txt\n*** Update File: a.txt\n@@\n one\n\
@@ -25,39 +25,39 @@ async fn files_are_added_updated_moved_and_deleted_at_once() {
         ),
     );
     assert_eq!(
-        told.await,
+        answer.await,
         "A new/n.txt\nD old.txt\nM a.txt\nR m.txt -> dir/m2.txt"
     );
-    assert_eq!(stage.text("new/n.txt").unwrap(), "hello\n");
-    assert_eq!(stage.text("old.txt"), None);
-    assert_eq!(stage.text("a.txt").unwrap(), "one\n2\nthree\n");
-    assert_eq!(stage.text("m.txt"), None);
-    assert_eq!(stage.text("dir/m2.txt").unwrap(), "there\n");
+    assert_eq!(fixture.read_file("new/n.txt").unwrap(), "hello\n");
+    assert_eq!(fixture.read_file("old.txt"), None);
+    assert_eq!(fixture.read_file("a.txt").unwrap(), "one\n2\nthree\n");
+    assert_eq!(fixture.read_file("m.txt"), None);
+    assert_eq!(fixture.read_file("dir/m2.txt").unwrap(), "there\n");
 }
 
 #[tokio::test]
-async fn nothing_is_written_if_one_hunk_does_not_fit() {
-    let stage = Stage::new();
-    stage.put("a.txt", "one\n");
-    stage.put("b.txt", "two\n");
-    let refused = stage.refused(
+async fn failed_hunk_prevents_all_writes() {
+    let fixture = McpFixture::new();
+    fixture.write_file("a.txt", "one\n");
+    fixture.write_file("b.txt", "two\n");
+    let error = fixture.call_err(
         "apply_patch",
         patch("*** Update File: a.txt\n@@\n-one\n+1\n*** Update File: b.txt\n@@\n-three\n+3\n"),
     );
-    let refused = refused.await;
+    let error = error.await;
     assert!(
-        refused
+        error
             .starts_with("`b.txt`: hunk 1 (patch line 7): these lines are not in the file:\nthree"),
-        "{refused}"
+        "{error}"
     );
-    assert_eq!(stage.text("a.txt").unwrap(), "one\n");
+    assert_eq!(fixture.read_file("a.txt").unwrap(), "one\n");
 }
 
 #[tokio::test]
-async fn files_that_are_in_the_way_or_missing_are_named() {
-    let stage = Stage::new();
-    stage.put("a.txt", "one\n");
-    for (body, says) in [
+async fn existing_and_missing_files_are_named_in_errors() {
+    let fixture = McpFixture::new();
+    fixture.write_file("a.txt", "one\n");
+    for (body, expected) in [
         ("*** Add File: a.txt\n+x\n", "`a.txt` exists already"),
         (
             "*** Update File: a.txt\n*** Move to: a.txt\n@@\n-one\n+1\n",
@@ -69,172 +69,172 @@ async fn files_that_are_in_the_way_or_missing_are_named() {
             "`a.txt` is gone by then",
         ),
     ] {
-        let refused = stage.refused("apply_patch", patch(body)).await;
-        assert!(refused.contains(says), "{refused}");
-        assert_eq!(stage.text("a.txt").unwrap(), "one\n");
+        let error = fixture.call_err("apply_patch", patch(body)).await;
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(fixture.read_file("a.txt").unwrap(), "one\n");
     }
     // What one part of a patch does, the next part finds.
     let twice = patch("*** Delete File: a.txt\n*** Add File: a.txt\n+new\n");
-    stage.told("apply_patch", twice).await;
-    assert_eq!(stage.text("a.txt").unwrap(), "new\n");
+    fixture.call_ok("apply_patch", twice).await;
+    assert_eq!(fixture.read_file("a.txt").unwrap(), "new\n");
 }
 
 #[tokio::test]
-async fn what_was_written_is_put_back_if_a_later_file_cannot_be() {
-    let stage = Stage::new();
-    stage.put("a.txt", "one\n");
+async fn failed_write_rolls_back_earlier_ones() {
+    let fixture = McpFixture::new();
+    fixture.write_file("a.txt", "one\n");
     // The name is too long for any file system, which only writing finds out.
     let long = "z".repeat(250);
-    let refused = stage.refused(
+    let error = fixture.call_err(
         "apply_patch",
         patch(&format!(
             "*** Update File: a.txt\n@@\n-one\n+1\n*** Add File: {long}/{long}{long}\n+x\n"
         )),
     );
-    let refused = refused.await;
-    assert!(refused.ends_with("; no file was changed"), "{refused}");
-    assert_eq!(stage.text("a.txt").unwrap(), "one\n");
+    let error = error.await;
+    assert!(error.ends_with("; no file was changed"), "{error}");
+    assert_eq!(fixture.read_file("a.txt").unwrap(), "one\n");
 }
 
 #[tokio::test]
-async fn a_file_that_is_moved_keeps_its_mode() {
-    let stage = Stage::new();
-    let path = |name: &str| stage.directory.path().join(name);
+async fn moved_file_keeps_its_mode() {
+    let fixture = McpFixture::new();
+    let path = |name: &str| fixture.directory.path().join(name);
     let mode = |name: &str| fs::metadata(path(name)).unwrap().permissions().mode() & 0o777;
     for (name, mode) in [("run.sh", 0o755), ("secret", 0o600)] {
-        stage.put(name, "one\n");
+        fixture.write_file(name, "one\n");
         fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).unwrap();
     }
     let moves = patch(
         "*** Update File: run.sh\n*** Move to: bin/run.sh\n@@\n-one\n+1\n*** Update File: secret\n\
          *** Move to: hidden\n",
     );
-    stage.told("apply_patch", moves).await;
+    fixture.call_ok("apply_patch", moves).await;
     assert_eq!((mode("bin/run.sh"), mode("hidden")), (0o755, 0o600));
 }
 
 #[tokio::test]
-async fn one_file_under_two_names_is_refused() {
-    let stage = Stage::new();
-    stage.put("a.txt", "one\ntwo\n");
-    std::os::unix::fs::symlink("a.txt", stage.directory.path().join("b.txt")).unwrap();
-    let refused = stage.refused(
+async fn file_under_two_names_is_rejected() {
+    let fixture = McpFixture::new();
+    fixture.write_file("a.txt", "one\ntwo\n");
+    std::os::unix::fs::symlink("a.txt", fixture.directory.path().join("b.txt")).unwrap();
+    let error = fixture.call_err(
         "apply_patch",
         patch("*** Update File: a.txt\n@@\n-one\n+1\n*** Update File: b.txt\n@@\n-two\n+2\n"),
     );
-    let refused = refused.await;
-    assert!(refused.contains("are the same file"), "{refused}");
-    assert_eq!(stage.text("a.txt").unwrap(), "one\ntwo\n");
+    let error = error.await;
+    assert!(error.contains("are the same file"), "{error}");
+    assert_eq!(fixture.read_file("a.txt").unwrap(), "one\ntwo\n");
     // One of them is enough, and the link stays.
     let one = patch("*** Update File: b.txt\n@@\n-two\n+2\n");
-    stage.told("apply_patch", one).await;
-    assert_eq!(stage.text("a.txt").unwrap(), "one\n2\n");
+    fixture.call_ok("apply_patch", one).await;
+    assert_eq!(fixture.read_file("a.txt").unwrap(), "one\n2\n");
 }
 
 #[tokio::test]
-async fn a_call_that_is_dropped_while_files_are_written_writes_them_all() {
-    let stage = Stage::new();
+async fn dropped_call_still_writes_the_whole_patch() {
+    let fixture = McpFixture::new();
     let files: String = (100..200)
         .map(|number| format!("*** Add File: f{number}\n+x\n"))
         .collect();
     let there = async |name: &str| {
-        while stage.text(name).is_none() {
+        while fixture.read_file(name).is_none() {
             tokio::task::yield_now().await;
         }
     };
     tokio::select! {
         biased;
         () = there("f100") => {}
-        told = stage.told("apply_patch", patch(&files)) => panic!("not dropped: {told}"),
+        answer = fixture.call_ok("apply_patch", patch(&files)) => panic!("not dropped: {answer}"),
     }
     let all = tokio::time::timeout(Duration::from_secs(20), there("f199"));
     all.await.unwrap();
 }
 
 #[tokio::test]
-async fn what_is_deleted_or_moved_need_not_be_text() {
-    let stage = Stage::new();
-    stage.put("binary", b"\xff\0");
-    stage.put("moved", b"\xfe\0");
-    stage.put("large", vec![b'x'; (16 << 20) + 1]);
-    let told = stage.told(
+async fn binary_files_can_be_deleted_and_moved() {
+    let fixture = McpFixture::new();
+    fixture.write_file("binary", b"\xff\0");
+    fixture.write_file("moved", b"\xfe\0");
+    fixture.write_file("large", vec![b'x'; (16 << 20) + 1]);
+    let answer = fixture.call_ok(
         "apply_patch",
         patch(
             "*** Delete File: binary\n*** Update File: moved\n*** Move to: there\n*** Delete File: large\n",
         ),
     );
-    assert_eq!(told.await, "D binary\nR moved -> there\nD large");
-    let path = |name: &str| stage.directory.path().join(name);
+    assert_eq!(answer.await, "D binary\nR moved -> there\nD large");
+    let path = |name: &str| fixture.directory.path().join(name);
     assert!(!path("binary").exists() && !path("large").exists() && !path("moved").exists());
     assert_eq!(fs::read(path("there")).unwrap(), b"\xfe\0");
 }
 
 #[tokio::test]
-async fn of_files_that_are_too_large_to_be_put_back_one_patch_deletes_one() {
-    let stage = Stage::new();
-    stage.put("a", b"\xff\0");
+async fn patch_deletes_at_most_one_file_too_large_to_restore() {
+    let fixture = McpFixture::new();
+    fixture.write_file("a", b"\xff\0");
     for name in ["large", "large2"] {
-        stage.put(name, vec![b'x'; (16 << 20) + 1]);
+        fixture.write_file(name, vec![b'x'; (16 << 20) + 1]);
     }
     let both = patch("*** Delete File: a\n*** Delete File: large\n*** Delete File: large2\n");
-    let refused = stage.refused("apply_patch", both).await;
-    assert!(refused.contains("`large2`"), "{refused}");
-    let path = |name: &str| stage.directory.path().join(name);
+    let error = fixture.call_err("apply_patch", both).await;
+    assert!(error.contains("`large2`"), "{error}");
+    let path = |name: &str| fixture.directory.path().join(name);
     assert!(path("a").exists() && path("large").exists());
     let moved = patch("*** Update File: large\n*** Move to: there\n");
-    let refused = stage.refused("apply_patch", moved).await;
-    assert!(refused.contains("too large to be moved"), "{refused}");
+    let error = fixture.call_err("apply_patch", moved).await;
+    assert!(error.contains("too large to be moved"), "{error}");
 }
 
 #[tokio::test]
-async fn one_new_file_under_two_names_is_refused() {
-    let stage = Stage::new();
-    stage.put("d/old", "x\n");
-    std::os::unix::fs::symlink("d", stage.directory.path().join("dl")).unwrap();
+async fn new_file_under_two_names_is_rejected() {
+    let fixture = McpFixture::new();
+    fixture.write_file("d/old", "x\n");
+    std::os::unix::fs::symlink("d", fixture.directory.path().join("dl")).unwrap();
     for (one, other) in [("d/new", "dl/new"), ("d/deep/new", "dl/deep/new")] {
-        let refused = stage.refused(
+        let error = fixture.call_err(
             "apply_patch",
             patch(&format!(
                 "*** Add File: {one}\n+1\n*** Add File: {other}\n+2\n"
             )),
         );
-        let refused = refused.await;
-        assert!(refused.contains("are the same file"), "{refused}");
-        assert_eq!(stage.text(one), None);
+        let error = error.await;
+        assert!(error.contains("are the same file"), "{error}");
+        assert_eq!(fixture.read_file(one), None);
     }
-    let refused = stage.refused(
+    let error = fixture.call_err(
         "apply_patch",
         patch("*** Add File: d/new\n+1\n*** Update File: d/old\n*** Move to: dl/new\n"),
     );
-    assert!(refused.await.contains("are the same file"));
+    assert!(error.await.contains("are the same file"));
 }
 
 #[tokio::test]
-async fn a_file_that_is_there_is_not_added_and_what_to_do_is_said() {
-    let stage = Stage::new();
-    stage.put("a.txt", "one\n");
-    let refused = stage.refused("apply_patch", patch("*** Add File: a.txt\n+x\n"));
-    let refused = refused.await;
-    assert!(refused.contains("use `*** Update File:`"), "{refused}");
+async fn adding_an_existing_file_suggests_an_update() {
+    let fixture = McpFixture::new();
+    fixture.write_file("a.txt", "one\n");
+    let error = fixture.call_err("apply_patch", patch("*** Add File: a.txt\n+x\n"));
+    let error = error.await;
+    assert!(error.contains("use `*** Update File:`"), "{error}");
 }
 
 #[tokio::test]
-async fn a_patch_that_was_undone_leaves_no_directory_behind() {
-    let stage = Stage::new();
-    stage.put("old/a.txt", "one\n");
+async fn rolled_back_patch_leaves_no_directories() {
+    let fixture = McpFixture::new();
+    fixture.write_file("old/a.txt", "one\n");
     let long = "z".repeat(250);
-    let refused = stage.refused(
+    let error = fixture.call_err(
         "apply_patch",
         patch(&format!(
             "*** Add File: fresh/deep/f\n+x\n*** Add File: old/fresh/f\n+x\n*** Add File: {long}/{long}{long}\n+x\n"
         )),
     );
-    let refused = refused.await;
-    assert!(refused.ends_with("; no file was changed"), "{refused}");
-    assert!(!stage.directory.path().join("fresh").exists());
-    assert!(!stage.directory.path().join("old/fresh").exists());
-    assert!(!stage.directory.path().join(long).exists());
-    assert!(stage.directory.path().join("old").exists());
+    let error = error.await;
+    assert!(error.ends_with("; no file was changed"), "{error}");
+    assert!(!fixture.directory.path().join("fresh").exists());
+    assert!(!fixture.directory.path().join("old/fresh").exists());
+    assert!(!fixture.directory.path().join(long).exists());
+    assert!(fixture.directory.path().join("old").exists());
 }
 
 /// Changes of `b` that come second, behind one of `a`.
@@ -246,85 +246,85 @@ const SECOND: [&str; 3] = [
 
 const FIRST: &str = "*** Update File: a\n@@\n-one\n+1\n";
 
-fn put(stage: &Stage) {
-    stage.put("a", "one\n");
-    stage.put("b", "two\n");
+fn write_both(fixture: &McpFixture) {
+    fixture.write_file("a", "one\n");
+    fixture.write_file("b", "two\n");
 }
 
 #[tokio::test]
-async fn a_change_that_was_made_without_an_answer_is_put_back() {
+async fn unacknowledged_change_is_rolled_back() {
     for second in SECOND {
-        let (stage, _) = Stage::with_fault(Fault::Unanswered(2));
-        put(&stage);
-        let refused = stage
-            .refused("apply_patch", patch(&format!("{FIRST}{second}")))
+        let (fixture, _) = McpFixture::with_fault(FileFault::LostResponse(2));
+        write_both(&fixture);
+        let error = fixture
+            .call_err("apply_patch", patch(&format!("{FIRST}{second}")))
             .await;
-        assert_eq!(stage.text("a").unwrap(), "one\n", "{second}");
-        assert_eq!(stage.text("b").as_deref(), Some("two\n"), "{second}");
-        assert!(!stage.directory.path().join("dir").exists(), "{second}");
-        assert!(refused.contains("cut on purpose"), "{refused}");
-        assert!(refused.ends_with("; no file was changed"), "{refused}");
+        assert_eq!(fixture.read_file("a").unwrap(), "one\n", "{second}");
+        assert_eq!(fixture.read_file("b").as_deref(), Some("two\n"), "{second}");
+        assert!(!fixture.directory.path().join("dir").exists(), "{second}");
+        assert!(error.contains("cut on purpose"), "{error}");
+        assert!(error.ends_with("; no file was changed"), "{error}");
     }
 }
 
 #[tokio::test]
-async fn what_may_have_been_changed_is_not_said_to_be_as_it_was() {
+async fn uncertain_rollback_is_reported() {
     for at in [1, 2] {
         for second in SECOND {
-            let (stage, _) = Stage::with_fault(Fault::CutBehind(at));
-            put(&stage);
-            let refused = stage
-                .refused("apply_patch", patch(&format!("{FIRST}{second}")))
+            let (fixture, _) = McpFixture::with_fault(FileFault::CutAfter(at));
+            write_both(&fixture);
+            let error = fixture
+                .call_err("apply_patch", patch(&format!("{FIRST}{second}")))
                 .await;
-            let says = "; files may not be as they were";
-            assert!(refused.ends_with(says), "{refused}");
+            let expected = "; files may not be as they were";
+            assert!(error.ends_with(expected), "{error}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_put_back_goes_with_the_rest_or_not_at_all() {
+async fn file_too_large_to_restore_is_deleted_last() {
     let large = vec![b'x'; (16 << 20) + 1];
     let both = patch(&format!("{FIRST}*** Delete File: large\n"));
-    let (stage, _) = Stage::with_fault(Fault::Unanswered(2));
-    put(&stage);
-    stage.put("large", &large);
-    let told = stage.told("apply_patch", both.clone()).await;
-    assert_eq!(told, "M a\nD large");
-    assert_eq!(stage.text("a").unwrap(), "1\n");
-    assert!(!stage.directory.path().join("large").exists());
+    let (fixture, _) = McpFixture::with_fault(FileFault::LostResponse(2));
+    write_both(&fixture);
+    fixture.write_file("large", &large);
+    let answer = fixture.call_ok("apply_patch", both.clone()).await;
+    assert_eq!(answer, "M a\nD large");
+    assert_eq!(fixture.read_file("a").unwrap(), "1\n");
+    assert!(!fixture.directory.path().join("large").exists());
 
-    let (stage, _) = Stage::with_fault(Fault::CutBehind(2));
-    put(&stage);
-    stage.put("large", &large);
-    let refused = stage.refused("apply_patch", both).await;
-    let says = "; files may not be as they were";
-    assert!(refused.ends_with(says), "{refused}");
+    let (fixture, _) = McpFixture::with_fault(FileFault::CutAfter(2));
+    write_both(&fixture);
+    fixture.write_file("large", &large);
+    let error = fixture.call_err("apply_patch", both).await;
+    let expected = "; files may not be as they were";
+    assert!(error.ends_with(expected), "{error}");
 }
 
 #[tokio::test]
-async fn edits_of_one_file_at_once_are_all_in_it() {
-    let stage = Stage::new();
+async fn concurrent_edits_of_one_file_are_all_applied() {
+    let fixture = McpFixture::new();
     let lines: Vec<String> = (0..10).map(|line| format!("line {line};\n")).collect();
-    stage.put("f", lines.concat());
+    fixture.write_file("f", lines.concat());
     let edits = (0..10).map(|line| {
         let edit =
             json!({"path": "f", "old": format!("line {line};"), "new": format!("new {line};")});
-        stage.told("edit_file", edit)
+        fixture.call_ok("edit_file", edit)
     });
     join_all(edits).await;
     assert_eq!(
-        stage.text("f").unwrap(),
+        fixture.read_file("f").unwrap(),
         lines.concat().replace("line", "new")
     );
 }
 
 #[tokio::test]
-async fn of_patches_that_add_one_file_at_once_one_does() {
-    let stage = Stage::new();
+async fn only_one_of_concurrent_adds_succeeds() {
+    let fixture = McpFixture::new();
     let patches = (0..5).map(|number| {
         let patch = format!("*** Begin Patch\n*** Add File: f\n+{number}\n*** End Patch\n");
-        stage.call("apply_patch", json!({"patch": patch}))
+        fixture.call("apply_patch", json!({"patch": patch}))
     });
     let results = join_all(patches).await;
     let done = |result: &&rmcp::model::CallToolResult| result.is_error == Some(false);
@@ -332,38 +332,42 @@ async fn of_patches_that_add_one_file_at_once_one_does() {
 }
 
 #[tokio::test]
-async fn a_patch_and_a_write_do_not_mix() {
-    let stage = Stage::new();
-    stage.put("f", "one\n");
+async fn concurrent_patch_and_write_are_serialized() {
+    let fixture = McpFixture::new();
+    fixture.write_file("f", "one\n");
     let patch =
         "*** Begin Patch\n*** Update File: f\n@@\n-one\n+two\n*** Add File: g\n+x\n*** End Patch\n";
-    let patched = stage.call("apply_patch", json!({"patch": patch}));
-    let written = stage.told("write_file", json!({"path": "f", "content": "three\n"}));
+    let patched = fixture.call("apply_patch", json!({"patch": patch}));
+    let written = fixture.call_ok("write_file", json!({"path": "f", "content": "three\n"}));
     let (_, _) = tokio::join!(patched, written);
-    assert_eq!(stage.text("f").unwrap(), "three\n", "the write came last");
+    assert_eq!(
+        fixture.read_file("f").unwrap(),
+        "three\n",
+        "the write came last"
+    );
 }
 
 /// Cancels a change of `f` while it is written, makes another, and returns what `f` holds then.
-async fn after_one_that_is_cancelled(first: (&str, Value), second: (&str, Value)) -> String {
-    let (stage, files) = Stage::with_fault(Fault::Held(1));
-    stage.put("f", "one\ntwo\n");
+async fn content_after_cancelled_change(first: (&str, Value), second: (&str, Value)) -> String {
+    let (fixture, files) = McpFixture::with_fault(FileFault::Held(1));
+    fixture.write_file("f", "one\ntwo\n");
     tokio::select! {
         biased;
-        () = files.is_held() => {}
-        told = stage.told(first.0, first.1) => panic!("not cancelled: {told}"),
+        () = files.wait_until_held() => {}
+        answer = fixture.call_ok(first.0, first.1) => panic!("not cancelled: {answer}"),
     }
-    let looks = files.looks();
-    let second = stage.told(second.0, second.1);
+    let reads = files.reads();
+    let second = fixture.call_ok(second.0, second.1);
     tokio::pin!(second);
     assert!(poll!(&mut second).is_pending());
-    assert_eq!(files.looks(), looks, "it waits for its turn");
+    assert_eq!(files.reads(), reads, "it waits for its turn");
     files.open_gate();
     second.await;
-    stage.text("f").unwrap()
+    fixture.read_file("f").unwrap()
 }
 
 #[tokio::test]
-async fn a_change_waits_for_one_that_is_cancelled_and_still_written() {
+async fn change_waits_for_a_cancelled_write_in_progress() {
     let edit = |old: &str, new: &str| json!({"path": "f", "old": old, "new": new});
     let write = |content: &str| json!({"path": "f", "content": content});
     for (first, second, both) in [
@@ -383,6 +387,6 @@ async fn a_change_waits_for_one_that_is_cancelled_and_still_written() {
             "2\n",
         ),
     ] {
-        assert_eq!(after_one_that_is_cancelled(first, second).await, both);
+        assert_eq!(content_after_cancelled_change(first, second).await, both);
     }
 }

@@ -3,18 +3,18 @@
 //! A parser of its own, because the one behind the screen keeps a control string without end in memory.
 //! This one keeps a number and at most four bytes.
 
-use super::Line;
+use super::LineBuffer;
 
 /// The place of one stream in a sequence or a character.
 #[derive(Debug, Default)]
-pub(super) struct Escapes {
-    state: State,
+pub(super) struct EscapeParser {
+    state: EscapeState,
     /// A character that is not all there.
     partial: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum State {
+enum EscapeState {
     #[default]
     Text,
     /// Behind ESC.
@@ -22,7 +22,7 @@ enum State {
     /// Behind ESC and an intermediate: one more byte ends it.
     Designating,
     /// In a control sequence, behind `ESC [`.
-    Sequence(Sequence),
+    Sequence(ControlSequence),
     /// In a control string: behind `ESC ]`, `ESC P`, …
     String,
     /// Behind an ESC in a control string: its end, or the next sequence.
@@ -31,19 +31,19 @@ enum State {
 
 /// What matters of a control sequence.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sequence {
+struct ControlSequence {
     /// Its first number.
     number: u16,
     /// The number is complete.
-    counted: bool,
+    number_complete: bool,
     /// It has a marker of something that is no movement.
-    special: bool,
+    is_private: bool,
 }
 
-impl Escapes {
-    pub(super) fn feed(&mut self, mut bytes: &[u8], line: &mut Line, settled: &mut Vec<u8>) {
+impl EscapeParser {
+    pub(super) fn feed(&mut self, mut bytes: &[u8], line: &mut LineBuffer, settled: &mut Vec<u8>) {
         while let Some((&byte, rest)) = bytes.split_first() {
-            if let State::Text = self.state {
+            if let EscapeState::Text = self.state {
                 let is_control = |byte: &u8| *byte < 0x20 || *byte == 0x7f;
                 let length = bytes.iter().position(is_control).unwrap_or(bytes.len());
                 if length > 0 {
@@ -51,7 +51,7 @@ impl Escapes {
                     bytes = &bytes[length..];
                     continue;
                 }
-                self.end_partial(line, settled);
+                self.flush_partial(line, settled);
             }
             self.state = self.step(byte, line, settled);
             bytes = rest;
@@ -59,42 +59,50 @@ impl Escapes {
     }
 
     /// Replaces a character that will not be completed.
-    pub(super) fn finish(&mut self, line: &mut Line, settled: &mut Vec<u8>) {
-        self.end_partial(line, settled);
+    pub(super) fn finish(&mut self, line: &mut LineBuffer, settled: &mut Vec<u8>) {
+        self.flush_partial(line, settled);
     }
 
-    fn step(&self, byte: u8, line: &mut Line, settled: &mut Vec<u8>) -> State {
+    fn step(&self, byte: u8, line: &mut LineBuffer, settled: &mut Vec<u8>) -> EscapeState {
         match (self.state, byte) {
-            (State::String, 0x1b) => State::StringEscape,
-            (State::String, 0x07) | (_, 0x18 | 0x1a) => State::Text,
-            (State::String, _) => State::String,
-            (State::StringEscape, b'\\') => State::Text,
-            (_, 0x1b) => State::Escape,
+            (EscapeState::String, 0x1b) => EscapeState::StringEscape,
+            (EscapeState::String, 0x07) | (_, 0x18 | 0x1a) => EscapeState::Text,
+            (EscapeState::String, _) => EscapeState::String,
+            (EscapeState::StringEscape, b'\\') => EscapeState::Text,
+            (_, 0x1b) => EscapeState::Escape,
             // Controls take effect in the midst of a sequence, too.
             (state, 0x00..=0x1f | 0x7f) => {
                 control(byte, line, settled);
                 state
             }
-            (State::Escape | State::StringEscape, b'[') => State::Sequence(Sequence::default()),
-            (State::Escape | State::StringEscape, b']' | b'P' | b'X' | b'^' | b'_') => {
-                State::String
+            (EscapeState::Escape | EscapeState::StringEscape, b'[') => {
+                EscapeState::Sequence(ControlSequence::default())
             }
-            (State::Escape | State::StringEscape, 0x20..=0x2f) => State::Designating,
-            (State::Designating, 0x20..=0x2f) => State::Designating,
+            (EscapeState::Escape | EscapeState::StringEscape, b']' | b'P' | b'X' | b'^' | b'_') => {
+                EscapeState::String
+            }
+            (EscapeState::Escape | EscapeState::StringEscape, 0x20..=0x2f) => {
+                EscapeState::Designating
+            }
+            (EscapeState::Designating, 0x20..=0x2f) => EscapeState::Designating,
             // Next line, and reverse line feed.
-            (State::Escape | State::StringEscape, b'E' | b'M') => {
-                line.leave(settled);
-                State::Text
+            (EscapeState::Escape | EscapeState::StringEscape, b'E' | b'M') => {
+                line.end_if_not_empty(settled);
+                EscapeState::Text
             }
-            (State::Sequence(sequence), _) => sequence.step(byte, line, settled),
-            (State::Escape | State::StringEscape | State::Designating | State::Text, _) => {
-                State::Text
-            }
+            (EscapeState::Sequence(sequence), _) => sequence.step(byte, line, settled),
+            (
+                EscapeState::Escape
+                | EscapeState::StringEscape
+                | EscapeState::Designating
+                | EscapeState::Text,
+                _,
+            ) => EscapeState::Text,
         }
     }
 
     /// Writes what is valid, replaces what is not, and keeps a character that is not all there.
-    fn text(&mut self, mut bytes: &[u8], line: &mut Line, settled: &mut Vec<u8>) {
+    fn text(&mut self, mut bytes: &[u8], line: &mut LineBuffer, settled: &mut Vec<u8>) {
         while !self.partial.is_empty() {
             let Some((&byte, rest)) = bytes.split_first() else {
                 return;
@@ -109,7 +117,7 @@ impl Escapes {
                 Err(_) => {
                     // The last byte does not belong to it, and may begin another.
                     self.partial.pop();
-                    self.end_partial(line, settled);
+                    self.flush_partial(line, settled);
                     continue;
                 }
             }
@@ -131,7 +139,7 @@ impl Escapes {
         }
     }
 
-    fn end_partial(&mut self, line: &mut Line, settled: &mut Vec<u8>) {
+    fn flush_partial(&mut self, line: &mut LineBuffer, settled: &mut Vec<u8>) {
         if !self.partial.is_empty() {
             self.partial.clear();
             line.write(REPLACEMENT, settled);
@@ -139,59 +147,61 @@ impl Escapes {
     }
 }
 
-impl Sequence {
-    fn step(mut self, byte: u8, line: &mut Line, settled: &mut Vec<u8>) -> State {
+impl ControlSequence {
+    fn step(mut self, byte: u8, line: &mut LineBuffer, settled: &mut Vec<u8>) -> EscapeState {
         match byte {
             b'0'..=b'9' => {
-                if !self.counted {
+                if !self.number_complete {
                     let digit = u16::from(byte - b'0');
                     self.number = self.number.saturating_mul(10).saturating_add(digit);
                 }
             }
-            b';' | b':' => self.counted = true,
-            0x20..=0x3f => self.special = true,
+            b';' | b':' => self.number_complete = true,
+            0x20..=0x3f => self.is_private = true,
             _ => {
-                if !self.special {
+                if !self.is_private {
                     self.act(byte, line, settled);
                 }
-                return State::Text;
+                return EscapeState::Text;
             }
         }
-        State::Sequence(self)
+        EscapeState::Sequence(self)
     }
 
     /// Does what the sequence does to a line. Colours and modes do nothing.
-    fn act(self, kind: u8, line: &mut Line, settled: &mut Vec<u8>) {
+    fn act(self, kind: u8, line: &mut LineBuffer, settled: &mut Vec<u8>) {
         let number = usize::from(self.number);
         let count = number.max(1);
         match (kind, number) {
-            (b'K', 0) => line.erase_behind(),
-            (b'K', 1) => line.erase_before(),
+            (b'K', 0) => line.erase_to_end(),
+            (b'K', 1) => line.erase_to_start(),
             (b'K', 2) => line.erase(),
-            (b'C' | b'a', _) => line.go_on(count),
-            (b'D', _) => line.go_back(count),
-            (b'G' | b'`', _) => line.go_to(count - 1),
+            (b'C' | b'a', _) => line.move_right(count),
+            (b'D', _) => line.move_left(count),
+            (b'G' | b'`', _) => line.move_to(count - 1),
             (b'P', _) => line.delete(count),
             // Elsewhere on the screen: what is written there is another line.
-            (b'A' | b'B' | b'E' | b'F' | b'H' | b'J' | b'd' | b'f', _) => line.leave(settled),
+            (b'A' | b'B' | b'E' | b'F' | b'H' | b'J' | b'd' | b'f', _) => {
+                line.end_if_not_empty(settled)
+            }
             _ => {}
         }
     }
 }
 
-fn control(byte: u8, line: &mut Line, settled: &mut Vec<u8>) {
+fn control(byte: u8, line: &mut LineBuffer, settled: &mut Vec<u8>) {
     match byte {
         b'\n' => line.end(settled),
-        b'\r' => line.go_to(0),
+        b'\r' => line.move_to(0),
         b'\t' => line.write("\t", settled),
-        0x08 => line.go_back(1),
-        0x0b | 0x0c => line.leave(settled),
+        0x08 => line.move_left(1),
+        0x0b | 0x0c => line.end_if_not_empty(settled),
         _ => {}
     }
 }
 
 /// Writes what shows; the controls above ASCII do not.
-fn write_printable(text: &str, line: &mut Line, settled: &mut Vec<u8>) {
+fn write_printable(text: &str, line: &mut LineBuffer, settled: &mut Vec<u8>) {
     for part in text.split(|character: char| character.is_control()) {
         line.write(part, settled);
     }

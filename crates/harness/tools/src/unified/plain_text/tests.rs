@@ -3,12 +3,12 @@
 use exec_wire::process::OutputStream;
 use proptest::prelude::*;
 
-use super::Plain;
+use super::PlainText;
 
 const OUT: OutputStream = OutputStream::Stdout;
 
 fn plain<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> String {
-    let (mut plain, mut text) = (Plain::default(), Vec::new());
+    let (mut plain, mut text) = (PlainText::default(), Vec::new());
     for chunk in chunks {
         plain.feed(OUT, chunk, &mut text);
     }
@@ -17,7 +17,7 @@ fn plain<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> String {
 }
 
 #[test]
-fn escape_codes_leave_the_text() {
+fn escape_codes_are_removed() {
     for (written, text) in [
         ("\x1b[1;31mred\x1b[0m\r\n", "red\n"),
         (
@@ -35,7 +35,7 @@ fn escape_codes_leave_the_text() {
 }
 
 #[test]
-fn what_was_overwritten_does_not_show() {
+fn overwritten_text_is_removed() {
     for (written, text) in [
         ("10%\r50%\r100%\n", "100%\n"),
         ("Progress 9\rDone\x1b[K\n", "Done\n"),
@@ -56,7 +56,7 @@ fn what_was_overwritten_does_not_show() {
 }
 
 #[test]
-fn what_is_not_utf8_is_replaced_wherever_it_is_cut() {
+fn invalid_utf8_is_replaced_across_chunks() {
     let written = b"a\xe2\x82\xacb\xff\xe2\x82c\xf0\x9f\x98";
     let text = "a\u{20ac}b\u{fffd}\u{fffd}c\u{fffd}";
     assert_eq!(plain([&written[..]]), text);
@@ -64,8 +64,8 @@ fn what_is_not_utf8_is_replaced_wherever_it_is_cut() {
 }
 
 #[test]
-fn streams_do_not_break_each_others_characters_and_codes() {
-    let (mut plain, mut text) = (Plain::default(), Vec::new());
+fn streams_keep_separate_parser_states() {
+    let (mut plain, mut text) = (PlainText::default(), Vec::new());
     plain.feed(OUT, b"a\x1b[3", &mut text);
     plain.feed(OutputStream::Stderr, b"b\xe2\x82", &mut text);
     plain.feed(OUT, b"1mc", &mut text);
@@ -75,8 +75,8 @@ fn streams_do_not_break_each_others_characters_and_codes() {
 }
 
 #[test]
-fn a_line_that_was_settled_is_not_shown_again() {
-    let (mut plain, mut text) = (Plain::default(), Vec::new());
+fn settled_line_is_not_emitted_again() {
+    let (mut plain, mut text) = (PlainText::default(), Vec::new());
     plain.feed(OUT, b"one\n50%", &mut text);
     assert_eq!((&text[..], plain.line()), (&b"one\n"[..], &b"50%"[..]));
     plain.settle(&mut text);
@@ -86,8 +86,8 @@ fn a_line_that_was_settled_is_not_shown_again() {
 }
 
 #[test]
-fn a_line_without_end_is_not_kept() {
-    let (mut plain, mut text) = (Plain::default(), Vec::new());
+fn endless_line_is_not_buffered() {
+    let (mut plain, mut text) = (PlainText::default(), Vec::new());
     for _ in 0..100 {
         plain.feed(OUT, "ä".repeat(1000).as_bytes(), &mut text);
         assert!(plain.line().len() <= 4 << 10);
@@ -117,7 +117,7 @@ fn written() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn text_does_not_depend_on_how_it_was_cut(
+    fn text_does_not_depend_on_chunking(
         written in written(),
         cuts in proptest::collection::vec(1usize..2000, 1..20),
     ) {
@@ -141,10 +141,10 @@ proptest! {
 }
 
 #[test]
-fn a_large_number_in_a_code_costs_no_more_than_a_small_one() {
+fn large_parameters_cost_no_more_than_small_ones() {
     let took = |code: &str| {
         let began = std::time::Instant::now();
-        let (mut plain, mut text) = (Plain::default(), Vec::new());
+        let (mut plain, mut text) = (PlainText::default(), Vec::new());
         plain.feed(OUT, code.repeat(2000).as_bytes(), &mut text);
         began.elapsed()
     };

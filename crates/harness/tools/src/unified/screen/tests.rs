@@ -11,7 +11,7 @@ fn screen() -> Screen {
 }
 
 #[test]
-fn what_was_drawn_last_is_shown() {
+fn latest_drawing_is_rendered() {
     let mut screen = screen();
     screen.feed(b"gone\r\n\x1b[2J\x1b[1;3Htitle\x1b[3;1H\x1b[31mred\x1b[0m\x1b[2;5H");
     assert_eq!(
@@ -23,7 +23,7 @@ fn what_was_drawn_last_is_shown() {
 }
 
 #[test]
-fn lines_that_leave_the_screen_are_counted() {
+fn scrolled_lines_are_counted() {
     let mut screen = screen();
     screen.feed(b"1\r\n2\r\n3\r\n4");
     assert_eq!(screen.take_scrolled(), 0);
@@ -35,7 +35,7 @@ fn lines_that_leave_the_screen_are_counted() {
 }
 
 #[test]
-fn a_string_without_end_is_not_kept_and_what_follows_is_shown() {
+fn endless_control_string_is_not_buffered() {
     let mut screen = screen();
     screen.feed(b"a\x1b]0;");
     for _ in 0..1000 {
@@ -46,7 +46,7 @@ fn a_string_without_end_is_not_kept_and_what_follows_is_shown() {
 }
 
 #[test]
-fn a_code_that_inserts_without_measure_costs_no_more_than_the_screen_is_large() {
+fn oversized_insert_codes_are_clamped() {
     let mut screen = screen();
     let began = std::time::Instant::now();
     for _ in 0..20 {
@@ -66,7 +66,7 @@ fn controls() -> impl Iterator<Item = u8> {
 }
 
 #[test]
-fn a_control_behind_escape_does_not_let_a_code_insert_without_measure() {
+fn control_after_escape_does_not_bypass_clamping() {
     for control in controls() {
         let mut screen = screen();
         screen.feed(&[0x1b, control, b'[']);
@@ -84,15 +84,15 @@ fn a_control_behind_escape_does_not_let_a_code_insert_without_measure() {
 }
 
 #[test]
-fn a_control_behind_escape_does_not_let_a_string_be_without_end() {
+fn control_after_escape_does_not_bypass_the_string_limit() {
     for control in controls() {
         let mut screen = screen();
         screen.feed(&[0x1b, control, b']']);
         screen.feed(&[b'x'; 2 * MAX_STRING_BYTES]);
         assert!(
-            matches!(screen.place, Place::String(length) if length == 2 * MAX_STRING_BYTES),
+            matches!(screen.state, ParseState::String(length) if length == 2 * MAX_STRING_BYTES),
             "behind {control:#x}: {:?}",
-            screen.place
+            screen.state
         );
         screen.feed(b"\x07\x1b[1;1Hkept");
         assert_eq!(screen.render(), "kept\n[cursor at row 1, column 5]\n");
@@ -100,7 +100,7 @@ fn a_control_behind_escape_does_not_let_a_string_be_without_end() {
 }
 
 #[test]
-fn what_breaks_a_code_off_breaks_it_off_behind_escape_too() {
+fn cancel_controls_work_after_escape() {
     for end in [0x18, 0x1a] {
         let mut screen = screen();
         screen.feed(&[0x1b, end]);
@@ -111,14 +111,14 @@ fn what_breaks_a_code_off_breaks_it_off_behind_escape_too() {
 }
 
 #[test]
-fn a_line_that_ends_in_the_midst_of_a_code_is_counted() {
+fn newline_inside_a_code_is_counted() {
     let mut screen = screen();
     screen.feed(b"\x1b[4;1H\x1b\n[\n3\n1m");
     assert_eq!(screen.take_scrolled(), 3);
 }
 
 #[test]
-fn a_string_that_only_its_own_end_ends_swallows_what_is_in_it_and_nothing_behind_it() {
+fn ignored_strings_end_only_at_their_terminator() {
     let mut screen = screen();
     let lines = "line\n".repeat(MAX_STRING_BYTES);
     screen.feed(b"\x1b[4;1H");
@@ -135,7 +135,7 @@ fn a_string_that_only_its_own_end_ends_swallows_what_is_in_it_and_nothing_behind
 }
 
 #[test]
-fn parameters_that_come_in_pieces_arrive_and_those_of_a_broken_code_do_not() {
+fn split_parameters_arrive_and_cancelled_ones_do_not() {
     let mut screen = screen();
     for byte in b"\x1b[2;\r3Ha\x1b[3;1\x1b[?25lb\x1b[4\x18c" {
         screen.feed(&[*byte]);
@@ -177,14 +177,14 @@ fn drawn() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(CASES))]
     #[test]
-    fn any_drawing_can_be_shown(drawn in drawn(), rows in 1u16..5, cols in 1u16..22) {
+    fn any_drawing_can_be_rendered(drawn in drawn(), rows in 1u16..5, cols in 1u16..22) {
         let mut screen = Screen::new(TerminalSize { rows, cols });
         screen.feed(&drawn);
         prop_assert!(screen.render().ends_with("]\n"));
     }
 
     #[test]
-    fn any_bytes_can_be_shown(chunks: Vec<Vec<u8>>) {
+    fn any_bytes_can_be_rendered(chunks: Vec<Vec<u8>>) {
         let mut screen = screen();
         for chunk in chunks {
             screen.feed(&chunk);

@@ -7,16 +7,16 @@ use exec_core::log::OutputChunk;
 use exec_wire::{id::OutputSeq, process::OutputStream};
 use tokio::task::yield_now;
 
-use super::{Stage, command, quick, write};
+use super::{ExecFixture, command, quick, write};
 use crate::unified::{
     CallId, ExecCommand, ExecCommandError, Program, Settings, Unrestricted, View, WriteStdinError,
-    output_buffers::Gathered,
+    output_buffers::OutputBuffers,
 };
 
 #[tokio::test(start_paused = true)]
-async fn events_come_in_their_order() {
-    let stage = Stage::new();
-    stage.backend.next(|fake| fake.prints("one\n"));
+async fn events_are_ordered() {
+    let fixture = ExecFixture::new();
+    fixture.backend.next(|fake| fake.prints("one\n"));
     let call = ExecCommand {
         program: Program::Shell {
             line: "echo one".to_owned(),
@@ -25,16 +25,16 @@ async fn events_come_in_their_order() {
         },
         ..command()
     };
-    let number = stage.run(call).await.running.unwrap();
-    let (_, fake) = stage.backend.started(0).await;
-    stage.exec.write_stdin(write(number, "go")).await.unwrap();
+    let number = fixture.run(call).await.running.unwrap();
+    let (_, fake) = fixture.backend.started(0).await;
+    fixture.exec.write_stdin(write(number, "go")).await.unwrap();
     fake.writes(OutputStream::Stderr, "two\n");
     fake.exits(0);
     fake.closes();
-    stage.look(number).await.unwrap();
-    let told = stage.told.lines();
+    fixture.look(number).await.unwrap();
+    let events = fixture.events.lines();
     assert_eq!(
-        told,
+        events,
         [
             "c begin 1 /bin/sh -lc echo one in file:///work",
             "c Stdout one\n",
@@ -46,42 +46,42 @@ async fn events_come_in_their_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn output_is_told_in_bounded_pieces_and_in_bounded_number() {
+async fn output_events_are_bounded_in_size_and_number() {
     let settings = Settings {
         delta_bytes: 4,
         max_deltas: 3,
         retained_bytes: 8,
         ..Settings::default()
     };
-    let stage = Stage::with(settings, std::sync::Arc::new(Unrestricted));
-    stage.backend.next(|fake| {
+    let fixture = ExecFixture::with(settings, std::sync::Arc::new(Unrestricted));
+    fixture.backend.next(|fake| {
         fake.prints("abcdef");
         fake.prints("ghijkl");
         fake.prints("mnop");
         fake.exits(0);
         fake.closes();
     });
-    stage.run(command()).await;
-    let told = stage.told.lines();
+    fixture.run(command()).await;
+    let events = fixture.events.lines();
     let expected = ["c Stdout abcd", "c Stdout ef", "c Stdout ghij"];
-    assert_eq!(told[1..4], expected);
-    assert_eq!(told.len(), 5);
+    assert_eq!(events[1..4], expected);
+    assert_eq!(events.len(), 5);
     let whole = r#""abcd\n[... 2 tokens (8 bytes) left out ...]\nmnop""#;
-    assert!(told[4].contains(whole), "{told:?}");
+    assert!(events[4].contains(whole), "{events:?}");
 }
 
 #[test]
-fn output_that_was_lost_on_the_way_is_said_to_be() {
-    let mut gathered = Gathered::new(1000, None);
+fn lost_output_is_noted() {
+    let mut buffers = OutputBuffers::new(1000, None);
     for (seq, text) in [(1, "one"), (5, "five")] {
-        gathered.push(&OutputChunk {
+        buffers.push(&OutputChunk {
             seq: OutputSeq(seq),
             stream: OutputStream::Stdout,
             data: Bytes::from_static(text.as_bytes()),
         });
     }
     let call = CallId("c".to_owned());
-    let text = gathered.take(&call, View::Plain, 1000).text;
+    let text = buffers.take(&call, View::Plain, 1000).text;
     assert_eq!(
         text,
         "one\n[... 3 pieces of output were lost on the way ...]\nfive"
@@ -89,120 +89,122 @@ fn output_that_was_lost_on_the_way_is_said_to_be() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_written_is_told_before_the_end_that_it_causes() {
-    let stage = Stage::new();
-    let number = stage.running().await;
-    let (_, fake) = stage.backend.started(0).await;
+async fn stdin_event_precedes_the_exit_it_causes() {
+    let fixture = ExecFixture::new();
+    let number = fixture.running().await;
+    let (_, fake) = fixture.backend.started(0).await;
     // It answers late, as over a network, and has ended by then.
     let latency = Duration::from_millis(400);
-    fake.is_far_away(latency);
-    let (output, ()) = tokio::join!(stage.exec.write_stdin(write(number, "quit")), async {
+    fake.has_latency(latency);
+    let (output, ()) = tokio::join!(fixture.exec.write_stdin(write(number, "quit")), async {
         tokio::time::sleep(latency / 2).await;
         fake.exits(0);
         fake.closes();
     });
     assert_eq!(output.unwrap().exit.unwrap().code, 0);
-    let told = stage.told.lines();
-    let [_, stdin, end] = &told[..] else {
-        panic!("{told:?}");
+    let events = fixture.events.lines();
+    let [_, stdin, end] = &events[..] else {
+        panic!("{events:?}");
     };
     assert_eq!(stdin, "c stdin 1 quit");
-    assert!(end.starts_with("c end 1"), "{told:?}");
+    assert!(end.starts_with("c end 1"), "{events:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_is_told_of_a_command_that_runs_and_not_of_one_that_has_ended() {
-    let stage = Stage::new();
-    let number = stage.running().await;
-    let (_, fake) = stage.backend.started(0).await;
-    stage.look(number).await.unwrap();
-    assert_eq!(stage.told.lines()[1..], ["c stdin 1 "]);
+async fn poll_is_reported_only_for_a_running_command() {
+    let fixture = ExecFixture::new();
+    let number = fixture.running().await;
+    let (_, fake) = fixture.backend.started(0).await;
+    fixture.look(number).await.unwrap();
+    assert_eq!(fixture.events.lines()[1..], ["c stdin 1 "]);
     fake.exits(0);
     fake.closes();
-    stage.told.until(3).await;
-    stage.look(number).await.unwrap();
-    assert_eq!(stage.told.lines().len(), 3);
+    fixture.events.wait_for_count(3).await;
+    fixture.look(number).await.unwrap();
+    assert_eq!(fixture.events.lines().len(), 3);
 }
 
-fn stage(max: usize, protected: usize) -> Stage {
+fn fixture(max: usize, protected: usize) -> ExecFixture {
     let settings = Settings {
         max_processes: NonZeroUsize::new(max).unwrap(),
         protected_processes: protected,
         ..Settings::default()
     };
-    Stage::with(settings, Arc::new(Unrestricted))
+    ExecFixture::with(settings, Arc::new(Unrestricted))
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_one_used_least_recently_makes_room_and_its_end_is_told() {
-    let stage = stage(3, 1);
+async fn least_recently_used_command_is_evicted_and_its_end_reported() {
+    let fixture = fixture(3, 1);
     let [first, second, _] = [
-        stage.running().await,
-        stage.running().await,
-        stage.running().await,
+        fixture.running().await,
+        fixture.running().await,
+        fixture.running().await,
     ];
-    stage
+    fixture
         .exec
         .write_stdin(write(first, "still here"))
         .await
         .unwrap();
-    stage.running().await;
-    let gone = stage.look(second).await.unwrap_err();
+    fixture.running().await;
+    let gone = fixture.look(second).await.unwrap_err();
     let three = NonZeroUsize::new(3).unwrap();
-    assert_eq!(gone, WriteStdinError::MadeRoom(second, three));
+    assert_eq!(gone, WriteStdinError::Evicted(second, three));
     assert_eq!(
-        stage
+        fixture
             .exec
             .terminate(&command().call_id, second)
             .await
             .unwrap_err(),
         gone
     );
-    let told = stage.told.lines();
+    let events = fixture.events.lines();
     assert!(
-        told.iter().any(|line| line.starts_with("c end 2 Ok(143)")),
-        "{told:?}"
+        events
+            .iter()
+            .any(|line| line.starts_with("c end 2 Ok(143)")),
+        "{events:?}"
     );
-    assert_eq!(stage.exec.processes().len(), 3);
-    stage.look(first).await.unwrap();
+    assert_eq!(fixture.exec.processes().len(), 3);
+    fixture.look(first).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_has_ended_makes_room_first_unless_it_was_used_last() {
-    let stage = stage(4, 2);
+async fn ended_command_is_evicted_first_unless_recently_used() {
+    let fixture = fixture(4, 2);
     for _ in 0..4 {
-        stage.running().await;
+        fixture.running().await;
     }
     for ended in [1, 3] {
-        let (_, fake) = stage.backend.started(ended).await;
+        let (_, fake) = fixture.backend.started(ended).await;
         fake.exits(0);
         fake.closes();
     }
-    let numbers = |stage: &Stage| -> Vec<u64> {
-        let processes = stage.exec.processes();
+    let numbers = |fixture: &ExecFixture| -> Vec<u64> {
+        let processes = fixture.exec.processes();
         processes.iter().map(|process| process.number.0).collect()
     };
-    stage.running().await;
-    assert_eq!(numbers(&stage), [1, 3, 4, 5]);
-    stage.running().await;
+    fixture.running().await;
+    assert_eq!(numbers(&fixture), [1, 3, 4, 5]);
+    fixture.running().await;
     assert_eq!(
-        numbers(&stage),
+        numbers(&fixture),
         [3, 4, 5, 6],
         "4 has ended, but was among the last two"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_started_if_nothing_can_make_room() {
-    let stage = stage(1, 0);
-    let (first, ()) = tokio::join!(stage.run(command()), async {
-        stage.backend.started(0).await;
+async fn nothing_starts_if_no_command_can_be_evicted() {
+    let fixture = fixture(1, 0);
+    let (first, ()) = tokio::join!(fixture.run(command()), async {
+        fixture.backend.started(0).await;
         yield_now().await;
-        let refused = stage.exec.exec_command(quick()).await.unwrap_err();
+        let refused = fixture.exec.exec_command(quick()).await.unwrap_err();
         assert!(matches!(refused, ExecCommandError::Full(_)), "{refused}");
     });
     assert!(first.running.is_some());
-    assert_eq!(stage.backend.count(), 1);
-    stage.running().await;
-    assert_eq!(stage.backend.count(), 2);
+    assert_eq!(fixture.backend.count(), 1);
+    fixture.running().await;
+    assert_eq!(fixture.backend.count(), 2);
 }

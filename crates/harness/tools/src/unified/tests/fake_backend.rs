@@ -34,31 +34,31 @@ use futures_util::{
 use tokio::sync::watch;
 
 /// What a process does when it starts.
-pub(super) type Script = Box<dyn FnOnce(&Fake) + Send>;
+pub(super) type Script = Box<dyn FnOnce(&FakeProcess) + Send>;
 
 /// Starts processes that follow scripts, and afterwards the test.
 #[derive(Default)]
-pub(super) struct Backend {
+pub(super) struct FakeBackend {
     scripts: Mutex<VecDeque<Script>>,
-    started: watch::Sender<Vec<(Command, Fake)>>,
-    asked: AtomicUsize,
+    started: watch::Sender<Vec<(Command, FakeProcess)>>,
+    requests: AtomicUsize,
     /// How many more are started, if not all are.
     left: Mutex<Option<usize>>,
 }
 
-impl Backend {
+impl FakeBackend {
     /// Starts so many more and then none.
-    pub(super) fn starts_only(&self, count: usize) {
+    pub(super) fn fail_starts_after(&self, count: usize) {
         *self.left.lock().unwrap() = Some(count);
     }
 
     /// Has the next process do this at its start.
-    pub(super) fn next(&self, script: impl FnOnce(&Fake) + Send + 'static) {
+    pub(super) fn next(&self, script: impl FnOnce(&FakeProcess) + Send + 'static) {
         self.scripts.lock().unwrap().push_back(Box::new(script));
     }
 
     /// Waits for the process of this index to be started.
-    pub(super) async fn started(&self, index: usize) -> (Command, Fake) {
+    pub(super) async fn started(&self, index: usize) -> (Command, FakeProcess) {
         let mut started = self.started.subscribe();
         let started = started.wait_for(|started| started.len() > index);
         started.await.unwrap()[index].clone()
@@ -70,18 +70,18 @@ impl Backend {
     }
 
     /// Returns how often the host was asked about.
-    pub(super) fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    pub(super) fn requests(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
     }
 }
 
-impl std::fmt::Debug for Backend {
+impl std::fmt::Debug for FakeBackend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Backend")
+        f.write_str("FakeBackend")
     }
 }
 
-impl ExecBackend for Backend {
+impl ExecBackend for FakeBackend {
     fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
         if let Some(left) = &mut *self.left.lock().unwrap() {
             match left.checked_sub(1) {
@@ -89,11 +89,11 @@ impl ExecBackend for Backend {
                 None => return ready(Err(StartError::EmptyArgv)).boxed(),
             }
         }
-        let fake = Fake::default();
+        let fake = FakeProcess::default();
         if let Some(script) = self.scripts.lock().unwrap().pop_front() {
             script(&fake);
         }
-        let process = Handle {
+        let process = FakeHandle {
             id: command.process_id.clone(),
             fake: fake.clone(),
         };
@@ -107,7 +107,7 @@ impl ExecBackend for Backend {
     }
 
     fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.requests.fetch_add(1, Ordering::SeqCst);
         let shell = Shell {
             name: "sh".to_owned(),
             path: "/bin/sh".to_owned(),
@@ -128,12 +128,12 @@ impl ExecBackend for Backend {
     }
 }
 
-/// The strings of a process. The process itself is a [`Handle`].
+/// The strings of a process. The process itself is a [`FakeHandle`].
 #[derive(Clone, Debug)]
-pub(super) struct Fake(Arc<Mutex<State>>);
+pub(super) struct FakeProcess(Arc<Mutex<FakeState>>);
 
 #[derive(Debug)]
-struct State {
+struct FakeState {
     log: FollowedLog,
     failure: Option<ProcessError>,
     answer: Option<WriteStatus>,
@@ -141,13 +141,13 @@ struct State {
     input: Vec<u8>,
     closed: bool,
     signals: Vec<ProcessSignal>,
-    stubborn: bool,
+    ignores_termination: bool,
     dropped: bool,
 }
 
-impl Default for Fake {
+impl Default for FakeProcess {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(FakeState {
             log: FollowedLog::new(OutputLog::new(Retention::default())),
             failure: None,
             answer: Some(WriteStatus::Accepted),
@@ -155,13 +155,13 @@ impl Default for Fake {
             input: Vec::new(),
             closed: false,
             signals: Vec::new(),
-            stubborn: false,
+            ignores_termination: false,
             dropped: false,
         })))
     }
 }
 
-impl Fake {
+impl FakeProcess {
     pub(super) fn prints(&self, text: impl AsRef<[u8]>) {
         self.writes(OutputStream::Stdout, text);
     }
@@ -196,13 +196,13 @@ impl Fake {
     }
 
     /// Takes so long to answer a write, as over a slow network.
-    pub(super) fn is_far_away(&self, latency: Duration) {
+    pub(super) fn has_latency(&self, latency: Duration) {
         self.lock().latency = latency;
     }
 
     /// Does not end when it is terminated.
-    pub(super) fn is_stubborn(&self) {
-        self.lock().stubborn = true;
+    pub(super) fn ignores_termination(&self) {
+        self.lock().ignores_termination = true;
     }
 
     pub(super) fn input(&self) -> (String, bool) {
@@ -237,22 +237,22 @@ impl Fake {
         self.lock().log.record(|log| log.record_exit(exit));
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FakeState> {
         self.0.lock().unwrap()
     }
 }
 
 /// The process that goes with the strings.
 #[derive(Debug)]
-struct Handle {
+struct FakeHandle {
     id: ProcessId,
-    fake: Fake,
+    fake: FakeProcess,
 }
 
-impl Handle {
+impl FakeHandle {
     fn answer(
         &self,
-        accept: impl FnOnce(&mut State),
+        accept: impl FnOnce(&mut FakeState),
     ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
         let mut state = self.fake.lock();
         match state.answer {
@@ -274,7 +274,7 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for FakeHandle {
     fn drop(&mut self) {
         self.fake.lock().dropped = true;
         self.fake.ends(137, ExitCause::Terminated, false);
@@ -283,7 +283,7 @@ impl Drop for Handle {
 }
 
 /// Follows until it is dropped.
-struct Follower(Fake, FollowerId);
+struct Follower(FakeProcess, FollowerId);
 
 impl Drop for Follower {
     fn drop(&mut self) {
@@ -291,7 +291,7 @@ impl Drop for Follower {
     }
 }
 
-impl ExecProcess for Handle {
+impl ExecProcess for FakeHandle {
     fn id(&self) -> &ProcessId {
         &self.id
     }
@@ -361,7 +361,7 @@ impl ExecProcess for Handle {
 
     fn terminate(&self, _: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>> {
         let running = !self.fake.has_exited();
-        if !self.fake.lock().stubborn {
+        if !self.fake.lock().ignores_termination {
             self.fake.ends(143, ExitCause::Terminated, false);
             self.fake.closes();
         }

@@ -5,39 +5,39 @@ use std::sync::{Arc, Mutex};
 use exec_wire::path_uri::PathUri;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
-use super::{Stage, command, seen};
+use super::{ExecFixture, command, summary};
 use crate::unified::{
-    Approval, ApprovalRequest, AskNothing, Denied, ExecCommand, ExecCommandError, Program,
-    SandboxChoice, Settings, ToolPolicy,
+    Approval, ApprovalRequest, ExecCommand, ExecCommandError, Program, SandboxChoice,
+    SandboxDenial, Settings, ToolPolicy, WorkspaceWritePolicy,
 };
 
 /// Approves so many times, encloses the first attempt, and retries if told to.
 #[derive(Debug)]
-struct Strict {
+struct ScriptedPolicy {
     approvals: Mutex<usize>,
     retries: bool,
-    asked: Mutex<Vec<String>>,
+    requests: Mutex<Vec<String>>,
 }
 
-impl Strict {
+impl ScriptedPolicy {
     fn new(approvals: usize, retries: bool) -> Arc<Self> {
         Arc::new(Self {
             approvals: Mutex::new(approvals),
             retries,
-            asked: Mutex::default(),
+            requests: Mutex::default(),
         })
     }
 
     fn note(&self, line: String) {
-        self.asked.lock().unwrap().push(line);
+        self.requests.lock().unwrap().push(line);
     }
 
-    fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
-impl ToolPolicy for Strict {
+impl ToolPolicy for ScriptedPolicy {
     fn approve(&self, request: ApprovalRequest) -> BoxFuture<'_, Approval> {
         let denied = request.denied.map(|denied| denied.exit_code);
         self.note(format!("approve {} {denied:?}", request.argv.join(" ")));
@@ -55,7 +55,7 @@ impl ToolPolicy for Strict {
     fn sandbox(&self, request: &ApprovalRequest, attempt: usize) -> SandboxChoice {
         self.note(format!("sandbox {attempt}"));
         match attempt {
-            0 => AskNothing {
+            0 => WorkspaceWritePolicy {
                 workspace: vec![request.cwd.clone()],
             }
             .sandbox(request, 0),
@@ -63,44 +63,44 @@ impl ToolPolicy for Strict {
         }
     }
 
-    fn retry(&self, _: &ApprovalRequest, denied: &Denied) -> BoxFuture<'_, bool> {
+    fn retry(&self, _: &ApprovalRequest, denied: &SandboxDenial) -> BoxFuture<'_, bool> {
         self.note(format!("retry {} {}", denied.exit_code, denied.output));
         ready(self.retries).boxed()
     }
 }
 
-fn staged(policy: &Arc<Strict>) -> Stage {
-    let stage = Stage::with(Settings::default(), policy.clone());
-    stage.backend.next(|fake| {
+fn fixture_with(policy: &Arc<ScriptedPolicy>) -> ExecFixture {
+    let fixture = ExecFixture::with(Settings::default(), policy.clone());
+    fixture.backend.next(|fake| {
         fake.prints("no");
         fake.is_denied(1);
     });
-    stage.backend.next(|fake| {
+    fixture.backend.next(|fake| {
         fake.prints("yes");
         fake.exits(0);
         fake.closes();
     });
-    stage
+    fixture
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_starts_nothing() {
-    let policy = Strict::new(0, true);
-    let stage = staged(&policy);
-    let error = stage.exec.exec_command(command()).await.unwrap_err();
+async fn refused_command_is_not_started() {
+    let policy = ScriptedPolicy::new(0, true);
+    let fixture = fixture_with(&policy);
+    let error = fixture.exec.exec_command(command()).await.unwrap_err();
     assert!(
         matches!(&error, ExecCommandError::Refused(why) if why == "not today"),
         "{error}"
     );
-    assert_eq!(stage.backend.count(), 0);
+    assert_eq!(fixture.backend.count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denied_command_is_approved_again_and_run_once_more() {
-    let policy = Strict::new(2, true);
-    let stage = staged(&policy);
-    let output = stage.run(command()).await;
-    assert_eq!(seen(&output), ("yes", Some(0), false));
+async fn denied_command_is_approved_and_run_again() {
+    let policy = ScriptedPolicy::new(2, true);
+    let fixture = fixture_with(&policy);
+    let output = fixture.run(command()).await;
+    assert_eq!(summary(&output), ("yes", Some(0), false));
     let expected = [
         "approve prog None",
         "sandbox 0",
@@ -108,15 +108,15 @@ async fn a_denied_command_is_approved_again_and_run_once_more() {
         "approve prog Some(1)",
         "sandbox 1",
     ];
-    assert_eq!(policy.asked(), expected);
-    let first = stage.backend.started(0).await.0.sandbox.unwrap();
+    assert_eq!(policy.requests(), expected);
+    let first = fixture.backend.started(0).await.0.sandbox.unwrap();
     assert_eq!(
         first.workspace_roots,
         [PathUri::parse("file:///work").unwrap()]
     );
-    assert!(stage.backend.started(1).await.0.sandbox.is_none());
-    let told: Vec<String> = stage.told.lines();
-    let told: Vec<&str> = told.iter().map(|line| &line[..9]).collect();
+    assert!(fixture.backend.started(1).await.0.sandbox.is_none());
+    let events: Vec<String> = fixture.events.lines();
+    let events: Vec<&str> = events.iter().map(|line| &line[..9]).collect();
     let expected = [
         "c begin 1",
         "c Stdout ",
@@ -125,49 +125,49 @@ async fn a_denied_command_is_approved_again_and_run_once_more() {
         "c Stdout ",
         "c end 2 O",
     ];
-    assert_eq!(told, expected);
+    assert_eq!(events, expected);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_denial_is_the_last_word() {
-    let policy = Strict::new(9, true);
-    let stage = Stage::with(Settings::default(), policy.clone());
+async fn second_denial_is_final() {
+    let policy = ScriptedPolicy::new(9, true);
+    let fixture = ExecFixture::with(Settings::default(), policy.clone());
     for _ in 0..2 {
-        stage.backend.next(|fake| fake.is_denied(1));
+        fixture.backend.next(|fake| fake.is_denied(1));
     }
-    let output = stage.run(command()).await;
-    assert_eq!(seen(&output), ("", Some(1), false));
-    assert_eq!(stage.backend.count(), 2);
+    let output = fixture.run(command()).await;
+    assert_eq!(summary(&output), ("", Some(1), false));
+    assert_eq!(fixture.backend.count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denied_command_is_shown_if_it_may_not_run_again() {
-    for policy in [Strict::new(1, true), Strict::new(2, false)] {
-        let stage = staged(&policy);
-        let output = stage.run(command()).await;
-        assert_eq!(seen(&output), ("no", Some(1), false));
-        assert_eq!(stage.backend.count(), 1);
+async fn denied_command_is_shown_if_not_retried() {
+    for policy in [ScriptedPolicy::new(1, true), ScriptedPolicy::new(2, false)] {
+        let fixture = fixture_with(&policy);
+        let output = fixture.run(command()).await;
+        assert_eq!(summary(&output), ("no", Some(1), false));
+        assert_eq!(fixture.backend.count(), 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_to_run_is_said_before_anybody_is_asked() {
-    let policy = Strict::new(1, true);
-    let stage = staged(&policy);
+async fn empty_command_is_rejected_before_approval() {
+    let policy = ScriptedPolicy::new(1, true);
+    let fixture = fixture_with(&policy);
     let empty = ExecCommand {
         program: Program::Argv(Vec::new()),
         ..command()
     };
-    let error = stage.exec.exec_command(empty).await.unwrap_err();
+    let error = fixture.exec.exec_command(empty).await.unwrap_err();
     assert!(matches!(error, ExecCommandError::Empty), "{error}");
-    assert!(policy.asked().is_empty());
+    assert!(policy.requests().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_first_attempt_said_is_shown_if_the_second_does_not_start() {
-    let policy = Strict::new(2, true);
-    let stage = staged(&policy);
-    stage.backend.starts_only(1);
-    let output = stage.exec.exec_command(command()).await.unwrap();
-    assert_eq!(seen(&output), ("no", Some(1), false));
+async fn first_attempt_is_shown_if_the_retry_does_not_start() {
+    let policy = ScriptedPolicy::new(2, true);
+    let fixture = fixture_with(&policy);
+    fixture.backend.fail_starts_after(1);
+    let output = fixture.exec.exec_command(command()).await.unwrap();
+    assert_eq!(summary(&output), ("no", Some(1), false));
 }

@@ -6,7 +6,7 @@ use exec_wire::process::OutputStream;
 use regex::bytes::Regex;
 use tokio::time::{Instant, sleep};
 
-use super::{Stage, command, quick, seen, write};
+use super::{ExecFixture, command, quick, summary, write};
 use crate::unified::{ExecCommand, View, WaitFor, WriteStdin};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -16,53 +16,53 @@ fn pattern(text: &str) -> WaitFor {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_that_ends_is_shown_at_once() {
-    let stage = Stage::new();
-    stage.backend.next(|fake| {
+async fn finished_command_is_shown_at_once() {
+    let fixture = ExecFixture::new();
+    fixture.backend.next(|fake| {
         fake.prints("hello\n");
         fake.exits(3);
         fake.closes();
     });
-    let output = stage.run(command()).await;
-    assert_eq!(seen(&output), ("hello\n", Some(3), false));
+    let output = fixture.run(command()).await;
+    assert_eq!(summary(&output), ("hello\n", Some(3), false));
     assert_eq!(output.wall_time, Duration::ZERO);
-    assert!(stage.exec.processes().is_empty());
+    assert!(fixture.exec.processes().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_that_runs_on_is_shown_when_the_time_is_up() {
-    let stage = Stage::new();
-    let (output, ()) = tokio::join!(stage.run(command()), async {
-        let (_, fake) = stage.backend.started(0).await;
+async fn running_command_is_shown_at_the_deadline() {
+    let fixture = ExecFixture::new();
+    let (output, ()) = tokio::join!(fixture.run(command()), async {
+        let (_, fake) = fixture.backend.started(0).await;
         sleep(SECOND).await;
         fake.prints("soon\n");
         sleep(9 * SECOND).await;
         fake.prints("at the deadline\n");
     });
-    assert_eq!(seen(&output), ("soon\nat the deadline\n", None, true));
+    assert_eq!(summary(&output), ("soon\nat the deadline\n", None, true));
     assert_eq!(output.wall_time, 10 * SECOND);
-    let short = stage.run(quick()).await;
+    let short = fixture.run(quick()).await;
     assert_eq!(short.wall_time, Duration::from_millis(250));
 }
 
 #[tokio::test(start_paused = true)]
-async fn looks_are_patient_and_writes_are_not() {
-    let stage = Stage::new();
-    let number = stage.running().await;
-    assert_eq!(stage.look(number).await.unwrap().wall_time, 5 * SECOND);
-    let written = stage.exec.write_stdin(write(number, "x")).await.unwrap();
+async fn polls_wait_longer_than_writes() {
+    let fixture = ExecFixture::new();
+    let number = fixture.running().await;
+    assert_eq!(fixture.look(number).await.unwrap().wall_time, 5 * SECOND);
+    let written = fixture.exec.write_stdin(write(number, "x")).await.unwrap();
     assert_eq!(written.wall_time, Duration::from_millis(250));
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_go_on_where_the_last_one_ended() {
-    let stage = Stage::new();
-    let number = stage.running().await;
-    let (_, fake) = stage.backend.started(0).await;
+async fn calls_continue_where_the_last_one_ended() {
+    let fixture = ExecFixture::new();
+    let number = fixture.running().await;
+    let (_, fake) = fixture.backend.started(0).await;
     let mut all = String::new();
     for round in 0..5 {
         fake.prints(format!("{round}a "));
-        let (output, ()) = tokio::join!(stage.look(number), async {
+        let (output, ()) = tokio::join!(fixture.look(number), async {
             sleep(SECOND).await;
             fake.prints(format!("{round}b "));
         });
@@ -72,26 +72,26 @@ async fn calls_go_on_where_the_last_one_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_ends_the_wait_once_something_came() {
-    let stage = Stage::new();
+async fn idle_time_ends_the_wait_after_output() {
+    let fixture = ExecFixture::new();
     let wait = WaitFor::Idle(SECOND);
-    let (output, ()) = tokio::join!(stage.run(ExecCommand { wait, ..command() }), async {
-        let (_, fake) = stage.backend.started(0).await;
+    let (output, ()) = tokio::join!(fixture.run(ExecCommand { wait, ..command() }), async {
+        let (_, fake) = fixture.backend.started(0).await;
         for _ in 0..3 {
             sleep(SECOND * 9 / 10).await;
             fake.prints("x");
         }
     });
-    assert_eq!(seen(&output), ("xxx", None, true));
+    assert_eq!(summary(&output), ("xxx", None, true));
     assert_eq!(output.wall_time, Duration::from_millis(3700));
     let wait = WaitFor::Idle(SECOND);
-    let silent = stage.run(ExecCommand { wait, ..command() }).await;
+    let silent = fixture.run(ExecCommand { wait, ..command() }).await;
     assert_eq!(silent.wall_time, 10 * SECOND);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pattern_ends_the_wait_also_across_chunks_and_colours() {
-    let stage = Stage::new();
+async fn pattern_matches_across_chunks_and_colours() {
+    let fixture = ExecFixture::new();
     let wait = pattern("(?m)^ready on [0-9]+$");
     let yield_time = Some(100 * SECOND);
     let call = ExecCommand {
@@ -99,8 +99,8 @@ async fn a_pattern_ends_the_wait_also_across_chunks_and_colours() {
         yield_time,
         ..command()
     };
-    let (output, ()) = tokio::join!(stage.run(call), async {
-        let (_, fake) = stage.backend.started(0).await;
+    let (output, ()) = tokio::join!(fixture.run(call), async {
+        let (_, fake) = fixture.backend.started(0).await;
         for part in [
             "not ready on 1\n",
             "\x1b[32mrea",
@@ -117,20 +117,23 @@ async fn a_pattern_ends_the_wait_also_across_chunks_and_colours() {
         40 * SECOND,
         "a prompt need not end its line"
     );
-    assert_eq!(seen(&output), ("not ready on 1\nready on 80", None, true));
+    assert_eq!(
+        summary(&output),
+        ("not ready on 1\nready on 80", None, true)
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pattern_is_found_anywhere_in_much_output() {
-    let stage = Stage::new();
+async fn pattern_is_found_anywhere_in_large_output() {
+    let fixture = ExecFixture::new();
     for needle_at in [0, 40_000, 63_000] {
-        let number = stage.running().await;
-        let (_, fake) = stage.backend.started(stage.backend.count() - 1).await;
+        let number = fixture.running().await;
+        let (_, fake) = fixture.backend.started(fixture.backend.count() - 1).await;
         let look = WriteStdin {
             wait: pattern("(?m)^needle$"),
             ..write(number, "go")
         };
-        let (output, ()) = tokio::join!(stage.exec.write_stdin(look), async {
+        let (output, ()) = tokio::join!(fixture.exec.write_stdin(look), async {
             fake.prints("not a needle\n".repeat(5000));
             let mut chunk = "hay\n".repeat(16_000);
             chunk.insert_str(needle_at, "needle\n");
@@ -141,17 +144,17 @@ async fn a_pattern_is_found_anywhere_in_much_output() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_matches_what_came_before_it_and_a_write_does_not() {
-    let stage = Stage::new();
-    let number = stage.running().await;
-    let (_, fake) = stage.backend.started(0).await;
+async fn poll_matches_earlier_output_and_write_does_not() {
+    let fixture = ExecFixture::new();
+    let number = fixture.running().await;
+    let (_, fake) = fixture.backend.started(0).await;
     fake.prints("line\n> ");
     let look = WriteStdin {
         wait: pattern("> $"),
         yield_time: Some(60 * SECOND),
         ..write(number, "")
     };
-    let output = stage.exec.write_stdin(look.clone()).await.unwrap();
+    let output = fixture.exec.write_stdin(look.clone()).await.unwrap();
     assert_eq!(output.transcript.text, "line\n> ");
     assert_eq!(output.wall_time, Duration::ZERO);
     fake.prints("old> ");
@@ -159,7 +162,7 @@ async fn a_look_matches_what_came_before_it_and_a_write_does_not() {
         chars: "go\n".to_owned(),
         ..look
     };
-    let (output, ()) = tokio::join!(stage.exec.write_stdin(written), async {
+    let (output, ()) = tokio::join!(fixture.exec.write_stdin(written), async {
         sleep(SECOND).await;
         fake.prints("new> ");
     });
@@ -169,54 +172,54 @@ async fn a_look_matches_what_came_before_it_and_a_write_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn some_bytes_end_the_wait() {
-    let stage = Stage::new();
+async fn byte_count_ends_the_wait() {
+    let fixture = ExecFixture::new();
     let wait = WaitFor::Bytes(6);
-    let (output, ()) = tokio::join!(stage.run(ExecCommand { wait, ..command() }), async {
-        let (_, fake) = stage.backend.started(0).await;
+    let (output, ()) = tokio::join!(fixture.run(ExecCommand { wait, ..command() }), async {
+        let (_, fake) = fixture.backend.started(0).await;
         for part in ["abc", "de", "f", "gh"] {
             sleep(SECOND).await;
             fake.writes(OutputStream::Stderr, part);
         }
     });
-    assert_eq!(seen(&output), ("abcdef", None, true));
+    assert_eq!(summary(&output), ("abcdef", None, true));
     assert_eq!(output.wall_time, 3 * SECOND);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_dropped_loses_nothing() {
-    let stage = Stage::new();
-    let number = stage.running().await;
-    let (_, fake) = stage.backend.started(0).await;
+async fn dropped_call_loses_no_output() {
+    let fixture = ExecFixture::new();
+    let number = fixture.running().await;
+    let (_, fake) = fixture.backend.started(0).await;
     fake.prints("one ");
-    let dropped = tokio::time::timeout(SECOND, stage.look(number)).await;
+    let dropped = tokio::time::timeout(SECOND, fixture.look(number)).await;
     assert!(dropped.is_err());
     fake.prints("two");
-    let output = stage.look(number).await.unwrap();
+    let output = fixture.look(number).await.unwrap();
     assert_eq!(output.transcript.text, "one two");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_shown_raw_is_cut_between_characters() {
-    let stage = Stage::new();
-    let number = stage.running().await;
-    let (_, fake) = stage.backend.started(0).await;
+async fn raw_output_is_cut_between_characters() {
+    let fixture = ExecFixture::new();
+    let number = fixture.running().await;
+    let (_, fake) = fixture.backend.started(0).await;
     let look = WriteStdin {
         view: View::Raw,
         ..write(number, "")
     };
     fake.prints(b"\x1b[1ma\xe2\x82");
-    let first = stage.exec.write_stdin(look.clone()).await.unwrap();
+    let first = fixture.exec.write_stdin(look.clone()).await.unwrap();
     fake.prints(b"\xac\r\n");
-    let second = stage.exec.write_stdin(look).await.unwrap();
+    let second = fixture.exec.write_stdin(look).await.unwrap();
     let text = first.transcript.text + &second.transcript.text;
     assert_eq!(text, "\x1b[1ma\u{20ac}\r\n");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_budget_of_a_call_is_kept() {
-    let stage = Stage::new();
-    stage.backend.next(|fake| {
+async fn token_budget_is_respected() {
+    let fixture = ExecFixture::new();
+    fixture.backend.next(|fake| {
         fake.prints("0123456789".repeat(100));
         fake.exits(0);
         fake.closes();
@@ -226,28 +229,28 @@ async fn the_budget_of_a_call_is_kept() {
         max_output_tokens,
         ..command()
     };
-    let output = stage.run(call).await;
+    let output = fixture.run(call).await;
     let expected = "0123456789\n[... 245 tokens (980 bytes) left out ...]\n0123456789";
     assert_eq!(output.transcript.text, expected);
     assert_eq!(output.transcript.original_tokens, 250);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_host_is_asked_once() {
-    let stage = Stage::new();
+async fn environment_info_is_requested_once() {
+    let fixture = ExecFixture::new();
     let began = Instant::now();
     for _ in 0..3 {
-        stage.running().await;
+        fixture.running().await;
     }
-    assert_eq!(stage.backend.asked(), 1);
+    assert_eq!(fixture.backend.requests(), 1);
     assert_eq!(began.elapsed(), Duration::from_millis(750));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pattern_is_found_in_the_beginning_that_a_look_shows() {
-    let stage = Stage::new();
-    let number = stage.running().await;
-    let (_, fake) = stage.backend.started(0).await;
+async fn pattern_is_found_in_the_retained_head() {
+    let fixture = ExecFixture::new();
+    let number = fixture.running().await;
+    let (_, fake) = fixture.backend.started(0).await;
     fake.prints("listening on 8080\n");
     for _ in 0..40 {
         fake.prints("request\n".repeat(8000));
@@ -257,18 +260,18 @@ async fn a_pattern_is_found_in_the_beginning_that_a_look_shows() {
         wait: pattern("listening on"),
         ..write(number, "")
     };
-    let output = stage.exec.write_stdin(look).await.unwrap();
+    let output = fixture.exec.write_stdin(look).await.unwrap();
     assert!(output.transcript.omitted_bytes > 1 << 20, "{output:?}");
     assert!(output.transcript.text.starts_with("listening on 8080\n"));
     assert_eq!(output.wall_time, Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pattern_is_found_across_the_end_of_a_very_long_line() {
-    let stage = Stage::new();
+async fn pattern_is_found_across_the_end_of_a_long_line() {
+    let fixture = ExecFixture::new();
     let wait = pattern("last words\nready");
-    let (output, ()) = tokio::join!(stage.run(ExecCommand { wait, ..command() }), async {
-        let (_, fake) = stage.backend.started(0).await;
+    let (output, ()) = tokio::join!(fixture.run(ExecCommand { wait, ..command() }), async {
+        let (_, fake) = fixture.backend.started(0).await;
         fake.prints("x".repeat(20_000) + "last words\n");
         sleep(SECOND).await;
         fake.prints("ready");
@@ -277,11 +280,11 @@ async fn a_pattern_is_found_across_the_end_of_a_very_long_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_beginning_of_a_line_is_not_found_in_the_midst_of_one() {
-    let stage = Stage::new();
+async fn line_start_does_not_match_inside_a_line() {
+    let fixture = ExecFixture::new();
     let wait = pattern("(?m)^x+ready|\\Ay|\\bx+ready");
-    let (output, ()) = tokio::join!(stage.run(ExecCommand { wait, ..command() }), async {
-        let (_, fake) = stage.backend.started(0).await;
+    let (output, ()) = tokio::join!(fixture.run(ExecCommand { wait, ..command() }), async {
+        let (_, fake) = fixture.backend.started(0).await;
         fake.prints("a".to_owned() + &"x".repeat(40_000));
         sleep(SECOND).await;
         fake.prints("ready\n");
@@ -294,15 +297,15 @@ async fn the_beginning_of_a_line_is_not_found_in_the_midst_of_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_pattern_is_not_looked_for_at_every_line() {
-    let stage = Stage::new();
-    let number = stage.running().await;
-    let (_, fake) = stage.backend.started(0).await;
+async fn slow_pattern_is_searched_at_intervals() {
+    let fixture = ExecFixture::new();
+    let number = fixture.running().await;
+    let (_, fake) = fixture.backend.started(0).await;
     // Each `a` may begin a match, and none of them does before the end.
     let regex = Regex::new("(?-u)a[^z]{3000}c").unwrap();
     let began = std::time::Instant::now();
     let (output, ()) = tokio::join!(
-        stage.exec.write_stdin(WriteStdin {
+        fixture.exec.write_stdin(WriteStdin {
             wait: WaitFor::Pattern(regex),
             yield_time: Some(Duration::from_secs(60)),
             ..write(number, "")

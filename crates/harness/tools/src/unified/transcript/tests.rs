@@ -8,11 +8,11 @@ use super::*;
 fn shown(retained: usize, written: &[u8], tokens: usize) -> Transcript {
     let mut buffer = HeadTailBuffer::new(retained);
     buffer.push(written);
-    Transcript::fitting(buffer.take(), tokens)
+    Transcript::truncated(buffer.take(), tokens)
 }
 
 #[test]
-fn what_fits_is_shown_whole() {
+fn output_within_the_budget_is_shown_completely() {
     let transcript = shown(1000, b"hello \xffworld", 10);
     assert_eq!(transcript.text, "hello \u{fffd}world");
     assert_eq!(
@@ -22,7 +22,7 @@ fn what_fits_is_shown_whole() {
 }
 
 #[test]
-fn the_middle_is_left_out_between_lines() {
+fn middle_is_omitted_at_line_boundaries() {
     let lines: String = (0..100).map(|line| format!("line {line:02}\n")).collect();
     let transcript = shown(10_000, lines.as_bytes(), 10);
     let expected =
@@ -35,7 +35,7 @@ fn the_middle_is_left_out_between_lines() {
 }
 
 #[test]
-fn what_was_not_retained_counts_as_left_out() {
+fn unretained_output_counts_as_omitted() {
     let transcript = shown(16, "ä".repeat(100).as_bytes(), 1000);
     assert!(transcript.text.starts_with("ääää\n[... "), "{transcript:?}");
     assert!(transcript.text.ends_with("...]\nääää"), "{transcript:?}");
@@ -48,7 +48,7 @@ fn what_was_not_retained_counts_as_left_out() {
 }
 
 #[test]
-fn an_incomplete_character_is_found_at_the_end_only() {
+fn incomplete_character_is_found_only_at_the_end() {
     for (bytes, count) in [
         (&b""[..], 0),
         (b"abc", 0),
@@ -65,7 +65,7 @@ fn an_incomplete_character_is_found_at_the_end_only() {
 
 proptest! {
     #[test]
-    fn a_budget_is_kept_and_everything_is_counted(
+    fn budget_is_respected_and_every_byte_counted(
         written in "[a-zä\u{1f600}\n]{0,400}",
         retained in 8usize..600,
         tokens in 0usize..150,
