@@ -1,7 +1,7 @@
-//! What an agent uses: unified exec over any environment, and the MCP door.
+//! Tools for agents: unified exec over any environment, and an MCP server.
 //!
-//! Callers decide what may run; this crate runs it, shows a bounded part of what it says, and reports
-//! what happens. Not here: transports, approval rules, the environments themselves.
+//! Callers decide what may run; this crate runs it, shows a bounded part of the output, and reports
+//! events. Elsewhere: transports, approval rules and the environments.
 
 pub mod mcp;
 pub mod unified;

@@ -1,8 +1,10 @@
-//! The MCP door: unified exec and files as tools of the Model Context Protocol, over pipes and over HTTP.
+//! The MCP server: unified exec and file access as tools of the Model Context Protocol, over stdio
+//! and HTTP.
 //!
-//! Invariant: a command that fails is an answer; a call that cannot be made is an error that says what to
-//! do; a client that waits hears from us. Commands end with the client that started them.
-//! Not here: sockets, the check of tokens, the choice of the environment.
+//! Invariant: a failed command is a normal result; a call that cannot be made is an error that says
+//! what to do; a waiting client gets progress notifications. Commands end with the client that
+//! started them.
+//! Elsewhere: sockets, authentication, and the choice of the environment.
 
 mod commands;
 mod files;

@@ -1,8 +1,12 @@
-//! Unified exec: two calls, `exec_command` and `write_stdin`, over any environment.
+//! Unified exec: the two calls `exec_command` and `write_stdin` over any environment.
 //!
-//! A call shows what a command says until it ends, some time has passed, or what is waited for has come;
-//! the command runs on, and the next call goes on where the last one ended. A watcher follows each command
-//! and reports what happens, whether or not a call waits. The caller decides what may run, and how enclosed.
+//! A call shows the output of a command until it exits, the time is up, or the awaited condition is
+//! met. The command keeps running, and the next call continues where the last one ended. A watcher
+//! follows each command and reports events, whether or not a call waits. The caller decides what
+//! may run and in which sandbox.
+//!
+//! Each command is in a bounded table from its start until its exit was shown. A call holds its
+//! command meanwhile ([`call_guard`]).
 
 mod call;
 mod call_guard;
@@ -68,11 +72,11 @@ pub use self::{
     write_stdin::WriteStdinError,
 };
 
-/// How long the end of a command that was killed may take to be told.
+/// How long the end event of a killed command may take.
 const END_EVENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs an agent's commands in one environment. Clones share them; when the last one is dropped, the
-/// commands end.
+/// Runs an agent's commands in one environment. Clones share them; dropping the last one ends the
+/// commands.
 #[derive(Clone, Debug)]
 pub struct UnifiedExec {
     shared_exec: Arc<UnifiedExecShared>,
@@ -92,7 +96,7 @@ struct UnifiedExecShared {
 }
 
 impl UnifiedExec {
-    /// Begins with nothing running.
+    /// Creates it without commands.
     pub fn new(
         environment: Environment,
         settings: Settings,
@@ -101,7 +105,7 @@ impl UnifiedExec {
     ) -> Self {
         let when_full = WhenFull::GiveUpLeastRecentlyUsed;
         let suffix = || Uuid::new_v4().simple().to_string();
-        // Were all protected, a full table would take nothing any more.
+        // If all commands were protected, a full table could not evict any.
         let protected = settings.protected_processes;
         let protected = protected.min(settings.max_processes.get() / 2);
         let table = ProcessTable::new(settings.max_processes, when_full, suffix);
@@ -121,9 +125,9 @@ impl UnifiedExec {
         }
     }
 
-    /// Ends a command and its tree: by a warning first, and by force when some time has passed. Returns
-    /// what it wrote since the last call, and how it ended. A call that waits for it returns, too, and is
-    /// then the one that shows the output.
+    /// Terminates a command and its process tree: gracefully, then by force. Returns its output
+    /// since the last call and its exit. A waiting call returns as well, and then it shows the
+    /// output instead.
     pub async fn terminate(
         &self,
         call: &CallId,
@@ -163,19 +167,19 @@ impl UnifiedExec {
         })
     }
 
-    /// Ends all commands and takes no more. Their ends are told as events.
+    /// Terminates all commands and rejects new ones. Their ends are reported as events.
     pub async fn shut_down(&self) {
         self.shared_exec.is_shut_down.store(true, Ordering::SeqCst);
         let running = std::mem::take(&mut *self.shared_exec.lock());
         let mode = self.shared_exec.terminate_mode();
-        // What cannot be ended is out of reach, and its watcher tells that.
+        // A command that cannot be terminated is out of reach, and its watcher reports that.
         drop(self.shared_exec.table.terminate_all(mode).await);
         join_all(running.into_values().map(kill_and_wait)).await;
     }
 
-    /// Takes note that what this call answered was not received: the next call for its command shows it
-    /// again, and a command whose end it had shown is known again. Of no effect if another call for the
-    /// command was answered since, or if it was one of the first of many that have ended since.
+    /// Records that the answer of a call was not delivered: the next call for its command shows the
+    /// output again, and a command whose exit it had shown is listed again. Has no effect if
+    /// another call for the command was answered since, or if the command was already forgotten.
     pub fn mark_undelivered(&self, call: &CallId) {
         let running: Vec<_> = self.shared_exec.lock().values().cloned().collect();
         let restore = |process: &Arc<UnifiedExecProcess>| {
@@ -186,7 +190,7 @@ impl UnifiedExec {
         }
     }
 
-    /// Returns the commands that are kept, by their numbers, and those whose end was not received.
+    /// Returns the commands in the table and those with an undelivered exit, by number.
     pub fn processes(&self) -> Vec<ProcessSummary> {
         let mut processes = self.shared_exec.recently_ended.undelivered();
         let running = self.shared_exec.lock();
@@ -195,20 +199,20 @@ impl UnifiedExec {
         processes
     }
 
-    /// Returns a command that is kept. Whoever holds the handle keeps what is left of it alive.
+    /// Returns a command. Holding the handle keeps its process tree alive.
     pub fn process(&self, number: ProcessNumber) -> Option<Arc<UnifiedExecProcess>> {
         self.shared_exec.lock().get(&number).cloned()
     }
 }
 
 impl UnifiedExecShared {
-    /// Returns the host, which is asked once.
+    /// Returns facts about the host, requested once.
     async fn info(&self) -> Result<&EnvironmentInfo, RpcError> {
         let backend = &self.environment.backend;
         self.info.get_or_try_init(|| backend.info()).await
     }
 
-    /// Shows the end of a command that was shown before, and not received.
+    /// Shows the undelivered exit of an ended command again.
     fn show_ended_again(
         &self,
         number: ProcessNumber,
@@ -220,7 +224,7 @@ impl UnifiedExecShared {
         Some(output)
     }
 
-    /// Tells why a command cannot be looked at.
+    /// Converts the error of a command that cannot be opened; reports evictions.
     fn open_error(&self, error: OpenError) -> WriteStdinError {
         if let OpenError::Unknown(number) = error
             && self.recently_ended.was_evicted(number)
@@ -230,7 +234,7 @@ impl UnifiedExecShared {
         error.into()
     }
 
-    /// Ends a command, and waits until that is told.
+    /// Terminates a command and waits for its end event.
     async fn end(&self, process: &UnifiedExecProcess) -> Result<(), WriteStdinError> {
         let granted = self.settings.terminate_grace;
         process.process.terminate(self.terminate_mode()).await?;
@@ -245,7 +249,7 @@ impl UnifiedExecShared {
         }
     }
 
-    /// Tells whether everything was ended for good.
+    /// Returns whether everything was shut down.
     fn is_shut_down(&self) -> bool {
         self.is_shut_down.load(Ordering::SeqCst)
     }
@@ -255,26 +259,26 @@ impl UnifiedExecShared {
     }
 }
 
-/// Kills a command that nobody will ask for, and keeps it until its end was told.
+/// Kills a command that no call will ask for, and waits for its end event.
 async fn kill_and_wait(process: Arc<UnifiedExecProcess>) {
     if let Err(error) = process.process.terminate(TerminateMode::Force).await {
-        tracing::debug!(number = %process.details.number, %error, "command was not terminated");
+        tracing::debug!(number = %process.details.number, %error, "failed to terminate a command");
     }
     if timeout(END_EVENT_TIMEOUT, process.wait_for_end())
         .await
         .is_err()
     {
-        tracing::warn!(number = %process.details.number, "command was killed, and its end is not told");
+        tracing::warn!(number = %process.details.number, "killed command did not report its end in time");
     }
 }
 
-/// Takes events, in their order for each process. Called on the runtime: it must not block.
+/// Receives events, in order for each process. Called on the runtime: it must not block.
 pub trait EventSink: fmt::Debug + Send + Sync {
-    /// Takes one.
+    /// Handles one event.
     fn handle_event(&self, event: ExecEvent);
 }
 
-/// Forgets every event.
+/// Discards every event.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoEvents;
 
@@ -282,49 +286,49 @@ impl EventSink for NoEvents {
     fn handle_event(&self, _event: ExecEvent) {}
 }
 
-/// Something that happened to a command. The call is the one that started it.
+/// An event of a command. The call is the one that started it.
 #[derive(Clone, Debug)]
 pub enum ExecEvent {
-    /// It was started.
+    /// The command started.
     ExecCommandBegin {
         /// The call.
         call_id: CallId,
         /// Its number.
         number: ProcessNumber,
-        /// What runs.
+        /// Program and arguments.
         argv: Vec<String>,
-        /// Where.
+        /// Working directory.
         cwd: PathUri,
     },
-    /// It wrote something.
+    /// The command wrote output.
     ExecCommandOutputDelta {
         /// The call.
         call_id: CallId,
-        /// Where to.
+        /// Stream of the output.
         stream: OutputStream,
-        /// What.
+        /// The data.
         chunk: Bytes,
     },
-    /// Something is about to be written to it, or it is looked at. Never behind its end.
+    /// Input is about to be written to the command, or it is polled. Never after its end.
     TerminalInteraction {
         /// The call that started it.
         call_id: CallId,
         /// Its number.
         number: ProcessNumber,
-        /// What is written.
+        /// The input.
         stdin: String,
     },
-    /// It is over.
+    /// The command ended.
     ExecCommandEnd {
         /// The call.
         call_id: CallId,
         /// Its number.
         number: ProcessNumber,
-        /// How it ended, or why nothing more is known of it.
+        /// Exit of the command, or why it is unknown.
         outcome: Result<Exit, ProcessError>,
-        /// The beginning and the end of all that it wrote.
+        /// Head and tail of all output.
         aggregated_output: String,
-        /// Since its start.
+        /// Time since its start.
         duration: Duration,
     },
 }

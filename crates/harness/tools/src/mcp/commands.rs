@@ -1,4 +1,4 @@
-//! The tools for commands.
+//! The tools that run and control commands.
 
 mod list_processes;
 
@@ -40,26 +40,27 @@ pub(in crate::mcp) struct ExecCommandTool {
     /// Runs the shell as a login shell, which reads the profile. Default: false.
     #[serde(default)]
     login: bool,
-    /// Gives the command a terminal, which write_stdin types into. Needed by full-screen and prompting
-    /// programs. Default: false, pipes.
+    /// Gives the command a terminal, which write_stdin types into. Needed by full-screen and
+    /// prompting programs. Default: false, pipes.
     #[serde(default)]
     tty: bool,
-    /// Lets write_stdin write to a command without a terminal. Default: false: it reads nothing, and
-    /// programs that read to the end of their input do not wait for it.
+    /// Lets write_stdin write to a command without a terminal. Default: false: it reads nothing,
+    /// and programs that read to the end of their input do not wait for it.
     #[serde(default)]
     open_stdin: bool,
-    /// How long to wait for its end before returning with what it has said so far, in milliseconds.
+    /// How long to wait for the command to end before returning its output so far, in milliseconds.
     /// Default: 10000; 250 to 600000, or to 50000 if the client takes no notifications of progress.
     #[serde(default)]
     yield_time_ms: Option<u64>,
-    /// Most tokens of output to show; the middle of longer output is left out. Default: 10000.
+    /// Maximum number of output tokens to show; the middle of longer output is left out. Default:
+    /// 10000.
     #[serde(default)]
     max_output_tokens: Option<usize>,
     /// What ends the wait before the command does.
     #[serde(default)]
     wait_for: Option<WaitForArgument>,
-    /// How to show the output: `plain` text, `raw` with escape codes, or the `screen` of the terminal as it
-    /// is now (needs tty). Default: plain.
+    /// How to show the output: `plain` text, `raw` with escape codes, or the `screen` of the
+    /// terminal as it is now (needs tty). Default: plain.
     #[serde(default)]
     view: Option<ViewArgument>,
     /// Variables to set.
@@ -74,9 +75,9 @@ impl McpTool for ExecCommandTool {
     const NAME: &'static str = "exec_command";
     const TITLE: &'static str = "Run a command";
     const DESCRIPTION: &'static str = "Runs a shell command. Returns its output and its exit code, or, if \
-        it still runs when yield_time_ms is over, its output so far and a session ID: go on with write_stdin. \
-        A command that fails is not an error of the tool: look at the exit code. What a command leaves in \
-        the background (`server &`) is ended when its end is shown: run a server as a command of its own.";
+        it still runs when yield_time_ms is over, its output so far and a session ID: continue with write_stdin. \
+        A command that fails is not an error of the tool: look at the exit code. Background \
+        processes of a command (`server &`) are killed when its exit is shown: run a server as its own command.";
     const EFFECT: ToolEffect = ToolEffect::Run;
 
     fn output_schema() -> Option<Arc<JsonObject>> {
@@ -120,24 +121,26 @@ impl McpTool for ExecCommandTool {
 pub(in crate::mcp) struct WriteStdinTool {
     /// Session ID that exec_command returned.
     session_id: u64,
-    /// Characters to write, such as "y\n"; "\u0003" alone (Ctrl-C) interrupts every command, also one
-    /// without a terminal. Default: none, only looks.
+    /// Characters to write, such as "y
+    /// "; "\u0003" alone (Ctrl-C) interrupts every command, also one without a terminal. Default:
+    /// none, only waits for output.
     #[serde(default)]
     chars: String,
-    /// Ends the input behind that, for commands that read to the end. Default: false.
+    /// Closes the input after that, for commands that read to the end. Default: false.
     #[serde(default)]
     close_stdin: bool,
-    /// How long to wait for more output, in milliseconds. Default: 250 after writing, else 5000; 250 to
-    /// 600000, or to 50000 if the client takes no notifications of progress.
+    /// How long to wait for more output, in milliseconds. Default: 250 after writing, else 5000;
+    /// 250 to 600000, or to 50000 if the client takes no notifications of progress.
     #[serde(default)]
     yield_time_ms: Option<u64>,
-    /// Most tokens of output to show. Default: 10000.
+    /// Maximum number of output tokens to show. Default: 10000.
     #[serde(default)]
     max_output_tokens: Option<usize>,
     /// What ends the wait before the command does.
     #[serde(default)]
     wait_for: Option<WaitForArgument>,
-    /// How to show the output: `plain`, `raw`, or the `screen` of the terminal as it is now. Default: plain.
+    /// How to show the output: `plain`, `raw`, or the `screen` of the terminal as it is now.
+    /// Default: plain.
     #[serde(default)]
     view: Option<ViewArgument>,
 }
@@ -199,30 +202,30 @@ impl McpTool for TerminateProcess {
     }
 }
 
-/// Largest program of a pattern: bounds the time that a look takes, and the memory. A `\w` takes 50 KiB,
+/// Maximum size of a compiled pattern: bounds the time and memory of a search. A `\w` takes 50 KiB,
 /// `.{1,80}` takes 100.
 const MAX_PATTERN_BYTES: usize = 256 << 10;
-/// Memory that matching may take to be faster.
+/// Memory for the cache of the regex engine.
 const MAX_DFA_CACHE_BYTES: usize = 1 << 20;
 
-/// What ends a wait early. At most one member may be given.
+/// Condition that ends a wait early. At most one member may be given.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
 struct WaitForArgument {
-    /// Returns when no output came for so many milliseconds, after some did.
+    /// Returns when no output came for this many milliseconds, after some did.
     #[serde(default)]
     idle_ms: Option<u64>,
     /// Returns when the output of this call matches this regular expression (Rust syntax).
     #[serde(default)]
     pattern: Option<String>,
-    /// Returns when the call has seen so many bytes of output.
+    /// Returns when the call has seen this many bytes of output.
     #[serde(default)]
     bytes: Option<usize>,
 }
 
 impl WaitForArgument {
-    /// Reads it.
+    /// Parses the argument.
     fn parse(argument: Option<Self>) -> Result<WaitFor, ToolError> {
         let Some(argument) = argument else {
             return Ok(WaitFor::Exit);
@@ -238,7 +241,7 @@ impl WaitForArgument {
                 .map(WaitFor::Pattern)
                 .map_err(|error| match error {
                     Error::CompiledTooBig(_) => ToolError::new(
-                        "`wait_for.pattern` is too large to be looked for quickly: use smaller numbers in \
+                        "`wait_for.pattern` is too large to search for efficiently: use smaller numbers in \
                          `{}`, or `(?-u)` and classes such as `[a-z]` in place of `\\w`",
                     ),
                     error @ (Error::Syntax(_) | _) => {
@@ -253,7 +256,7 @@ impl WaitForArgument {
     }
 }
 
-/// How output is shown.
+/// Format of the output.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -274,20 +277,20 @@ impl From<ViewArgument> for View {
     }
 }
 
-/// How long to wait, as far as the client's patience is known to go.
+/// Limits a requested wait if the client does not support progress notifications.
 fn wait_limit(ctx: &McpContext, requested: Option<u64>) -> Option<Duration> {
     let requested = requested.map(Duration::from_millis);
     requested.map(|requested| ctx.progress_support().limit_wait(requested))
 }
 
-/// What the output may weigh, which stands in the text and beside it. Some is left for what stands around
-/// it.
+/// Maximum encoded size of the output, which the answer contains twice: as text and structured. The
+/// rest is for the text around it.
 const MAX_OUTPUT_BYTES: usize = MAX_ANSWER_BYTES / 2 - (16 << 10);
 
-/// The same, for programs.
+/// Structured output of a command.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 struct CommandOutput {
-    /// Number of the command, if it runs on: the session_id of write_stdin.
+    /// Session ID of the command, if it is still running: the session_id of write_stdin.
     #[serde(skip_serializing_if = "Option::is_none")]
     session_id: Option<u64>,
     /// Exit code, if it ended; 128 + n after signal n.
@@ -299,21 +302,21 @@ struct CommandOutput {
     /// True if the sandbox seems to have refused it something.
     #[serde(skip_serializing_if = "Option::is_none")]
     sandbox_denied: Option<bool>,
-    /// What the sandbox probably refused, and what whoever started this server can do about it.
+    /// What the sandbox probably refused, and which flags of this server allow it.
     #[serde(skip_serializing_if = "Option::is_none")]
     sandbox_hint: Option<String>,
-    /// Why nothing more can be known of it, if so: neither does it run nor did it end, as far as is known.
+    /// Why the state of the command is unknown, if so: it may or may not still be running.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost: Option<String>,
     /// How long this call took, in seconds.
     wall_time_seconds: f64,
-    /// Tokens of all output since the last call, before anything was left out.
+    /// Tokens of all output since the last call, before truncation.
     original_token_count: usize,
     /// Output since the last call.
     output: String,
 }
 
-/// Turns what a call came to into an answer.
+/// Converts the output of a call into an answer.
 fn command_answer(output: ToolOutput, ctx: &McpContext) -> ToolAnswer {
     let exit = output.exit.as_ref();
     let denied = exit.is_some_and(|exit| exit.sandbox_denied);
@@ -333,7 +336,7 @@ fn command_answer(output: ToolOutput, ctx: &McpContext) -> ToolAnswer {
     ToolAnswer::text(render(&structured)).with(&structured)
 }
 
-/// Writing to a string cannot fail.
+/// Renders the output as text. Writing to a string cannot fail.
 fn render(output: &CommandOutput) -> String {
     let mut text = format!("Wall time: {:.3} seconds\n", output.wall_time_seconds);
     if let Some(code) = output.exit_code {
@@ -366,14 +369,13 @@ impl From<WriteStdinError> for ToolError {
     fn from(error: WriteStdinError) -> Self {
         Self(match error {
             WriteStdinError::Open(OpenError::Unknown(number)) => {
-                format!("there is no command with session_id {number}")
+                format!("no command has session_id {number}")
             }
             WriteStdinError::Open(OpenError::Busy(number)) => format!(
                 "another call waits for the command with session_id {number}: wait for that one, or cancel it"
             ),
             WriteStdinError::Evicted(number, most) => format!(
-                "the command with session_id {number} is gone: it was ended to make room for another, since \
-                 at most {most} are kept"
+                "the command with session_id {number} was evicted: at most {most} commands are kept"
             ),
             WriteStdinError::NoScreen(number) => format!(
                 "the command with session_id {number} has no terminal, and so no screen: start it with `tty`"
@@ -389,7 +391,7 @@ impl From<WriteStdinError> for ToolError {
                 format!("the command with session_id {number} does not read its input")
             }
             WriteStdinError::NotEnding(number) => {
-                format!("the command with session_id {number} does not end")
+                format!("the command with session_id {number} does not exit")
             }
             error @ (WriteStdinError::Open(_) | WriteStdinError::Process(_)) => error_chain(&error),
         })

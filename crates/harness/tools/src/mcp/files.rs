@@ -1,5 +1,5 @@
-//! The tools for files. Each is one request to the environment, or a few, under the policy of the
-//! workspace.
+//! The tools for files. Each makes one or a few requests to the environment, under the policy of
+//! the workspace.
 
 mod apply_patch;
 mod list_directory;
@@ -39,7 +39,7 @@ pub(super) use self::{
 pub(in crate::mcp) struct WriteFileTool {
     /// File to create or replace: absolute, or relative to the workspace.
     path: String,
-    /// All that the file is to hold.
+    /// The complete new content of the file.
     content: String,
 }
 
@@ -73,7 +73,7 @@ impl McpTool for WriteFileTool {
     }
 }
 
-/// Places that a complaint names.
+/// Maximum number of lines named in an error.
 const MAX_NAMED_LINES: usize = 10;
 
 /// The arguments of `edit_file`.
@@ -82,12 +82,13 @@ const MAX_NAMED_LINES: usize = 10;
 pub(in crate::mcp) struct EditFile {
     /// File to change: absolute, or relative to the workspace.
     path: String,
-    /// Text to replace, exactly as it is in the file, blanks included; "\n" also stands for the line ends
-    /// of a file that has "\r\n".
+    /// Text to replace, exactly as it is in the file, including whitespace; "
+    /// " also matches the line endings of a file that uses "\r
+    /// ".
     old: String,
-    /// Text to put in its place.
+    /// Replacement text.
     new: String,
-    /// Replaces every occurrence. Without it there must be exactly one.
+    /// Replaces every occurrence. Without it, the text must occur exactly once.
     #[serde(default)]
     replace_all: bool,
 }
@@ -145,15 +146,15 @@ impl McpTool for EditFile {
     }
 }
 
-/// What to replace by what in a file whose lines end with CR LF, for those who write LF. Whoever writes a CR
-/// means what is written.
+/// Converts LF to CR LF in a replacement for a file with CR LF line endings. Arguments that contain
+/// a CR are used as they are.
 fn match_line_endings<'a>(text: &str, old: &'a str, new: &'a str) -> (Cow<'a, str>, Cow<'a, str>) {
     let first = text.find('\n').map(|end| &text[..end]);
     let is_crlf = first.is_some_and(|line| line.ends_with('\r'));
     if !is_crlf || old.contains('\r') || new.contains('\r') {
         return (Cow::Borrowed(old), Cow::Borrowed(new));
     }
-    // Lines with another end than the first one are found as they are.
+    // In a file with mixed line endings, text with LF may match as it is.
     let with_cr = old.replace('\n', "\r\n");
     let old = match text.contains(&with_cr) {
         true => Cow::Owned(with_cr),
@@ -162,28 +163,29 @@ fn match_line_endings<'a>(text: &str, old: &'a str, new: &'a str) -> (Cow<'a, st
     (old, Cow::Owned(new.replace('\n', "\r\n")))
 }
 
-/// The line of a byte, counted from 1.
+/// Returns the line number of a byte offset, counted from 1.
 fn line_number(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
-/// Largest file that is changed as text, or kept to be put back: it is held several times.
+/// Maximum size of a file that is edited as text or kept for rollback: several copies are in
+/// memory.
 const MAX_TEXT_BYTES: u64 = 16 << 20;
 
-/// Permission bits, if the environment tells them.
+/// Permission bits, if the environment reports them.
 type FileMode = Option<u32>;
 
-/// What a file holds.
+/// Content of a file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum FileContent {
-    /// All of it.
+    /// The complete content.
     Whole(Bytes),
-    /// So many bytes, which are more than is read.
+    /// The size of a file that is too large to be read.
     TooLarge(u64),
 }
 
 impl FileContent {
-    /// Returns it as text. Complains if it is too large, or no text.
+    /// Returns the content as text. Fails if it is too large or not UTF-8.
     fn text(&self, shown: &str) -> Result<&str, ToolError> {
         match self {
             Self::Whole(data) => {
@@ -196,7 +198,7 @@ impl FileContent {
     }
 }
 
-/// Reads a file, and who may use it.
+/// Reads content and mode of a file.
 async fn read_content(
     ctx: &McpContext,
     path: &PathUri,
@@ -218,22 +220,22 @@ async fn read_content(
     Ok((FileContent::Whole(read.await?), metadata.mode))
 }
 
-/// Reads a whole file as text. Complains if it is too large, or no text.
+/// Reads a complete file as text. Fails if it is too large or not UTF-8.
 async fn read_text(ctx: &McpContext, path: &PathUri) -> Result<String, ToolError> {
     let (content, _) = read_content(ctx, path).await?;
     Ok(content.text(&ctx.display_path(path))?.to_owned())
 }
 
-/// Writes a whole file, which keeps its mode. Readers see the old content or the new. A call that is
-/// cancelled meanwhile goes on with it, and only then gives its turn away.
+/// Writes a complete file and keeps its mode. Readers see the old or the new content. A cancelled
+/// call still completes the write, and releases the edit lock afterwards.
 async fn write_text(
     ctx: &McpContext,
     path: &PathUri,
     text: String,
     edit_guard: OwnedMutexGuard<()>,
 ) -> Result<(), ToolError> {
-    // In a task, which whoever waits no longer does not end: the host may be at it all the same, and would
-    // replace what the next one has written.
+    // In a separate task, so that cancelling the call does not stop it: the host may complete the
+    // write anyway, and would then overwrite the next one.
     let (task_ctx, task_path) = (ctx.clone(), path.clone());
     let written = tokio::spawn(async move {
         let _turn = edit_guard;
@@ -241,12 +243,12 @@ async fn write_text(
     });
     written
         .await
-        .map_err(|error| ToolError(format!("the file was not written: {error}")))?
+        .map_err(|error| ToolError(format!("failed to write the file: {error}")))?
         .map_err(|error| ctx.write_error(path, &error))
 }
 
-/// Writes a whole file, and lets it have this mode. The error's kind tells whether it may be written all the
-/// same.
+/// Writes a complete file with a mode. The kind of error says whether the file may have been
+/// written.
 async fn write_content(
     ctx: &McpContext,
     path: &PathUri,

@@ -1,7 +1,9 @@
-//! Entry points of the fuzz targets. `mcp_request`: anything that a client could write.
+//! Entry points of the fuzz targets `mcp_request` (input of an MCP client) and `apply_patch` (a
+//! file and a patch).
 //!
-//! Invariant checked: the server comes to its end with its input, and every line that it writes is a
-//! JSON-RPC message. Not here: the targets themselves and their corpus (`fuzz/`).
+//! Checked invariants: the server ends with its input and writes only JSON-RPC messages; a patch
+//! error names a line of the patch; an applied patch changes the number of lines by its insertions
+//! and removals. Elsewhere: the targets and their corpora (`fuzz/`).
 
 use std::{io::Cursor, sync::Arc, time::Duration};
 
@@ -36,11 +38,11 @@ use super::{
     patch::{HunkLine, Patch, PatchHunk, PatchOperation, apply},
 };
 
-/// Serves one client whose input is an odd first byte and then anything, or else the opening of a
-/// session and then anything. Time is simulated.
+/// Serves one client. If the first byte is even, the input follows an initialized session;
+/// otherwise it is sent as is. Time is simulated.
 ///
 /// # Panics
-/// When an invariant does not hold.
+/// Panics if an invariant is violated.
 pub fn mcp_request(input: &[u8]) {
     let Some((&selector, requests)) = input.split_first() else {
         return;
@@ -52,11 +54,11 @@ pub fn mcp_request(input: &[u8]) {
         .start_paused(true)
         .build();
     let Ok(runtime) = runtime else {
-        panic!("a runtime without threads is always made");
+        panic!("a current-thread runtime starts");
     };
     let output = runtime.block_on(async {
         let Ok(root) = PathUri::parse("file:///workspace") else {
-            panic!("the workspace is a path");
+            panic!("the workspace is a valid path");
         };
         let workspace = Workspace::new(root, Enclosure::Open, Network::Open);
         let tools = Tools::new(environment(), workspace, "0.0.0");
@@ -65,7 +67,7 @@ pub fn mcp_request(input: &[u8]) {
         let serve = tools.serve(Cursor::new(written), near);
         let both = async { tokio::join!(serve, far.read_to_end(&mut output)) };
         let ended = tokio::time::timeout(ENDS_WITHIN, both).await;
-        assert!(ended.is_ok(), "the server outlives its input");
+        assert!(ended.is_ok(), "the server does not end with its input");
         output
     });
     for line in output.split(|&byte| byte == b'\n') {
@@ -85,7 +87,7 @@ fn environment() -> Environment {
     }
 }
 
-/// Starts nothing.
+/// Fails every start.
 #[derive(Debug)]
 struct NoCommands;
 
@@ -99,7 +101,7 @@ impl ExecBackend for NoCommands {
     }
 }
 
-/// A file system in which every path names the same file, and writes are forgotten.
+/// A file system in which every path names the same file, and writes are discarded.
 #[derive(Debug)]
 struct OneFile;
 
@@ -157,7 +159,7 @@ fn refused<T: Send + 'static>() -> FileFuture<T> {
 }
 
 const CONTENT: &[u8] = b"fn main() {\n    println!(\"hello\");\n}\n";
-/// How a client opens a session.
+/// Messages that open a session.
 const OPENING: &str = concat!(
     r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","#,
     r#""capabilities":{},"clientInfo":{"name":"fuzz","version":"0"}}}"#,
@@ -165,13 +167,14 @@ const OPENING: &str = concat!(
     r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
     "\n",
 );
-/// Longer than every wait that a client may ask for, in simulated time.
+/// Longer than every wait that a client may request, in simulated time.
 const ENDS_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Parses a patch and applies every update of it to the file.
+/// Parses a patch and applies every update in it to the file. The input is the text of the file, a
+/// NUL, and the patch.
 ///
 /// # Panics
-/// When an invariant does not hold.
+/// Panics if an invariant is violated.
 pub fn apply_patch(input: &[u8]) {
     let Ok(input) = std::str::from_utf8(input) else {
         return;
@@ -188,16 +191,18 @@ pub fn apply_patch(input: &[u8]) {
             return assert!(line.is_some_and(|line| lines.contains(&line)), "{text}");
         }
     };
-    assert!(!operations.is_empty(), "a patch changes something");
+    assert!(!operations.is_empty(), "the patch is empty");
     for operation in &operations {
         match operation {
             PatchOperation::Add { path, content } => {
-                assert!(!path.trim().is_empty(), "a path is named");
+                assert!(!path.trim().is_empty(), "the path is empty");
                 assert!(content.is_empty() || content.ends_with('\n'));
             }
-            PatchOperation::Delete { path } => assert!(!path.trim().is_empty(), "a path is named"),
+            PatchOperation::Delete { path } => {
+                assert!(!path.trim().is_empty(), "the path is empty")
+            }
             PatchOperation::Update { path, hunks, .. } => {
-                assert!(!path.trim().is_empty(), "a path is named");
+                assert!(!path.trim().is_empty(), "the path is empty");
                 check_update(file, hunks);
             }
         }
@@ -217,7 +222,7 @@ fn check_update(file: &str, hunks: &[PatchHunk]) {
     assert_eq!(line_count(&changed), expected, "{changed:?}");
 }
 
-/// Counts lines; a byte order mark is not part of one.
+/// Counts lines without the byte order mark.
 fn line_count(text: &str) -> usize {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     text.split_inclusive('\n').count()

@@ -1,8 +1,7 @@
-//! Many clients over HTTP, each with a session of its own.
+//! MCP over HTTP for many clients, each with its own session.
 //!
-//! Requests come from whoever serves the socket, and brings the check of who may come. Here: one path, no
-//! web pages, names that this machine has, bodies and sessions that are bounded, and sessions that end when
-//! nobody uses them.
+//! The caller serves the socket and provides authentication. This module serves one path, refuses
+//! web pages and unknown hosts, bounds bodies and sessions, and ends idle sessions.
 
 use std::{
     collections::BTreeMap,
@@ -30,27 +29,27 @@ use super::{
     session::McpSession,
 };
 
-/// Largest request: what a file of a few MiB takes as a JSON string.
+/// Maximum request size: fits a file of a few MiB as a JSON string.
 const MAX_BODY_BYTES: usize = 16 << 20;
-/// How long a session lives that nobody uses. Longer than the longest call.
+/// How long a session may be idle. Longer than the longest call.
 const SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
-/// How long a request and the head of its answer may take. What a call says comes behind that.
+/// Timeout for a request and the head of its response. The output of a call streams after that.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a session that runs nothing may take to end.
+/// How long an evicted idle session may take to end.
 const EVICTION_TIMEOUT: Duration = Duration::from_secs(5);
-/// The header that names a session.
+/// Header with the session ID.
 const SESSION_HEADER: &str = "mcp-session-id";
 
-/// Decides by the `Authorization` header of a request whether it is let in, or why not.
+/// Checks the `Authorization` header of a request. The error is the reason for a refusal.
 pub type AuthCheck = Arc<dyn Fn(Option<&[u8]>) -> Result<(), String> + Send + Sync>;
 
-/// Which requests are let in.
+/// Access options of the HTTP endpoint.
 #[derive(Clone)]
 pub struct HttpDoorOptions {
-    /// Who may come.
+    /// Authentication of requests.
     pub admit: AuthCheck,
-    /// Names, beside those of the loopback interface, by which clients call this machine: `host` or
-    /// `host:port`. A page whose name was made to lead here calls it by another.
+    /// Host names that clients may use besides loopback: `host` or `host:port`. Protects against
+    /// DNS rebinding.
     pub hosts: Vec<String>,
 }
 
@@ -62,7 +61,7 @@ impl fmt::Debug for HttpDoorOptions {
     }
 }
 
-/// Answers requests for `/mcp`.
+/// Serves requests to `/mcp`.
 #[derive(Clone)]
 pub struct HttpDoor {
     tools: Tools,
@@ -79,10 +78,10 @@ impl fmt::Debug for HttpDoor {
 }
 
 impl HttpDoor {
-    /// The path that is answered.
+    /// The served path.
     pub const PATH: &'static str = "/mcp";
 
-    /// Opens the door.
+    /// Creates the endpoint.
     pub fn new(tools: Tools, options: HttpDoorOptions) -> Self {
         let mut sessions = LocalSessionManager::default();
         sessions.session_config.keep_alive = Some(SESSION_IDLE_TIMEOUT);
@@ -102,7 +101,7 @@ impl HttpDoor {
         }
     }
 
-    /// Answers one request.
+    /// Handles one request.
     pub async fn answer<B>(&self, mut request: Request<B>) -> Response<BoxBody<Bytes, Infallible>>
     where
         B: BodyExt + Send + 'static,
@@ -120,7 +119,8 @@ impl HttpDoor {
                 .insert(header::WWW_AUTHENTICATE, bearer);
             return response;
         }
-        // A client that has a session may go on; said here, since the library would call it our fault.
+        // Existing sessions continue. The limit is checked here because the library would report it
+        // as an internal error.
         let session_entry = request.headers().get(SESSION_HEADER);
         let is_new = session_entry.is_none() && request.method() == Method::POST;
         if let Some(name) = session_entry.and_then(|name| name.to_str().ok()) {
@@ -149,15 +149,16 @@ impl HttpDoor {
         if let (true, Some(name)) = (is_new, named.and_then(|name| name.to_str().ok())) {
             self.http_sessions.insert_session(name, &pending_session);
         }
-        // Clients take 202 for a session that has not ended.
+        // Clients interpret 202 as a session that has not ended.
         if ends_session && response.status() == StatusCode::ACCEPTED {
             *response.status_mut() = StatusCode::NO_CONTENT;
         }
         delivery.track(response)
     }
 
-    /// Tells whether one more session may begin. If there are too many, the one that was idle for the longest
-    /// time ends for it: clients come and go without a word, and one that comes back begins anew.
+    /// Returns whether another session may start. At the limit, evicts the session that has been
+    /// idle for the longest time: clients often leave without ending their session, and can open a
+    /// new one.
     async fn reserve_session(&self) -> bool {
         if !self.tools.is_full() {
             return true;
@@ -165,16 +166,16 @@ impl HttpDoor {
         let Some(name) = self.http_sessions.take_least_recently_used() else {
             return false;
         };
-        tracing::debug!(session = name, "idle session ends to make room");
+        tracing::debug!(session = name, "evicting an idle session");
         if let Err(error) = self.sessions.close_session(&name.into()).await {
-            tracing::warn!(%error, "idle session was not ended");
+            tracing::warn!(%error, "failed to close an idle session");
         }
         timeout(EVICTION_TIMEOUT, self.tools.wait_for_slot())
             .await
             .is_ok()
     }
 
-    /// Ends every session and what runs in it.
+    /// Ends every session and its commands.
     pub async fn close(&self) {
         self.service.config.cancellation_token.cancel();
         self.tools.shut_down().await;
@@ -187,7 +188,7 @@ fn text_response(status: StatusCode, text: String) -> Response<BoxBody<Bytes, In
     response
 }
 
-/// The guests, by the names that the library gave them. As many as there are sessions.
+/// Sessions by the ID that the library assigned. Bounded by the number of sessions.
 #[derive(Debug, Default)]
 pub(super) struct HttpSessions(Mutex<BTreeMap<String, HttpSession>>);
 
@@ -197,12 +198,12 @@ struct HttpSession {
     used: Instant,
 }
 
-/// Somebody at the door, whose session is not known yet. It travels with the first request.
+/// A session that does not have an ID yet. Travels with the first request.
 #[derive(Clone, Debug, Default)]
 pub(in crate::mcp) struct PendingSession(Arc<OnceLock<Weak<McpSession>>>);
 
 impl PendingSession {
-    /// Tells the session that a first request began.
+    /// Binds the session that a first request started.
     pub(in crate::mcp) fn bind(context: &RequestContext<RoleServer>, session: &Arc<McpSession>) {
         let parts = context.extensions.get::<Parts>();
         if let Some(Self(bound)) = parts.and_then(|parts| parts.extensions.get::<Self>()) {
@@ -212,7 +213,7 @@ impl PendingSession {
 }
 
 impl HttpSessions {
-    /// Takes note of a visitor who was let in by this name.
+    /// Adds a new session under its ID.
     pub(super) fn insert_session(&self, name: &str, pending_session: &PendingSession) {
         let Some(session) = pending_session.0.get() else {
             return;
@@ -226,15 +227,15 @@ impl HttpSessions {
         http_sessions.insert(name.to_owned(), session_entry);
     }
 
-    /// Takes note that a guest does something.
+    /// Marks a session as recently used.
     pub(super) fn touch(&self, name: &str) {
         if let Some(session_entry) = self.lock().get_mut(name) {
             session_entry.used = Instant::now();
         }
     }
 
-    /// Returns the guest who has done nothing for the longest time, and forgets it. One with a call or a
-    /// command under way is not idle.
+    /// Removes and returns the session that has been idle for the longest time. A session with a
+    /// pending call or a running command is not idle.
     pub(super) fn take_least_recently_used(&self) -> Option<String> {
         let mut http_sessions = self.lock();
         let idle = http_sessions.iter().filter(|(_, session_entry)| {
@@ -252,34 +253,37 @@ impl HttpSessions {
     }
 }
 
-/// How an event begins that is the answer. Those before it are notifications, which have no id.
+/// Start of an SSE event with a response. Earlier events are notifications, which have no id.
 const RESPONSE_PREFIX: &[u8] = br#"data: {"jsonrpc":"2.0","id":"#;
 
-/// One request, shared by those who answer it and those who carry the answer.
+/// Delivery state of one response, shared by the call and the HTTP body.
+///
+/// A broken connection is noticed when the response body is dropped unread. Data in the buffers of
+/// the network is not tracked.
 #[derive(Clone, Default)]
 pub(in crate::mcp) struct ResponseDelivery(Arc<Mutex<DeliveryState>>);
 
-/// What is done if an answer does not arrive.
+/// Runs if the response was not delivered.
 type FailureAction = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 enum DeliveryState {
     #[default]
     Pending,
-    /// The answer was made.
+    /// The response was produced.
     Ready(FailureAction),
     Delivered,
     Failed,
 }
 
 impl ResponseDelivery {
-    /// Returns the one that a request came with.
+    /// Returns the delivery state of a request.
     pub(in crate::mcp) fn of(context: &RequestContext<RoleServer>) -> Option<Self> {
         let parts = context.extensions.get::<Parts>()?;
         parts.extensions.get::<Self>().cloned()
     }
 
-    /// Says what to do if the answer, which was made, is not handed over.
+    /// Sets the action for a response that is not delivered.
     pub(in crate::mcp) fn on_failure(&self, action: impl FnOnce() + Send + 'static) {
         let failed = self.change(|state| match state {
             DeliveryState::Pending | DeliveryState::Ready(_) => {
@@ -294,7 +298,7 @@ impl ResponseDelivery {
         }
     }
 
-    /// Watches an answer on its way.
+    /// Tracks the delivery of a response body.
     pub(super) fn track(
         self,
         response: Response<BoxBody<Bytes, Infallible>>,
@@ -327,7 +331,7 @@ fn is_response(frame: &Bytes) -> bool {
     lines.any(|line| line.starts_with(RESPONSE_PREFIX))
 }
 
-/// An answer on its way. Dropped before it was handed over, it has failed.
+/// Marks a response as failed if dropped before delivery.
 struct DeliveryGuard(ResponseDelivery);
 
 impl Drop for DeliveryGuard {

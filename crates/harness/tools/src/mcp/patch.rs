@@ -1,7 +1,6 @@
-//! The patches that agents write: `*** Begin Patch`, then files that are added, updated, moved or
-//! deleted, then `*** End Patch`.
-//! Invariant: nothing here touches a file. Text comes in, text or a complaint that names the place
-//! goes out.
+//! The patch format of agents: `*** Begin Patch`, files that are added, updated, moved or deleted,
+//! `*** End Patch`.
+//! Invariant: nothing here touches a file. Errors name the line of the patch.
 
 mod apply;
 #[cfg(test)]
@@ -9,65 +8,65 @@ mod tests;
 
 pub(super) use self::apply::apply;
 
-/// What is to be done, in the order in which it was written.
+/// Operations of a patch, in order.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::mcp) struct Patch {
     pub(in crate::mcp) operations: Vec<PatchOperation>,
 }
 
-/// What is to be done to one file.
+/// An operation on one file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::mcp) enum PatchOperation {
-    /// Makes a file that is not there.
+    /// Creates a file.
     Add {
-        /// As it was written.
+        /// Path as written.
         path: String,
-        /// All of it.
+        /// Complete content.
         content: String,
     },
     /// Removes a file.
     Delete {
-        /// As it was written.
+        /// Path as written.
         path: String,
     },
-    /// Changes a file, or gives it another name, or both.
+    /// Changes a file, moves it, or both.
     Update {
-        /// As it was written.
+        /// Path as written.
         path: String,
-        /// Its new name.
+        /// New path.
         move_to: Option<String>,
-        /// What changes, from the beginning to the end.
+        /// Changes, in file order.
         hunks: Vec<PatchHunk>,
     },
 }
 
-/// One place in a file.
+/// One change in a file.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(in crate::mcp) struct PatchHunk {
-    /// The line of the patch where it begins, counted from 1.
+    /// Line of the patch where it starts, counted from 1.
     pub(in crate::mcp) line: usize,
-    /// Lines of the file that come before it, one below the other, not necessarily next to it.
+    /// Lines of the file above it, in order, not necessarily adjacent.
     pub(in crate::mcp) headers: Vec<String>,
-    /// What is there, what goes and what comes.
+    /// Kept, removed and inserted lines.
     pub(in crate::mcp) lines: Vec<HunkLine>,
-    /// It is at the end of the file.
+    /// Whether it is at the end of the file.
     pub(in crate::mcp) at_end: bool,
-    /// How many of its last lines are empty and have no mark.
+    /// Number of trailing empty lines without a prefix.
     pub(in crate::mcp) unmarked_end: usize,
 }
 
-/// One line of a hunk, without its mark.
+/// A line of a hunk without its prefix.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::mcp) enum HunkLine {
-    /// It is there and stays.
+    /// Exists and stays.
     Keep(String),
-    /// It is there and goes.
+    /// Exists and is removed.
     Remove(String),
-    /// It comes.
+    /// Is inserted.
     Insert(String),
 }
 
-/// Why text is no patch. The caller must write another.
+/// Caller: the text is not a valid patch.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("patch line {line}: {what}")]
 pub(in crate::mcp) struct PatchParseError {
@@ -84,7 +83,7 @@ const MOVE: &str = "*** Move to: ";
 const END_OF_FILE: &str = "*** End of File";
 
 impl Patch {
-    /// Reads a patch. Blank lines around it do not count, nor does what it was wrapped in.
+    /// Parses a patch. Ignores surrounding blank lines, code fences and heredocs.
     pub(in crate::mcp) fn parse(text: &str) -> Result<Self, PatchParseError> {
         let mut lines = PatchLines::new(text);
         let mut wrappers = PatchWrappers::default();
@@ -212,7 +211,7 @@ fn parse_update(
             false => 0,
         };
         hunk.lines.push(match line.split_at_checked(1) {
-            // Models forget the blank of a line that is otherwise empty.
+            // Models omit the blank prefix of an empty line.
             None => HunkLine::Keep(String::new()),
             Some((" ", rest)) => HunkLine::Keep(rest.to_owned()),
             Some(("-", rest)) => HunkLine::Remove(rest.to_owned()),
@@ -250,8 +249,7 @@ impl PatchHunk {
         }
     }
 
-    /// Forgets empty lines behind the last change that were meant to separate it from what follows in
-    /// the patch: without a blank in front they are no context.
+    /// Drops trailing empty lines without a prefix: they separate the hunk from the next section.
     fn trim_unmarked_end(&mut self) {
         let unmarked = std::mem::take(&mut self.unmarked_end);
         if !self.at_end {
@@ -259,7 +257,7 @@ impl PatchHunk {
         }
     }
 
-    /// Its lines without the empty ones at its end that stay: some show one more than there is.
+    /// Returns the lines without trailing empty context lines: models sometimes add one too many.
     pub(in crate::mcp) fn without_blank_end(&self) -> &[HunkLine] {
         let is_blank = |line: &HunkLine| *line == HunkLine::Keep(String::new());
         let end = self.lines.iter().rposition(|line| !is_blank(line));
@@ -273,19 +271,20 @@ impl PatchHunk {
     }
 }
 
-/// Whether a line begins something else than a line of a file.
+/// Returns whether a line is a section marker.
 fn is_marker(line: &str) -> bool {
     line.starts_with("*** ")
 }
 
-/// The text behind `@@`, if that is what the line is.
+/// Returns the text after `@@`, if the line is a hunk header.
 fn hunk_header(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("@@")?;
     let text = rest.strip_prefix(' ').unwrap_or(rest).trim_end();
     Some(if is_range(text) { "" } else { text })
 }
 
-/// Whether a header is one of a unified diff: `-1,3 +1,3 @@`. Its numbers are wrong as often as not.
+/// Returns whether a header is a unified-diff range such as `-1,3 +1,3 @@`. Models get its numbers
+/// wrong, so it is ignored.
 fn is_range(text: &str) -> bool {
     let mut parts = text.split(' ');
     let numbers = |part: Option<&str>, mark| {
@@ -309,7 +308,7 @@ fn shorten(line: &str) -> String {
     }
 }
 
-/// The lines of the patch, and where we are.
+/// The lines of a patch with the current position.
 struct PatchLines<'a> {
     rest: std::iter::Peekable<std::str::Lines<'a>>,
     number: usize,
@@ -341,18 +340,18 @@ impl<'a> PatchLines<'a> {
     }
 }
 
-/// The wrappers that were opened, the last one behind the others.
+/// Open code fences and heredocs around a patch, innermost last.
 #[derive(Debug, Default)]
 pub(super) struct PatchWrappers<'a> {
     ends: Vec<&'a str>,
 }
 
-/// Wrappers in each other: a fence around a shell's line is all that occurs.
+/// Maximum nesting: a fence around a heredoc.
 const MAX_WRAPPERS: usize = 2;
 const FENCE: &str = "```";
 
 impl<'a> PatchWrappers<'a> {
-    /// Takes a line before the patch. Says whether it is blank or opens a wrapper.
+    /// Handles a line before the patch. Returns whether it is blank or opens a wrapper.
     pub(super) fn open(&mut self, line: &'a str) -> bool {
         let line = line.trim();
         if line.is_empty() {
@@ -372,7 +371,7 @@ impl<'a> PatchWrappers<'a> {
         }
     }
 
-    /// Takes a line behind the patch. Says whether it is blank or closes the wrapper that was opened last.
+    /// Handles a line after the patch. Returns whether it is blank or closes the innermost wrapper.
     pub(super) fn close(&mut self, line: &str) -> bool {
         let line = line.trim();
         if line.is_empty() {
@@ -386,7 +385,7 @@ impl<'a> PatchWrappers<'a> {
     }
 }
 
-/// The word that ends what a shell is given from here on: of `<<'EOF'`, with or without a command.
+/// Returns the delimiter of a heredoc such as `<<'EOF'`, with or without a command.
 fn heredoc_delimiter(line: &str) -> Option<&str> {
     let (command, word) = line.split_once("<<")?;
     if !matches!(command.trim(), "" | "apply_patch" | "applypatch") {

@@ -1,5 +1,5 @@
-//! Signs of life while a call waits: a client that asked for them hears from us every two seconds, so
-//! that its patience does not end before the call does.
+//! Progress notifications for clients that wait for a call. They are sent every two seconds, so
+//! that the client does not time out.
 
 use std::{
     collections::BTreeMap,
@@ -22,11 +22,11 @@ use super::{
 };
 use crate::unified::{CallId, EventSink, ExecEvent, PlainText};
 
-/// How often. Shorter than the shortest timeout of a known client, by far.
+/// Interval of notifications. Much shorter than the timeout of any known client.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Waits for a call, and tells the client that it does. A cancelled call is dropped: the command that
-/// it waits for runs on.
+/// Runs a call and sends progress notifications. A cancelled call is dropped; its command keeps
+/// running.
 pub(super) async fn run_with_progress(
     call: impl Future<Output = Result<ToolAnswer, ToolError>>,
     ctx: &McpContext,
@@ -50,7 +50,7 @@ pub(super) async fn run_with_progress(
     }
 }
 
-/// Tells it. The peer may be gone; the call learns that in its own way.
+/// Sends a progress notification. If the peer is gone, the call notices by itself.
 async fn notify(
     peer: &Peer<RoleServer>,
     token: ProgressToken,
@@ -65,20 +65,21 @@ async fn notify(
     let progress =
         ProgressNotificationParam::new(token, waited.as_secs_f64()).with_message(message);
     if let Err(error) = peer.notify_progress(progress).await {
-        tracing::debug!(%error, "progress not told");
+        tracing::debug!(%error, "failed to send a progress notification");
     }
 }
 
-/// Longest line that is kept, in bytes: it is a message beside a progress bar.
+/// Maximum length of a line in bytes: it is shown beside a progress bar.
 const MAX_LINE: usize = 200;
-/// What is looked at of a chunk.
+/// Maximum number of bytes examined per chunk.
 const MAX_TAIL: usize = 4 << 10;
 
-/// Remembers last lines. A command is forgotten when it ends; how many run is bounded elsewhere.
+/// Last output line of each running command. Entries are removed when the command ends; the number
+/// of commands is bounded elsewhere.
 #[derive(Debug, Default)]
 pub(super) struct ProgressLines(Mutex<BTreeMap<String, CommandProgress>>);
 
-/// Whose words.
+/// Command whose progress is requested.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum ProgressSource {
     /// The command that this call started.
@@ -91,12 +92,12 @@ pub(super) enum ProgressSource {
 struct CommandProgress {
     number: ProcessNumber,
     plain: PlainText,
-    /// The last line that is not blank and has ended.
+    /// The last complete line that is not blank.
     line: Vec<u8>,
 }
 
 impl ProgressLines {
-    /// Returns the last line of a command that runs and has said something.
+    /// Returns the last line of a running command, if it has written one.
     pub(super) fn line_of(&self, source: &ProgressSource) -> Option<String> {
         let progress = self.lock();
         let progress = match source {
@@ -146,8 +147,8 @@ impl EventSink for ProgressLines {
 
 impl CommandProgress {
     fn add(&mut self, stream: OutputStream, chunk: &[u8]) {
-        // Earlier lines of a large chunk are of no interest. What an escape code began there does not
-        // matter behind the end of a line.
+        // Earlier lines of a large chunk do not matter. A pending escape code does not continue
+        // after a line ending.
         let tail = &chunk[chunk.len().saturating_sub(MAX_TAIL)..];
         if tail.len() < chunk.len() {
             self.plain = PlainText::default();

@@ -1,4 +1,4 @@
-//! What a client of the protocol talks to: says who we are, lists the tools, and calls them.
+//! The MCP server: announces itself, lists the tools and calls them.
 
 use std::{
     borrow::Cow,
@@ -31,7 +31,7 @@ use super::{
 };
 use crate::unified::{AbandonedCommand, CallId, Settings, WaitWindows};
 
-/// What every client finds: an environment, a workspace in it, and tools.
+/// Environment, workspace and tools shared by all clients.
 #[derive(Clone, Debug)]
 pub struct Tools {
     shared: Arc<McpShared>,
@@ -48,7 +48,7 @@ struct McpShared {
 }
 
 impl Tools {
-    /// Makes the tools for a workspace in an environment. `version` is what clients are told of us.
+    /// Creates the tools for a workspace in an environment. `version` is announced to clients.
     pub fn new(environment: Environment, workspace: Workspace, version: &str) -> Self {
         Self {
             shared: Arc::new(McpShared {
@@ -62,24 +62,24 @@ impl Tools {
         }
     }
 
-    /// Ends every command of every client.
+    /// Ends all commands of all clients.
     pub async fn shut_down(&self) {
         for session in self.shared.registry.sessions() {
             session.exec.shut_down().await;
         }
     }
 
-    /// Whether one more client is refused.
+    /// Returns whether the session limit is reached.
     pub(super) fn is_full(&self) -> bool {
         self.shared.registry.is_full()
     }
 
-    /// Waits until one more client is let in.
+    /// Waits for a free session slot.
     pub(super) async fn wait_for_slot(&self) {
         self.shared.registry.wait_for_slot().await;
     }
 
-    /// Makes what one client talks to.
+    /// Creates the server for one client.
     pub(super) fn server(&self, transport: ClientTransport) -> McpServer {
         McpServer {
             shared: self.shared.clone(),
@@ -90,17 +90,17 @@ impl Tools {
     }
 }
 
-/// How a client came.
+/// Transport of a client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ClientTransport {
-    /// By pipes: the connection is the session.
+    /// Stdio: the connection is the session.
     Stdio,
-    /// By HTTP: sessions begin with `initialize`. The revision of the protocol without sessions is not
-    /// spoken here, since a command could not be found again.
+    /// HTTP: `initialize` starts a session. The protocol revision without sessions is not
+    /// supported, because a client could not find its commands again.
     Http,
 }
 
-/// What one client talks to. Its commands end when it is dropped.
+/// The server for one client. Dropping it ends the client's commands.
 #[derive(Debug)]
 pub(super) struct McpServer {
     shared: Arc<McpShared>,
@@ -110,7 +110,7 @@ pub(super) struct McpServer {
 }
 
 impl McpServer {
-    /// The client's session, which begins with the first call.
+    /// Returns the client's session, which starts with the first call.
     fn session(&self) -> Result<Arc<McpSession>, ErrorData> {
         if let Some(slot) = self.slot.get() {
             return Ok(slot.session().clone());
@@ -169,7 +169,7 @@ impl ServerHandler for McpServer {
         request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
-        // Too many sessions are refused before a client relies on one.
+        // Enforce the session limit before the client relies on a session.
         PendingSession::bind(&context, &self.session()?);
         context.peer.set_peer_info(request.clone());
         self.negotiate_initialize(&request)
@@ -200,7 +200,7 @@ impl ServerHandler for McpServer {
         };
         let session = self.session()?;
         let Ok(_under_way) = session.calls.try_acquire() else {
-            let many = format!("{MAX_CALLS} calls are under way already");
+            let many = format!("{MAX_CALLS} calls are already in progress");
             return Ok(ToolError(many).into_result().into());
         };
         let progress_support = match context.meta.get_progress_token() {
@@ -211,7 +211,7 @@ impl ServerHandler for McpServer {
         self.requests.add(context.id.clone(), ctx.call().clone());
         let call = tool.call(request.arguments, &ctx);
         let answered = progress::run_with_progress(call, &ctx, &context).await;
-        // One that is cancelled from here on is heard of in `on_cancelled`.
+        // A later cancellation is handled by `on_cancelled`.
         if context.ct.is_cancelled() {
             session.exec.mark_undelivered(ctx.call());
         }
@@ -238,11 +238,12 @@ impl ServerHandler for McpServer {
     }
 }
 
-/// Longest wait of a call. Only clients that are told that it goes on may ask for it.
+/// Maximum wait of a call, for clients that support progress notifications.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
-/// A client that cancels a call, or gives up on it, finds the command in the list. Programs that read their
-/// input only because there is one would wait for it, and agents seldom mean to write to them.
+/// Settings of unified exec for MCP. A command keeps running after a cancelled call, since clients
+/// can list commands. It has no stdin by default, since some programs would otherwise wait for
+/// input that agents rarely send.
 pub(super) fn settings() -> Settings {
     Settings {
         windows: WaitWindows {
@@ -256,25 +257,25 @@ pub(super) fn settings() -> Settings {
     }
 }
 
-/// Why a client was not served to its end.
+/// Why serving a client failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StdioError {
-    /// Peer: it did not begin as the protocol says.
-    #[error("the client did not begin a session")]
+    /// Peer: it did not initialize a session.
+    #[error("client did not initialize a session")]
     Handshake(#[source] Box<ServerInitializeError>),
-    /// We: the task that serves it broke.
-    #[error("the session broke")]
+    /// Server: the task that served the client failed.
+    #[error("session failed")]
     Broken(#[source] tokio::task::JoinError),
 }
 
 impl Tools {
-    /// Serves one client until its input ends, then ends its commands. Calls that are under way then have
-    /// a few seconds to be answered, for clients that write everything at once. Dropping the future ends
-    /// nothing: call [`Tools::shut_down`] then.
+    /// Serves one client until its input ends, then ends its commands. Pending calls get a few
+    /// seconds to complete, for clients that write all requests at once. Dropping the future does
+    /// not end the commands: call [`Tools::shut_down`].
     ///
     /// # Errors
-    /// When the client does not speak the protocol.
+    /// Fails if the client violates the protocol.
     pub async fn serve<R, W>(&self, input: R, output: W) -> Result<(), StdioError>
     where
         R: AsyncRead + Send + Unpin + 'static,
@@ -286,7 +287,7 @@ impl Tools {
             .await
         {
             Ok(running) => running,
-            // Whoever leaves before saying anything was only looking.
+            // A client that disconnects before its first message is not an error.
             Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
             Err(error) => return Err(StdioError::Handshake(Box::new(error))),
         };
@@ -296,15 +297,18 @@ impl Tools {
     }
 }
 
-/// Requests that are remembered: those that are under way, and as many that were answered.
+/// Maximum number of remembered requests: the pending ones and as many answered ones.
 const MAX_REMEMBERED_REQUESTS: usize = 2 * MAX_CALLS;
 
-/// The calls that requests have become, the last one behind the others.
+/// Maps requests to calls, the latest last.
+///
+/// A client that cancels a request ignores its response, even if it was already sent. The output in
+/// that response must not be lost.
 #[derive(Debug, Default)]
 pub(super) struct RequestMap(Mutex<VecDeque<(RequestId, CallId)>>);
 
 impl RequestMap {
-    /// Remembers a request.
+    /// Adds a request.
     pub(super) fn add(&self, request: RequestId, call: CallId) {
         let mut known = self.lock();
         if known.len() >= MAX_REMEMBERED_REQUESTS {
@@ -313,7 +317,7 @@ impl RequestMap {
         known.push_back((request, call));
     }
 
-    /// Returns the call that a request has become. A client may use an id again: the last one is meant.
+    /// Returns the call of a request. If a client reuses an id, the latest request counts.
     pub(super) fn call(&self, request: &RequestId) -> Option<CallId> {
         let known = self.lock();
         let found = known.iter().rev().find(|(id, _)| id == request);

@@ -1,4 +1,4 @@
-//! One client, its commands, and the place where they run.
+//! Client sessions, their registry, and the context of a tool call.
 
 use std::{
     collections::BTreeMap,
@@ -24,10 +24,10 @@ use super::{
 };
 use crate::unified::{CallId, Settings, UnifiedExec};
 
-/// Calls of one client that may be under way at once. More is a client that has lost count.
+/// Maximum number of concurrent calls of one client.
 pub(super) const MAX_CALLS: usize = 64;
 
-/// The commands of one client. They end with it.
+/// Session of one client. Its commands end with it.
 #[derive(Debug)]
 pub(super) struct McpSession {
     pub(super) environment: Environment,
@@ -40,7 +40,7 @@ pub(super) struct McpSession {
 }
 
 impl McpSession {
-    /// Begins a session. Nothing runs yet.
+    /// Creates a session without commands.
     pub(super) fn new(
         environment: &Environment,
         workspace: &Arc<Workspace>,
@@ -64,36 +64,36 @@ impl McpSession {
         }
     }
 
-    /// Names one more call.
+    /// Returns the id for the next call.
     pub(super) fn next_call(&self) -> CallId {
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
         CallId(format!("call-{number}"))
     }
 
-    /// Whether nothing runs here, no call is under way, and no end is left to be shown.
+    /// Returns whether no command runs, no call is pending, and every exit was shown.
     pub(super) fn is_idle(&self) -> bool {
         self.calls.available_permits() == MAX_CALLS && self.exec.processes().is_empty()
     }
 
-    /// Waits until nobody else changes files.
+    /// Acquires the edit lock.
     pub(super) async fn lock_edits(&self) -> OwnedMutexGuard<()> {
         self.edits.0.clone().lock_owned().await
     }
 }
 
-/// Whose turn it is to change files, among all clients of one server. Between the moment a tool reads a
-/// file and the moment it writes it nobody else may: of two changes one would be lost.
+/// Serializes file changes of all clients of one server. A tool holds the lock from reading a file
+/// to writing it, so that concurrent changes are not lost.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EditLock(Arc<tokio::sync::Mutex<()>>);
 
-/// Sessions at once. Each may run dozens of commands.
+/// Maximum number of sessions. Each may run dozens of commands.
 const MAX_SESSIONS: usize = 64;
 
-/// Every session.
+/// All sessions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SessionRegistry {
     sessions_table: Arc<Mutex<SessionTable>>,
-    /// Told when a place was given back.
+    /// Notified when a slot is freed.
     slot_freed: Arc<Notify>,
 }
 
@@ -103,13 +103,13 @@ struct SessionTable {
     next: u64,
 }
 
-/// Why there is no place for a session. The client may come again.
+/// The session limit is reached. The client may retry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("{MAX_SESSIONS} sessions are open already: end one, or come again later")]
+#[error("{MAX_SESSIONS} sessions are open already: end one, or retry later")]
 pub(super) struct TooManySessions;
 
 impl SessionRegistry {
-    /// Takes a place.
+    /// Registers a session.
     pub(super) fn register(&self, session: McpSession) -> Result<SessionSlot, TooManySessions> {
         let mut sessions_table = self.lock();
         if sessions_table.sessions.len() >= MAX_SESSIONS {
@@ -125,17 +125,17 @@ impl SessionRegistry {
         })
     }
 
-    /// Whether one more is refused.
+    /// Returns whether the session limit is reached.
     pub(super) fn is_full(&self) -> bool {
         self.lock().sessions.len() >= MAX_SESSIONS
     }
 
-    /// Waits until one more is not refused.
+    /// Waits for a free slot.
     pub(super) async fn wait_for_slot(&self) {
         loop {
             let slot_freed = self.slot_freed.notified();
             tokio::pin!(slot_freed);
-            // Registered before looking: what is given back meanwhile is heard of.
+            // Enable the notification before the check, so that no release is missed.
             slot_freed.as_mut().enable();
             if !self.is_full() {
                 return;
@@ -144,7 +144,7 @@ impl SessionRegistry {
         }
     }
 
-    /// Lists the sessions.
+    /// Returns all sessions.
     pub(super) fn sessions(&self) -> Vec<Arc<McpSession>> {
         self.lock().sessions.values().cloned().collect()
     }
@@ -161,7 +161,7 @@ impl SessionRegistry {
     }
 }
 
-/// A session with its place. Dropping it ends the session's commands.
+/// A registered session. Dropping it ends the session's commands.
 #[derive(Debug)]
 pub(super) struct SessionSlot {
     registry: SessionRegistry,
@@ -170,7 +170,7 @@ pub(super) struct SessionSlot {
 }
 
 impl SessionSlot {
-    /// The session.
+    /// Returns the session.
     pub(super) fn session(&self) -> &Arc<McpSession> {
         &self.session
     }
@@ -183,8 +183,8 @@ impl Drop for SessionSlot {
             registry.release(number);
             return;
         };
-        // The place is free when nothing runs there any more. Calls that are under way may hold the session
-        // for a while; its commands must not wait for them.
+        // The slot is freed when the commands have ended. Pending calls may hold the session
+        // longer, but must not delay the end of its commands.
         let session = self.session.clone();
         runtime.spawn(async move {
             session.exec.shut_down().await;
@@ -193,7 +193,7 @@ impl Drop for SessionSlot {
     }
 }
 
-/// One call of a client.
+/// Context of one tool call.
 #[derive(Clone, Debug)]
 pub(super) struct McpContext {
     session: Arc<McpSession>,
@@ -203,20 +203,20 @@ pub(super) struct McpContext {
     watched_command: Arc<Mutex<Option<ProgressSource>>>,
 }
 
-/// Whether a client learns that a call goes on.
+/// Whether the client receives progress notifications.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ProgressSupport {
-    /// It is told, and waits.
+    /// It does, and keeps waiting.
     Supported,
-    /// It is not, and may give up.
+    /// It does not, and may time out.
     Unsupported,
 }
 
-/// Longest wait of a call whose client does not learn that it goes on: many give up after a minute.
+/// Maximum wait without progress notifications: many clients time out after a minute.
 const MAX_WAIT_WITHOUT_PROGRESS: Duration = Duration::from_secs(50);
 
 impl ProgressSupport {
-    /// Returns a wait as far as the client's patience is known to go.
+    /// Limits a wait to what the client supports.
     pub(super) fn limit_wait(self, wait: Duration) -> Duration {
         match self {
             Self::Supported => wait,
@@ -226,7 +226,7 @@ impl ProgressSupport {
 }
 
 impl McpContext {
-    /// Begins a call.
+    /// Creates the context of a call.
     pub(super) fn new(session: Arc<McpSession>, progress_support: ProgressSupport) -> Self {
         Self {
             call: session.next_call(),
@@ -236,37 +236,37 @@ impl McpContext {
         }
     }
 
-    /// The call's name.
+    /// Returns the id of the call.
     pub(super) fn call(&self) -> &CallId {
         &self.call
     }
 
-    /// Whether the client learns that the call goes on.
+    /// Returns whether the client receives progress notifications.
     pub(super) fn progress_support(&self) -> ProgressSupport {
         self.progress_support
     }
 
-    /// The client's commands.
+    /// Returns the client's commands.
     pub(super) fn exec(&self) -> &UnifiedExec {
         &self.session.exec
     }
 
-    /// The environment's files.
+    /// Returns the file system of the environment.
     pub(super) fn files(&self) -> &(dyn ExecutorFileSystem + 'static) {
         &*self.session.environment.files
     }
 
-    /// What encloses everything.
+    /// Returns the sandbox policy for file operations.
     pub(super) fn sandbox(&self) -> Option<Box<Sandbox>> {
         self.session.workspace.sandbox()
     }
 
-    /// Waits until nobody else changes files. Held from reading a file to writing it.
+    /// Acquires the edit lock. Hold it from reading a file to writing it.
     pub(super) async fn lock_edits(&self) -> OwnedMutexGuard<()> {
         self.session.lock_edits().await
     }
 
-    /// Complains that a file could not be changed.
+    /// Converts a failed write into an error with the sandbox's reason.
     pub(super) fn write_error(&self, path: &PathUri, error: &FileError) -> ToolError {
         ToolError(match self.session.workspace.denial_reason(path) {
             Some(why) => format!("{error}; {why}"),
@@ -274,43 +274,43 @@ impl McpContext {
         })
     }
 
-    /// Explains what the sandbox probably refused to a command that failed.
+    /// Explains what the sandbox probably denied to a failed command.
     pub(super) fn explain_denial(&self, output: &str, is_denied: bool) -> Option<String> {
         self.session.workspace.explain_denial(output, is_denied)
     }
 
-    /// What relative paths start from.
+    /// Returns the directory of relative paths.
     pub(super) fn root(&self) -> &PathUri {
         self.session.workspace.root()
     }
 
-    /// Reads a path as an agent writes it.
+    /// Parses a path as typed by an agent.
     pub(super) fn path(&self, typed: &str) -> Result<PathUri, TypedPathError> {
         self.session.workspace.base().path(typed)
     }
 
-    /// Reads the path of a file that is to be written.
+    /// Parses the path of a file to write.
     pub(super) fn file(&self, typed: &str) -> Result<PathUri, TypedPathError> {
         self.session.workspace.base().file(typed)
     }
 
-    /// Writes a path as an agent reads it.
+    /// Formats a path for an agent.
     pub(super) fn display_path(&self, path: &PathUri) -> String {
         self.session.workspace.display_path(path)
     }
 
-    /// Writes a path as its host does, from the root on.
+    /// Formats a path in the host's absolute form.
     pub(super) fn native_path(&self, path: &PathUri) -> String {
         workspace::native_path(path)
     }
 
-    /// Says which command the call waits for.
+    /// Sets the command that the call waits for.
     pub(super) fn watch_command(&self, source: ProgressSource) {
         let watched_command = self.watched_command.lock();
         *watched_command.unwrap_or_else(PoisonError::into_inner) = Some(source);
     }
 
-    /// The last line of the command that the call waits for.
+    /// Returns the last output line of the command that the call waits for.
     pub(super) fn progress_line(&self) -> Option<String> {
         let source = self
             .watched_command

@@ -1,4 +1,4 @@
-//! The tools on this machine, without a client; and the door, without a socket.
+//! The tools on the local environment without a client, and the HTTP endpoint without a socket.
 
 mod commands;
 mod faulty_files;
@@ -27,19 +27,19 @@ use super::{
     tool,
 };
 
-/// Where an agent works. It has no sandbox: that would need a program beside the tests.
+/// A workspace in a temporary directory. It has no sandbox, which would need a helper program.
 struct McpFixture {
     directory: tempfile::TempDir,
     session: Arc<McpSession>,
 }
 
 impl McpFixture {
-    /// Sets it.
+    /// Creates the fixture.
     fn new() -> Self {
         Self::over(&environment())
     }
 
-    /// Sets it behind a connection with a fault.
+    /// Creates the fixture with faulty file operations.
     fn with_fault(fault: FileFault) -> (Self, Arc<FaultyFiles>) {
         let mut environment = environment();
         let files = Arc::new(FaultyFiles::new(environment.files, fault));
@@ -61,7 +61,7 @@ impl McpFixture {
         }
     }
 
-    /// Puts a file there.
+    /// Writes a file.
     fn write_file(&self, name: &str, content: impl AsRef<[u8]>) {
         let path = self.directory.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -87,14 +87,14 @@ impl McpFixture {
         }
     }
 
-    /// Calls a tool that answers with text.
+    /// Calls a tool that succeeds with text.
     async fn call_ok(&self, name: &str, arguments: Value) -> String {
         let result = self.call(name, arguments).await;
         assert_eq!(result.is_error, Some(false), "{result:?}");
         text(&result)
     }
 
-    /// Calls a tool that complains.
+    /// Calls a tool that fails.
     async fn call_err(&self, name: &str, arguments: Value) -> String {
         let result = self.call(name, arguments).await;
         assert_eq!(result.is_error, Some(true), "{result:?}");
@@ -102,7 +102,7 @@ impl McpFixture {
     }
 }
 
-/// The text of a result.
+/// Returns the text of a result.
 fn text(result: &CallToolResult) -> String {
     match &result.content[..] {
         [ContentBlock::Text(text)] => text.text.clone(),
@@ -110,7 +110,7 @@ fn text(result: &CallToolResult) -> String {
     }
 }
 
-/// Tools for whoever comes.
+/// Returns tools for a server.
 fn tools(directory: &Path) -> Tools {
     Tools::new(environment(), workspace(directory), "0.0.0")
 }

@@ -1,4 +1,4 @@
-//! What a tool is: a name, arguments that describe themselves, and a call.
+//! The tool interface and the MCP tool list.
 
 use std::sync::Arc;
 
@@ -22,43 +22,44 @@ use super::{
     workspace::Enclosure,
 };
 
-/// A tool. The type is its arguments; what is written above a member is what an agent reads of it.
+/// A tool. The type holds its arguments; the doc comments of its fields become descriptions in the
+/// JSON schema.
 pub(super) trait McpTool: DeserializeOwned + JsonSchema + Send + 'static {
-    /// What agents call it.
+    /// Name for agents.
     const NAME: &'static str;
-    /// What people call it.
+    /// Title for people.
     const TITLE: &'static str;
-    /// What an agent must know to use it.
+    /// Description for agents.
     const DESCRIPTION: &'static str;
-    /// What it does to the world.
+    /// Effect on the environment.
     const EFFECT: ToolEffect;
 
-    /// Describes the structured part of its answers, if they have one.
+    /// Returns the schema of the structured output, if there is one.
     fn output_schema() -> Option<Arc<JsonObject>> {
         None
     }
 
-    /// Does it.
+    /// Calls the tool.
     fn call(self, ctx: &McpContext) -> impl Future<Output = Result<ToolAnswer, ToolError>> + Send;
 }
 
-/// What a tool does to the world.
+/// Effect of a tool on the environment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ToolEffect {
-    /// It looks.
+    /// Reads only.
     ReadOnly,
-    /// It changes files. The second time changes nothing more.
+    /// Changes files idempotently.
     Replace,
-    /// It changes files, each time.
+    /// Changes files on every call.
     Edit,
-    /// It runs programs, which do what they like.
+    /// Runs programs with arbitrary effects.
     Run,
-    /// It ends programs.
+    /// Terminates programs.
     Terminate,
 }
 
 impl ToolEffect {
-    /// Whether it is of no use where nothing can be written.
+    /// Returns whether the tool is useless in a read-only workspace.
     pub(super) fn writes_files(self) -> bool {
         matches!(self, Self::Replace | Self::Edit)
     }
@@ -75,7 +76,7 @@ impl ToolEffect {
     }
 }
 
-/// What clients are told of a tool.
+/// Returns the MCP definition of a tool.
 pub(super) fn definition<T: McpTool>() -> Definition {
     let definition = Definition::new(T::NAME, T::DESCRIPTION, schema::<T>())
         .with_title(T::TITLE)
@@ -86,7 +87,7 @@ pub(super) fn definition<T: McpTool>() -> Definition {
     }
 }
 
-/// Reads the arguments and calls the tool.
+/// Parses the arguments and calls the tool.
 pub(super) async fn parse_and_call<T: McpTool>(
     arguments: Option<JsonObject>,
     ctx: &McpContext,
@@ -107,7 +108,7 @@ pub(super) async fn parse_and_call<T: McpTool>(
     tool.call(ctx).await
 }
 
-/// Leaves out members that are null: some clients send every argument that there is.
+/// Drops null members: some clients send every argument.
 fn drop_nulls(value: &mut Value) {
     if let Value::Object(object) = value {
         object.retain(|_, member| !member.is_null());
@@ -115,14 +116,14 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// The schema of a type, in the words that every client understands: an optional member is one that may
-/// be left out, not one that may be null. No member may be called like a word of schemas.
+/// Returns the schema of a type in a form that every client supports: optional members may be
+/// absent, but not null. Member names must not collide with schema keywords.
 pub(super) fn schema<T: JsonSchema + 'static>() -> Arc<JsonObject> {
     let mut schema = (*schema_for_type::<T>()).clone();
     schema.remove("title");
     schema.remove("description");
     schema.values_mut().for_each(simplify);
-    // Some clients do not take an object that does not say that it is empty.
+    // Some clients reject an object schema without `properties`.
     let empty = || Value::Object(JsonObject::new());
     schema.entry("properties").or_insert_with(empty);
     Arc::new(schema)
@@ -135,7 +136,7 @@ fn simplify(value: &mut Value) {
                 let named = types.iter().find(|one| *one != "null").cloned();
                 object.insert("type".to_owned(), named.unwrap_or(Value::Null));
             }
-            // `{"anyOf": [X, null]}` is how an optional object is written.
+            // An optional object is written as `{"anyOf": [X, null]}`.
             if let Some(Value::Array(choices)) = object.get_mut("anyOf")
                 && choices.len() == 2
                 && choices[1].get("type") == Some(&Value::from("null"))
@@ -146,7 +147,7 @@ fn simplify(value: &mut Value) {
                     object.entry(name).or_insert(value);
                 }
             }
-            // Every default is told in words, and one of `null` or of nothing only confuses.
+            // Defaults are described in text; `null` or empty defaults would only confuse.
             for name in ["format", "default"] {
                 object.remove(name);
             }
@@ -163,7 +164,7 @@ fn simplify(value: &mut Value) {
     }
 }
 
-/// A tool that clients may call.
+/// A tool in the tool list.
 pub(super) struct RegisteredTool {
     definition: Definition,
     effect: ToolEffect,
@@ -182,12 +183,12 @@ impl RegisteredTool {
         }
     }
 
-    /// What clients are told of it.
+    /// Returns the MCP definition.
     pub(super) fn definition(&self) -> &Definition {
         &self.definition
     }
 
-    /// Reads the arguments and calls it.
+    /// Parses the arguments and calls the tool.
     pub(super) async fn call(
         &self,
         arguments: Option<JsonObject>,
@@ -203,7 +204,7 @@ impl std::fmt::Debug for RegisteredTool {
     }
 }
 
-/// Every tool that is of use where files may be treated like this.
+/// Returns the tool list for a sandbox mode.
 pub(super) fn tools(enclosure: Enclosure) -> Vec<RegisteredTool> {
     let mut tools = vec![
         RegisteredTool::new::<ExecCommandTool>(),

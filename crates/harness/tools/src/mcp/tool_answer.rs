@@ -1,4 +1,7 @@
-//! What an agent is told: an answer, or a complaint.
+//! Results of tools: an answer or an error, truncated to the message size that clients accept.
+//!
+//! The official Python client rejects events above 1 MiB over HTTP. The limit applies to the JSON
+//! encoding, in which a control character takes six bytes.
 
 use std::borrow::Cow;
 
@@ -11,7 +14,7 @@ use serde_json::Value;
 use super::{patch::PatchParseError, typed_path::TypedPathError};
 use crate::unified::ExecCommandError;
 
-/// What a tool came to.
+/// Successful result of a tool.
 #[derive(Clone, Debug)]
 pub(super) struct ToolAnswer {
     content: ContentBlock,
@@ -19,7 +22,7 @@ pub(super) struct ToolAnswer {
 }
 
 impl ToolAnswer {
-    /// Text. Its middle is left out if it is more than an answer holds.
+    /// Makes a text answer. The middle of oversized text is left out.
     pub(super) fn text(text: impl Into<String>) -> Self {
         let text = text.into();
         Self {
@@ -28,7 +31,7 @@ impl ToolAnswer {
         }
     }
 
-    /// A picture.
+    /// Makes an image answer.
     pub(super) fn image(data: &[u8], kind: &'static str) -> Self {
         let mut text = Vec::new();
         encode_append(data, &mut text);
@@ -38,14 +41,14 @@ impl ToolAnswer {
         }
     }
 
-    /// Adds the same for programs. Both together must weigh no more than an answer may.
+    /// Adds structured output. Text and structured output together must not exceed the limit.
     #[must_use]
     pub(super) fn with(mut self, structured: &impl Serialize) -> Self {
         self.structured = serde_json::to_value(structured).ok();
         self
     }
 
-    /// Turns it into what travels.
+    /// Converts to the MCP result.
     pub(super) fn into_result(self) -> CallToolResult {
         let mut result = CallToolResult::success(vec![self.content]);
         result.structured_content = self.structured;
@@ -53,18 +56,18 @@ impl ToolAnswer {
     }
 }
 
-/// Why a tool did nothing, or not all of it: what the agent reads to do better.
+/// Error of a tool, with advice for the agent.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct ToolError(pub(super) String);
 
 impl ToolError {
-    /// Complains.
+    /// Creates an error.
     pub(super) fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }
 
-    /// Turns it into what travels.
+    /// Converts to the MCP result.
     pub(super) fn into_result(self) -> CallToolResult {
         let text = truncate_json(&self.0, MAX_ANSWER_BYTES);
         CallToolResult::error(vec![ContentBlock::text(text)])
@@ -95,7 +98,7 @@ impl From<ExecCommandError> for ToolError {
     }
 }
 
-/// An error and what caused it, in one line.
+/// Formats an error with its causes on one line.
 pub(super) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -109,13 +112,13 @@ pub(super) fn error_chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What an answer may weigh, all in all. The rest of a message is its envelope.
+/// Maximum encoded size of an answer. The rest of a message is its envelope.
 pub(super) const MAX_ANSWER_BYTES: usize = 960 << 10;
 
-/// Most that the line weighs that stands for what was left out.
+/// Maximum encoded size of the omission marker.
 const MARKER_BYTES: usize = 128;
 
-/// Returns text that weighs no more than this: its beginning and its end, if need be.
+/// Truncates text to an encoded size, keeping its head and tail.
 pub(super) fn truncate_json(text: &str, max_bytes: usize) -> Cow<'_, str> {
     let total: usize = text.chars().map(json_len).sum();
     if total <= max_bytes {
@@ -135,7 +138,7 @@ pub(super) fn truncate_json(text: &str, max_bytes: usize) -> Cow<'_, str> {
     Cow::Owned([first, gap, &marker, last].concat())
 }
 
-/// Returns how many bytes the first characters have that weigh no more than this.
+/// Returns the length of the longest prefix within an encoded size.
 fn prefix_len(characters: impl Iterator<Item = char>, max_bytes: usize) -> usize {
     let mut len = 0;
     let fits = characters.take_while(|character| {
@@ -145,7 +148,7 @@ fn prefix_len(characters: impl Iterator<Item = char>, max_bytes: usize) -> usize
     fits.map(char::len_utf8).sum()
 }
 
-/// What a character takes in a JSON string.
+/// Returns the encoded size of a character in a JSON string.
 fn json_len(character: char) -> usize {
     match character {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,

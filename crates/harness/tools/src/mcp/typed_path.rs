@@ -2,7 +2,7 @@
 
 use exec_wire::path_uri::{JoinError, PathUri, PathUriError};
 
-/// Why a path cannot be used. The caller must write another.
+/// Caller: the path cannot be used.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(super) enum TypedPathError {
     #[error("path: {0}")]
@@ -21,17 +21,17 @@ pub(super) enum TypedPathError {
     Directory(String),
 }
 
-/// Where paths begin.
+/// Base directories for parsing paths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathBase<'a> {
-    /// What relative ones are relative to.
+    /// Base of relative paths.
     pub(super) root: &'a PathUri,
-    /// What `~` stands for.
+    /// Directory that `~` stands for.
     pub(super) home: Option<&'a PathUri>,
 }
 
 impl PathBase<'_> {
-    /// Reads a path.
+    /// Parses a path.
     pub(super) fn path(&self, typed: &str) -> Result<PathUri, TypedPathError> {
         if let Some((scheme, _)) = typed.split_once("://")
             && is_scheme(scheme)
@@ -54,7 +54,7 @@ impl PathBase<'_> {
         Ok(home.join(behind.trim_start_matches('/'))?)
     }
 
-    /// Reads the path of a file. One that can only be a directory is refused.
+    /// Parses the path of a file. Rejects paths that can only be directories.
     pub(super) fn file(&self, typed: &str) -> Result<PathUri, TypedPathError> {
         let path = self.path(typed)?;
         let is_windows = path
@@ -69,7 +69,7 @@ impl PathBase<'_> {
     }
 }
 
-/// Whether this is what stands before `://`. A single letter is a drive.
+/// Returns whether text is a URI scheme. A single letter is a drive.
 fn is_scheme(text: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
     text.len() > 1

@@ -1,5 +1,5 @@
-//! Where an agent works, and what it may touch there.
-//! Invariant: commands and file tools are under the same policy.
+//! The workspace of an agent and its sandbox policy.
+//! Invariant: commands and file tools have the same policy.
 
 use exec_wire::{
     environment::EnvironmentInfo,
@@ -15,7 +15,7 @@ use futures_util::future::{self, BoxFuture, FutureExt};
 use super::typed_path::PathBase;
 use crate::unified::{Approval, ApprovalRequest, SandboxChoice, SandboxDenial, ToolPolicy};
 
-/// The directories of an agent, and what encloses it.
+/// The directories of an agent, with their sandbox policy.
 #[derive(Clone, Debug)]
 pub struct Workspace {
     root: PathUri,
@@ -27,40 +27,40 @@ pub struct Workspace {
     home: Option<PathUri>,
 }
 
-/// What an agent may do to files.
+/// Access of an agent to files.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Enclosure {
-    /// Read them all, change none.
+    /// Reads all files, writes none.
     ReadOnly,
-    /// Read them all, change those of the workspace and temporary ones.
+    /// Reads all files, writes those of the workspace and temporary ones.
     WorkspaceWrite,
-    /// Whatever the account may.
+    /// Everything that the account may do.
     Open,
 }
 
-/// Whether an enclosed command reaches the network.
+/// Network access of a sandboxed command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Network {
-    /// It does not.
+    /// No network.
     Closed,
-    /// It reaches servers on the host's loopback, through a proxy.
+    /// Servers on the host's loopback, through a proxy.
     Loopback,
-    /// It does.
+    /// The network of the host.
     Open,
 }
 
-/// Whether `.git` in the workspace may be written.
+/// Whether `.git` in the workspace is writable.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum GitAccess {
-    /// It may not: its hooks and settings run commands outside of the sandbox.
+    /// Read-only: git hooks and settings run commands outside the sandbox.
     #[default]
     Protected,
-    /// It may.
+    /// Writable.
     Writable,
 }
 
 impl Workspace {
-    /// Makes the workspace of a directory. Relative paths start there.
+    /// Creates the workspace of a directory, which is the base of relative paths.
     pub fn new(root: PathUri, enclosure: Enclosure, network: Network) -> Self {
         Self {
             roots: vec![root.clone()],
@@ -73,21 +73,21 @@ impl Workspace {
         }
     }
 
-    /// Adds directories that may be written, too.
+    /// Adds writable directories.
     #[must_use]
     pub fn with_more(mut self, directories: impl IntoIterator<Item = PathUri>) -> Self {
         self.roots.extend(directories);
         self
     }
 
-    /// Says whether `.git` may be written.
+    /// Sets whether `.git` is writable.
     #[must_use]
     pub fn with_git(mut self, git: GitAccess) -> Self {
         self.git = git;
         self
     }
 
-    /// Adds what is known of the host.
+    /// Adds facts about the host.
     #[must_use]
     pub fn on(mut self, info: &EnvironmentInfo) -> Self {
         self.temporary.clone_from(&info.temporary_directories);
@@ -95,17 +95,17 @@ impl Workspace {
         self
     }
 
-    /// What relative paths start from.
+    /// Returns the base of relative paths.
     pub fn root(&self) -> &PathUri {
         &self.root
     }
 
-    /// What an agent may do to files.
+    /// Returns the access to files.
     pub fn enclosure(&self) -> Enclosure {
         self.enclosure
     }
 
-    /// What paths begin with, as an agent writes them.
+    /// Returns the base directories for parsing paths.
     pub(super) fn base(&self) -> PathBase<'_> {
         PathBase {
             root: &self.root,
@@ -113,7 +113,7 @@ impl Workspace {
         }
     }
 
-    /// Writes a path as an agent reads it: relative if it is below the workspace, else absolute.
+    /// Formats a path for an agent: relative if it is below the workspace, else absolute.
     pub(super) fn display_path(&self, path: &PathUri) -> String {
         let (shown, root) = (native_path(path), native_path(&self.root));
         let below = shown.strip_prefix(root.trim_end_matches('/'));
@@ -123,7 +123,7 @@ impl Workspace {
         }
     }
 
-    /// Tells why a file may not be changed, if it is the enclosure that forbids it.
+    /// Returns why the sandbox denies writing a file, if it does.
     pub(super) fn denial_reason(&self, path: &PathUri) -> Option<String> {
         let contains = |directory: &PathUri| directory.contains(path);
         let is_temporary = || {
@@ -133,7 +133,7 @@ impl Workspace {
         };
         match self.enclosure {
             Enclosure::Open => None,
-            Enclosure::ReadOnly => Some("the sandbox lets nothing be written".to_owned()),
+            Enclosure::ReadOnly => Some("the sandbox does not allow writes".to_owned()),
             Enclosure::WorkspaceWrite if self.is_protected(path) => Some(format!(
                 "the sandbox protects {} in the workspace",
                 self.protected_names()
@@ -142,7 +142,7 @@ impl Workspace {
             Enclosure::WorkspaceWrite => {
                 let roots: Vec<String> = self.roots.iter().map(native_path).collect();
                 Some(format!(
-                    "it is outside the workspace: the sandbox lets files be written only below `{}` and in \
+                    "it is outside the workspace: the sandbox allows writes only below `{}` and in \
                      temporary directories; `exec-server mcp --writable DIR` adds another",
                     roots.join("`, `")
                 ))
@@ -150,20 +150,19 @@ impl Workspace {
         }
     }
 
-    /// Says what the sandbox keeps commands from, and which flags of `exec-server mcp` change that.
+    /// Describes the restrictions of the sandbox, and the flags of `exec-server mcp` that change
+    /// them.
     pub(super) fn restrictions(&self) -> String {
         let files = match self.enclosure {
             Enclosure::Open => {
-                return "Commands and tools may do whatever the account may: there is no sandbox."
+                return "There is no sandbox: commands and tools have the rights of the account."
                     .to_owned();
             }
-            Enclosure::ReadOnly => {
-                "Nothing can be written: a sandbox keeps commands from it.".to_owned()
-            }
+            Enclosure::ReadOnly => "The sandbox is read-only: nothing can be written.".to_owned(),
             Enclosure::WorkspaceWrite => format!(
                 "Files can be written below the workspace and in temporary directories; a sandbox keeps \
-                 commands and tools from writing anywhere else, and from changing {} (so {}). Only whoever \
-                 starts this server can change that, with --writable DIR{}.",
+                 commands and tools from writing anywhere else, and from changing {} (so {}). Only the person \
+                 who starts this server can change that, with --writable DIR{}.",
                 self.protected_names(),
                 match self.git {
                     GitAccess::Protected =>
@@ -191,7 +190,7 @@ impl Workspace {
         format!("{files} {network}")
     }
 
-    /// Explains what the sandbox probably refused to a command that failed.
+    /// Explains what the sandbox probably denied to a failed command.
     pub(super) fn explain_denial(&self, output: &str, is_denied: bool) -> Option<String> {
         if self.enclosure == Enclosure::Open {
             return None;
@@ -232,7 +231,7 @@ impl Workspace {
         }
     }
 
-    /// Tells whether a path is metadata of a root, which stays as it is.
+    /// Returns whether a path is protected metadata of a root.
     fn is_protected(&self, path: &PathUri) -> bool {
         let names: &[&str] = match self.git {
             GitAccess::Protected => &[".git", ".agents", ".codex", ".aws"],
@@ -244,7 +243,7 @@ impl Workspace {
         })
     }
 
-    /// What encloses commands and file operations.
+    /// Returns the sandbox policy for commands and file operations.
     pub(super) fn sandbox(&self) -> Option<Box<Sandbox>> {
         let writable: &[SpecialPath] = match self.enclosure {
             Enclosure::Open => return None,
@@ -293,7 +292,7 @@ impl Workspace {
     }
 }
 
-/// Asks nobody: what encloses a command was decided when the server was started.
+/// Approves everything: the sandbox was chosen when the server was started.
 impl ToolPolicy for Workspace {
     fn approve(&self, _request: ApprovalRequest) -> BoxFuture<'_, Approval> {
         future::ready(Approval::Approved).boxed()
@@ -319,7 +318,7 @@ impl ToolPolicy for Workspace {
     }
 }
 
-/// What programs say when they reach no network, or when the proxy refuses a host.
+/// Messages of programs without network access, or with a host refused by the proxy.
 const NETWORK_FAILURES: &[&str] = &[
     "Could not connect",
     "Couldn't connect",
@@ -345,7 +344,8 @@ fn special_entry(value: SpecialPath, access: Access) -> Entry {
     }
 }
 
-/// The path as its host writes it. A path that is not UTF-8, or of another convention, stays a URI.
+/// Formats a path in the host's form. A path that is not UTF-8, or of another convention, stays a
+/// URI.
 pub(super) fn native_path(path: &PathUri) -> String {
     let native = path.to_native().ok();
     let text = native.and_then(|native| native.into_os_string().into_string().ok());

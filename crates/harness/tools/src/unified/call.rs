@@ -1,4 +1,4 @@
-//! What an agent asks for.
+//! Arguments of the calls, and the command line and environment variables derived from them.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -6,7 +6,7 @@ use exec_env::{command::Stdin, process::ProcessNumber};
 use exec_wire::{environment::Shell, path_uri::PathUri};
 use regex::bytes::Regex;
 
-/// The harness's name for one call of a tool.
+/// The harness's id of a tool call.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct CallId(pub String);
 
@@ -16,95 +16,93 @@ impl fmt::Display for CallId {
     }
 }
 
-/// `exec_command`: runs a command and shows what it says for a while.
+/// `exec_command`: runs a command and shows its output for a while.
 #[derive(Clone, Debug)]
 pub struct ExecCommand {
-    /// The harness's name for this call.
+    /// Id of this call.
     pub call_id: CallId,
     /// What to run.
     pub program: Program,
-    /// Where. Absent: in the environment's own directory.
+    /// Working directory. Absent: the environment's default directory.
     pub workdir: Option<PathUri>,
-    /// Laid over the environment's variables.
+    /// Overrides of the environment's variables.
     pub env: BTreeMap<String, String>,
-    /// Gives it a terminal; without one it gets pipes.
+    /// Gives it a terminal instead of pipes.
     pub tty: bool,
-    /// What it reads without a terminal. Absent: as the settings say.
+    /// Stdin without a terminal. Absent: the default of the settings.
     pub stdin: Option<Stdin>,
-    /// How long to wait for the end of what is waited for. Absent: 10 s; at least 250 ms, at most what
-    /// the settings allow.
+    /// How long to wait. Absent: 10 s; at least 250 ms, and at most the limit of the settings.
     pub yield_time: Option<Duration>,
-    /// What ends the wait before that.
+    /// Condition that ends the wait earlier.
     pub wait: WaitFor,
-    /// Most of the output to show, in tokens. Absent: as the settings say.
+    /// Maximum number of output tokens. Absent: the default of the settings.
     pub max_output_tokens: Option<usize>,
-    /// How the output is shown.
+    /// Format of the output.
     pub view: View,
-    /// Why it is to be run, for whoever approves it.
+    /// Reason for running it, for the approver.
     pub justification: Option<String>,
 }
 
 /// What to run.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Program {
-    /// A line for a shell.
+    /// A command line for a shell.
     Shell {
-        /// The line.
+        /// The command line.
         line: String,
-        /// The shell's program. Absent: the environment's own shell.
+        /// Program of the shell. Absent: the environment's default shell.
         shell: Option<String>,
         /// Runs it as a login shell.
         login: bool,
     },
-    /// A program and its arguments, as they are.
+    /// A program and its arguments.
     Argv(Vec<String>),
 }
 
-/// What ends a wait before its time is up. The end of the process always does.
+/// Condition that ends a wait before its time is up. The exit of the process always does.
 ///
-/// Output since the call is: after a start all of it; after a write what comes behind the write; of a
-/// call that only looks, also what came since the last call, which it shows.
+/// Output of the call is: after a start all of it; after a write the output after the write; for a
+/// poll also the output since the last call, which it shows.
 #[derive(Clone, Debug, Default)]
 pub enum WaitFor {
-    /// Nothing else.
+    /// No other condition.
     #[default]
     Exit,
-    /// No output for so long, after some came.
+    /// No output for this long, after some came.
     Idle(Duration),
-    /// Output that matches, since the call. Matched on text without escape codes, including a last line
-    /// that is not ended: a prompt. A match that comes in pieces spans
-    /// 16 KiB at most.
+    /// Output of the call that matches. Matched on text without escape codes, including an
+    /// unterminated last line, such as a prompt. A match across chunks spans at most 16 KiB.
     Pattern(Regex),
-    /// So many bytes of output, since the call.
+    /// This many bytes of output of the call.
     Bytes(usize),
 }
 
-/// How output is shown.
+/// Format of the output.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum View {
-    /// As text, without escape codes.
+    /// Text without escape codes.
     #[default]
     Plain,
-    /// As it was written.
+    /// Bytes as written.
     Raw,
-    /// As the screen of a terminal shows it now. Needs a terminal.
+    /// The current screen of the terminal. Requires a terminal.
     Screen,
 }
 
-/// `write_stdin`: writes to a command that runs on, or only looks at it, and shows what it says.
+/// `write_stdin`: writes to a running command or polls it, and shows its output.
 #[derive(Clone, Debug)]
 pub struct WriteStdin {
-    /// The harness's name for this call.
+    /// Id of this call.
     pub call_id: CallId,
-    /// Which.
+    /// Number of the command.
     pub number: ProcessNumber,
-    /// What to write. Empty: only looks. Ctrl-C alone (`"\u{3}"`) interrupts also a command without
-    /// a terminal, where nothing else would make a signal of it.
+    /// Input. Empty: only polls. Ctrl-C alone (`"\u{3}"`) also interrupts a command without a
+    /// terminal, by a signal.
     pub chars: String,
-    /// Ends its input behind that.
+    /// Closes stdin afterwards.
     pub close: bool,
-    /// As in [`ExecCommand`], counted from when the write was accepted; absent: 250 ms, or 5 s if nothing
-    /// is written.
+    /// As in [`ExecCommand`], counted from the acceptance of the write; absent: 250 ms, or 5 s for
+    /// a poll.
     pub yield_time: Option<Duration>,
     /// As in [`ExecCommand`].
     pub wait: WaitFor,
@@ -114,11 +112,11 @@ pub struct WriteStdin {
     pub view: View,
 }
 
-/// Why there is nothing to run.
+/// The program is empty.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct EmptyProgram;
 
-/// Returns program and arguments.
+/// Returns program and arguments for a command.
 pub(super) fn argv(program: &Program, own: &Shell) -> Result<Vec<String>, EmptyProgram> {
     match program {
         Program::Argv(argv) if argv.first().is_none_or(String::is_empty) => Err(EmptyProgram),
@@ -145,7 +143,7 @@ enum ShellMode {
     Plain,
 }
 
-/// Returns what makes a shell take a line, by the name of its program.
+/// Returns the flags with which a shell runs a command line.
 fn shell_flags(shell: &str, kind: ShellMode) -> &'static [&'static str] {
     let file = shell.rsplit(['/', '\\']).next().unwrap_or(shell);
     let name = file.strip_suffix(".exe").unwrap_or(file);
@@ -158,7 +156,8 @@ fn shell_flags(shell: &str, kind: ShellMode) -> &'static [&'static str] {
     }
 }
 
-/// Returns what is laid over the host's variables, and `own` over that.
+/// Returns variables for a command without a user: no pager waits for a key, nothing is coloured
+/// without a terminal, and text is UTF-8. `own` overrides them.
 pub(super) fn noninteractive_env(
     terminal: TerminalMode,
     own: &BTreeMap<String, String>,

@@ -1,8 +1,8 @@
-//! A command in the hands of one call.
+//! Exclusive access of one call to a command, and the commands that ended recently.
 //!
-//! Invariant: a command whose number was told stays in the table until a call has shown its end, it makes
-//! room, or it is terminated. One whose number nobody learned ends with the call that started it, unless
-//! the settings say otherwise.
+//! Invariant: a command whose number was disclosed stays in the table until a call has shown its
+//! exit, it is evicted, or it is terminated. A command with an undisclosed number ends with the
+//! call that started it, unless the settings keep it.
 
 use std::{
     collections::VecDeque,
@@ -23,7 +23,7 @@ use super::{
     transcript::ToolOutput,
 };
 
-/// A command that nobody else looks at meanwhile.
+/// Exclusive access of a call to a command.
 #[derive(Debug)]
 pub(super) struct CallGuard<'a> {
     shared_exec: &'a UnifiedExecShared,
@@ -40,7 +40,7 @@ enum NumberState {
 }
 
 impl<'a> CallGuard<'a> {
-    /// Takes a command that the agent knows.
+    /// Opens a command by its number.
     pub(super) fn open(
         shared_exec: &'a UnifiedExecShared,
         number: ProcessNumber,
@@ -55,7 +55,7 @@ impl<'a> CallGuard<'a> {
         })
     }
 
-    /// Keeps a command that has just started. Another one may end for it.
+    /// Registers a command that has just started. May evict another.
     pub(super) fn register(
         shared_exec: &'a UnifiedExecShared,
         allocated: exec_env::process::Allocated,
@@ -81,7 +81,7 @@ impl<'a> CallGuard<'a> {
         Ok(Self {
             shared_exec,
             process,
-            // Nobody else knows the number yet.
+            // The number is not disclosed yet, so no other call can hold it.
             session: shared_exec.table.open(number).ok(),
             number: NumberState::Undisclosed,
         })
@@ -92,8 +92,8 @@ impl<'a> CallGuard<'a> {
         &self.process
     }
 
-    /// Shows what no call has shown. A command that is over is forgotten with it, unless the answer turns
-    /// out not to be received.
+    /// Shows the new output. An ended command is removed with it, but remembered in case the answer
+    /// is not delivered.
     pub(super) fn finish(mut self, request: &OutputRequest<'_>) -> ToolOutput {
         let (details, shared) = (&self.process.details, &self.process.shared);
         let output = request.take_output(details, shared);
@@ -106,7 +106,7 @@ impl<'a> CallGuard<'a> {
         output
     }
 
-    /// Ends the command, and has its end told.
+    /// Kills the command and reports its end.
     pub(super) fn kill_and_wait(mut self) {
         self.kill();
         self.number = NumberState::Disclosed;
@@ -114,7 +114,7 @@ impl<'a> CallGuard<'a> {
 
     fn kill(&mut self) {
         self.forget();
-        // Without a runtime, letting go of the handle kills it as well.
+        // Without a runtime, dropping the handle kills it as well.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(kill_and_wait(Arc::clone(&self.process)));
         }
@@ -137,19 +137,19 @@ impl Drop for CallGuard<'_> {
     }
 }
 
-/// What a call wants to show.
+/// Output requested by a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OutputRequest<'a> {
     /// The call.
     pub(super) call: &'a CallId,
-    /// When it began.
+    /// When the call started.
     pub(super) began: Instant,
     pub(super) view: View,
     pub(super) tokens: usize,
 }
 
 impl OutputRequest<'_> {
-    /// Takes what no call has shown of a command.
+    /// Takes the new output of a command.
     pub(super) fn take_output(
         &self,
         details: &CommandDetails,
@@ -166,13 +166,15 @@ impl OutputRequest<'_> {
     }
 }
 
-/// Commands that are remembered. Each keeps what its last call showed.
+/// Maximum number of remembered commands. Each keeps the output of its last call.
 const MAX_REMEMBERED_COMMANDS: usize = 16;
 
-/// Commands that made room, whose numbers are remembered.
+/// Maximum number of remembered evictions.
 const MAX_REMEMBERED_EVICTIONS: usize = 256;
 
-/// Commands that are no longer kept, the last one behind the others.
+/// Commands that ended recently, the latest last. If the answer with an exit was not delivered, the
+/// exit is shown again. Holds no process handles: a command's remaining processes end when its exit
+/// is shown.
 #[derive(Debug, Default)]
 pub(super) struct RecentlyEnded {
     ended: Mutex<VecDeque<EndedCommand>>,
@@ -186,7 +188,7 @@ struct EndedCommand {
     end: EndDelivery,
 }
 
-/// Whether anybody knows how a command ended.
+/// Whether the exit of a command was delivered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum EndDelivery {
     Shown,
@@ -194,11 +196,11 @@ enum EndDelivery {
 }
 
 impl RecentlyEnded {
-    /// Remembers a command whose end is shown now.
+    /// Adds a command when its exit is shown.
     pub(super) fn add(&self, details: CommandDetails, shared: Arc<ProcessShared>) {
         let mut ended = self.lock();
         if ended.len() >= MAX_REMEMBERED_COMMANDS {
-            // One whose end nobody knows is worth more than one that is only remembered in case.
+            // Keep commands with an undelivered exit longer.
             let least = ended
                 .iter()
                 .position(|ended| ended.end == EndDelivery::Shown);
@@ -211,7 +213,7 @@ impl RecentlyEnded {
         });
     }
 
-    /// Takes note that the answer of this call was not received.
+    /// Records that the answer of a call was not delivered.
     pub(super) fn restore(&self, call: &CallId) -> RestoreOutcome {
         for ended in self.lock().iter_mut().rev() {
             if ended.shared.lock().restore(call) == RestoreOutcome::Restored {
@@ -222,7 +224,7 @@ impl RecentlyEnded {
         RestoreOutcome::NotOwned
     }
 
-    /// Returns a command whose end nobody knows. It is to be shown now.
+    /// Removes and returns a command with an undelivered exit.
     pub(super) fn take(
         &self,
         number: ProcessNumber,
@@ -238,7 +240,7 @@ impl RecentlyEnded {
         Some((details, shared))
     }
 
-    /// Lists the commands whose end nobody knows.
+    /// Lists the commands with an undelivered exit.
     pub(super) fn undelivered(&self) -> Vec<ProcessSummary> {
         let ended = self.lock();
         let unknown = ended
@@ -249,7 +251,7 @@ impl RecentlyEnded {
         unknown.map(summary).collect()
     }
 
-    /// Remembers that a command made room.
+    /// Records an eviction.
     pub(super) fn add_evicted(&self, number: ProcessNumber) {
         let mut evicted = self.evicted.lock().unwrap_or_else(PoisonError::into_inner);
         if evicted.len() >= MAX_REMEMBERED_EVICTIONS {
@@ -258,7 +260,7 @@ impl RecentlyEnded {
         evicted.push_back(number);
     }
 
-    /// Tells whether a command is known to have made room.
+    /// Returns whether a command is known to have been evicted.
     pub(super) fn was_evicted(&self, number: ProcessNumber) -> bool {
         let evicted = self.evicted.lock().unwrap_or_else(PoisonError::into_inner);
         evicted.contains(&number)

@@ -1,5 +1,5 @@
-//! `exec_command`: approves, encloses, starts, waits, shows; and runs a command once more if it was
-//! denied something and the policy says so.
+//! `exec_command`: approves, sandboxes and starts a command, waits, and shows its output. Runs it
+//! again after a sandbox denial if the policy says so.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -28,46 +28,47 @@ use super::{
     wait::OutputWait,
 };
 
-/// Attempts of one call: the first, and one more after a denial.
+/// Maximum number of attempts: the first, and one after a denial.
 const ATTEMPTS: usize = 2;
 
-/// Why a command was not run. In every case nothing is left running.
+/// Why a command was not run. Nothing is left running.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecCommandError {
-    /// Caller: there is nothing to run.
-    #[error("there is no command to run")]
+    /// Caller: the command is empty.
+    #[error("command is empty")]
     Empty,
     /// Caller: only a terminal has a screen.
-    #[error("a screen can only be shown of a command with a terminal: set tty")]
+    #[error("the screen view needs a terminal: set tty")]
     NoScreen,
-    /// Caller: the environment has no directory of its own, and none was given.
-    #[error("no working directory was given, and the environment has none of its own")]
+    /// Caller: no working directory was given, and the environment has no default.
+    #[error("no working directory: the environment has no default; set workdir")]
     NoDirectory,
-    /// Caller: the policy does not allow it, for this reason.
+    /// Caller: the policy refused it, for this reason.
     #[error("command was refused: {0}")]
     Refused(String),
-    /// Caller: too many commands are being waited for.
-    #[error("no room for another command")]
+    /// Caller: too many commands are in use by calls.
+    #[error("too many commands are in use")]
     Full(#[from] TableFull),
-    /// Caller: everything was ended before.
-    #[error("commands are shut down")]
+    /// Caller: unified exec was shut down.
+    #[error("unified exec is shut down")]
     ShutDown,
-    /// Host: it does not say what it is.
-    #[error("environment cannot be described")]
+    /// Host: it returned no environment info.
+    #[error("failed to get the environment info")]
     Host(#[source] RpcError),
-    /// Whoever the inner error blames: it did not start.
+    /// The start failed; the inner error says who must act.
     #[error("command did not start")]
     Start(#[from] StartError),
-    /// We: ids of processes are short.
-    #[error("process id cannot be made")]
+    /// Internal: the process id is too long.
+    #[error("failed to make a process id")]
     Id(#[from] IdTooLong),
 }
 
 impl UnifiedExec {
-    /// Runs a command and shows what it says until it ends, the time is up, or what the call waits for
-    /// has come. It runs on if it has not ended. Dropping the future ends the command, since nobody knows
-    /// its number, unless [`Settings::abandoned`](super::Settings::abandoned) says otherwise.
+    /// Runs a command and shows its output until it exits, the time is up, or the awaited condition
+    /// is met. Otherwise it keeps running. Dropping the future terminates the command, because its
+    /// number is not disclosed, unless [`Settings::abandoned`](super::Settings::abandoned) keeps
+    /// it.
     pub async fn exec_command(&self, call: ExecCommand) -> Result<ToolOutput, ExecCommandError> {
         let began = Instant::now();
         if call.view == View::Screen && !call.tty {
@@ -104,8 +105,8 @@ impl UnifiedExec {
             match self.attempt(&call, &request, attempt, began).await {
                 Ok(again) => output = again,
                 Err(error) => {
-                    // It was run once, and what came of that is in no other answer.
-                    tracing::debug!(%error, "command was not run once more");
+                    // The first attempt ran, and its output is in no other answer.
+                    tracing::debug!(%error, "failed to retry a command after a sandbox denial");
                     break;
                 }
             }
@@ -113,7 +114,7 @@ impl UnifiedExec {
         Ok(output)
     }
 
-    /// Runs a command that was approved, for one window.
+    /// Runs an approved command for one wait window.
     async fn attempt(
         &self,
         call: &ExecCommand,
@@ -138,7 +139,7 @@ impl UnifiedExec {
         }))
     }
 
-    /// Starts a command, tells so, and has it watched.
+    /// Starts a command, reports it, and spawns its watcher.
     async fn start(
         &self,
         call: &ExecCommand,
@@ -205,7 +206,8 @@ impl UnifiedExec {
         );
         let watcher = ProcessWatcher::begin(details, shared, sink, settings);
         tokio::spawn(watcher.watch(events));
-        // Looked at once it is kept: either it is ended with the others, or here.
+        // Check again after registration: a concurrent shutdown has either seen the command or must
+        // be handled here.
         if shared_exec.is_shut_down() {
             guard.kill_and_wait();
             return Err(ExecCommandError::ShutDown);
@@ -214,7 +216,7 @@ impl UnifiedExec {
     }
 }
 
-/// Returns what a sandbox denied to a command that has ended.
+/// Returns the denial of an ended command, if the sandbox denied it something.
 fn denied(output: &ToolOutput) -> Option<SandboxDenial> {
     let exit = output.exit.as_ref().filter(|exit| exit.sandbox_denied)?;
     Some(SandboxDenial {

@@ -1,8 +1,9 @@
-//! What a command has written and no call has shown yet, in each way that a call can ask for.
+//! Output of a command that no call has shown yet, in each format that a call can request.
 //!
-//! Invariant: what is taken was not shown before, and what is not taken stays. What the last call took can
-//! be put back until the next one takes, for an answer that nobody received. Not here: following the process
-//! (`watcher`), waiting (`wait`).
+//! Invariant: taken output was not shown before, and output that is not taken stays. The output
+//! taken by the last call can be restored until the next one, if the answer was not delivered.
+//! Elsewhere: following the process ([`process`](super::process)) and waiting
+//! ([`wait`](super::wait)).
 
 use exec_core::log::{Exit, OutputChunk};
 use exec_env::process::{Ends, HeadTailBuffer, ProcessError};
@@ -21,65 +22,65 @@ use super::{
     wait::{MatchState, PatternMatcher, TextStart},
 };
 
-/// What was gathered of a command.
+/// Buffered output and state of a command.
 #[derive(Debug)]
 pub(super) struct OutputBuffers {
-    /// As it was written, since the last call.
+    /// Raw output since the last call.
     raw: HeadTailBuffer,
-    /// As text, since the last call; the last line is in `plain`.
+    /// Text output since the last call; the last line is in `plain`.
     text: HeadTailBuffer,
     plain: PlainText,
     screen: Option<Screen>,
-    /// As it was written, from the start on.
+    /// Raw output since the start.
     whole: HeadTailBuffer,
-    /// The number of the last event.
+    /// Sequence number of the last event.
     pub(super) last_seq: OutputSeq,
-    /// Bytes from the start on.
+    /// Bytes since the start.
     pub(super) bytes: u64,
-    /// How many of them the last call had seen.
+    /// Number of bytes seen by the last call.
     pub(super) shown: u64,
-    /// When the last of them came.
+    /// Time of the last output.
     pub(super) last_output: Option<Instant>,
     pattern: Option<PatternMatcher>,
-    /// What the last call took.
+    /// Output taken by the last call.
     taken: Option<TakenOutput>,
-    /// How it ended.
+    /// Exit of the command.
     pub(super) exit: Option<Exit>,
-    /// Why nothing more will be known.
+    /// Why the state of the command is unknown.
     pub(super) failure: Option<ProcessError>,
-    /// All output was taken; the end is about to be told.
+    /// All output was received; the end event follows.
     pub(super) finished: bool,
-    /// Nothing follows: the end was told.
+    /// The end event was sent.
     pub(super) end_reported: bool,
 }
 
-/// What a call took.
+/// Output taken by a call.
 #[derive(Debug)]
 struct TakenOutput {
     by: CallId,
     text: Ends,
     raw: Ends,
-    /// How many bytes the call before it had seen.
+    /// Number of bytes seen by the previous call.
     shown: u64,
-    /// Lines that had left the screen.
+    /// Lines that had scrolled off the screen.
     scrolled: u64,
 }
 
-/// Which output a pattern may match.
+/// Output that a pattern may match.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MatchScope {
-    /// What no call has shown.
+    /// Output that no call has shown.
     LastCall,
-    /// What comes from now on.
+    /// Future output only.
     Now,
 }
 
-/// Whether something was put back.
+/// Result of restoring output.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum RestoreOutcome {
     /// The next call takes it.
     Restored,
-    /// Another call took something since, or the call took nothing here.
+    /// Another call took output since, or the call took none here.
     NotOwned,
 }
 
@@ -104,7 +105,7 @@ impl OutputBuffers {
         }
     }
 
-    /// Takes output of the process.
+    /// Adds output of the process.
     pub(super) fn push(&mut self, chunk: &OutputChunk) {
         let lost = chunk.seq.0.saturating_sub(self.last_seq.next().0);
         self.last_seq = chunk.seq;
@@ -120,7 +121,7 @@ impl OutputBuffers {
         }
     }
 
-    /// Takes note that nothing follows. Returns all that was written, as far as it is kept.
+    /// Marks the output as complete. Returns all retained output.
     pub(super) fn finish(&mut self) -> Ends {
         self.finished = true;
         let mut settled = Vec::new();
@@ -129,11 +130,11 @@ impl OutputBuffers {
         self.whole.take()
     }
 
-    /// Begins to look for a pattern.
+    /// Starts searching for a pattern.
     pub(super) fn start_matching(&mut self, regex: Regex, since: MatchScope) {
         self.pattern = Some(match since {
             MatchScope::LastCall if self.text.omitted() > 0 => {
-                // The call shows both ends of what came.
+                // The call shows both ends of the output, so search both.
                 let last = self.text.last(usize::MAX);
                 let mut pattern = PatternMatcher::new(regex, last, TextStart::MidStream);
                 pattern.search_once(self.text.first());
@@ -148,7 +149,7 @@ impl OutputBuffers {
                 pattern
             }
             MatchScope::Now => {
-                // The line so far is not to match, so it may not be part of what comes.
+                // The current line must not match, so it is settled first.
                 let mut settled = Vec::new();
                 self.plain.settle(&mut settled);
                 self.push_settled(&settled);
@@ -157,12 +158,12 @@ impl OutputBuffers {
         });
     }
 
-    /// Stops looking for a pattern.
+    /// Stops searching for a pattern.
     pub(super) fn stop_matching(&mut self) {
         self.pattern = None;
     }
 
-    /// Looks for the pattern, if it is time.
+    /// Searches for the pattern, if it is time.
     pub(super) fn poll_match(&mut self) -> MatchState {
         match &mut self.pattern {
             Some(pattern) => pattern.poll_match(self.plain.line()),
@@ -170,7 +171,7 @@ impl OutputBuffers {
         }
     }
 
-    /// Returns what no call has shown, and counts it as shown by this one.
+    /// Takes the output that no call has shown.
     pub(super) fn take(&mut self, by: &CallId, view: View, tokens: usize) -> Transcript {
         let mut settled = Vec::new();
         self.plain.settle(&mut settled);
@@ -208,7 +209,7 @@ impl OutputBuffers {
         Transcript::truncated(shown, tokens)
     }
 
-    /// Puts back what this call took, if it was the last to take something.
+    /// Restores the output taken by this call, if it was the last to take any.
     pub(super) fn restore(&mut self, by: &CallId) -> RestoreOutcome {
         let Some(taken) = self.taken.take_if(|taken| taken.by == *by) else {
             return RestoreOutcome::NotOwned;
@@ -241,7 +242,7 @@ impl OutputBuffers {
     }
 }
 
-/// What a screen shows, and what it does not.
+/// Renders a screen with a note about scrolled lines.
 fn render_screen(screen: &Screen, scrolled: u64) -> String {
     match scrolled {
         0 => screen.render(),
@@ -252,7 +253,7 @@ fn render_screen(screen: &Screen, scrolled: u64) -> String {
     }
 }
 
-/// Puts some output in front of what a buffer holds.
+/// Prepends output to a buffer.
 fn prepend(buffer: &mut HeadTailBuffer, before: &Ends) {
     let behind = buffer.take();
     for ends in [before, &behind] {

@@ -1,8 +1,8 @@
-//! Output as text: no escape codes, no overwritten progress lines, no invalid UTF-8.
+//! Converts output to plain text: no escape codes, no overwritten progress lines, no invalid UTF-8.
 //!
-//! Each stream has its own place in a sequence or a character; the line that they write to is one, as on a
-//! screen. Invariant: the text depends on the bytes and their order, not on how they were cut into chunks.
-//! Not here: full-screen programs, whose output is no text (`screen`).
+//! Each stream has its own parser state; all write to one line, as on a screen. Invariant: the text
+//! depends on the bytes and their order, not on chunk boundaries. Elsewhere: full-screen programs
+//! ([`screen`](super::screen)).
 
 mod escape_parser;
 #[cfg(test)]
@@ -12,7 +12,7 @@ use exec_wire::process::OutputStream;
 
 use self::escape_parser::EscapeParser;
 
-/// Turns output into text.
+/// Converts output to text.
 #[derive(Debug, Default)]
 pub(crate) struct PlainText {
     streams: [EscapeParser; 3],
@@ -20,19 +20,18 @@ pub(crate) struct PlainText {
 }
 
 impl PlainText {
-    /// Takes output, and appends to `text` what it settles. The last line is not settled before it ends:
-    /// it can still be overwritten.
+    /// Adds output and appends settled text to `text`. The last line is settled when it ends,
+    /// because it can still be overwritten.
     pub(crate) fn feed(&mut self, stream: OutputStream, bytes: &[u8], text: &mut Vec<u8>) {
         self.streams[stream as usize].feed(bytes, &mut self.line, text);
     }
 
-    /// Settles what there is of the last line. What comes behind it begins a line of its own, as far as
-    /// overwriting goes.
+    /// Settles the current line. Later output cannot overwrite it.
     pub(super) fn settle(&mut self, text: &mut Vec<u8>) {
         self.line.settle(text);
     }
 
-    /// Settles everything: nothing follows.
+    /// Settles everything at the end of the output.
     pub(super) fn finish(&mut self, text: &mut Vec<u8>) {
         for stream in &mut self.streams {
             stream.finish(&mut self.line, text);
@@ -40,31 +39,33 @@ impl PlainText {
         self.settle(text);
     }
 
-    /// Returns what there is of the last line.
+    /// Returns the current line.
     pub(crate) fn line(&self) -> &[u8] {
         self.line.text()
     }
 }
 
-/// Longest line that can be overwritten, in bytes. What exceeds it is settled: a program that never
-/// ends its line is not kept in memory.
+/// Maximum length of a line that can be overwritten, in bytes. The excess is settled, so that an
+/// endless line does not stay in memory.
 const MAX_LINE_BYTES: usize = 4 << 10;
-/// Most columns that a movement leaves blank: beyond the width of any terminal they are noise.
+/// Maximum number of blank columns left by a cursor movement: more than any terminal is wide.
 const MAX_BLANK_COLUMNS: usize = 1024;
 
-/// The line that is being written.
+/// The current line with a cursor. A column is a character. Movements cost what they pass over, not
+/// the length of the line, so that output cannot make a chunk slow.
 #[derive(Debug, Default)]
 pub(super) struct LineBuffer {
-    /// Whole characters.
+    /// Complete characters.
     text: Vec<u8>,
-    /// Where the next character goes; a character begins or the text ends there.
+    /// Offset of the next character: a character boundary.
     cursor: usize,
-    /// Blank columns between the end of the text and the cursor. They show only if something follows.
+    /// Blank columns between the end of the text and the cursor. They appear only if something
+    /// follows.
     blank: usize,
 }
 
 impl LineBuffer {
-    /// Writes at the cursor, over what is there.
+    /// Writes at the cursor, overwriting text.
     pub(super) fn write(&mut self, mut written: &str, settled: &mut Vec<u8>) {
         if self.blank > 0 && !written.is_empty() {
             let blank = std::mem::take(&mut self.blank);
@@ -95,14 +96,14 @@ impl LineBuffer {
         settled.push(b'\n');
     }
 
-    /// Ends the line if something is on it.
+    /// Ends the line if it is not empty.
     pub(super) fn end_if_not_empty(&mut self, settled: &mut Vec<u8>) {
         if !self.text.is_empty() {
             self.end(settled);
         }
     }
 
-    /// Gives up what is on the line, as it is.
+    /// Settles the line as it is.
     pub(super) fn settle(&mut self, settled: &mut Vec<u8>) {
         settled.extend_from_slice(&self.text);
         self.text.clear();
@@ -115,7 +116,7 @@ impl LineBuffer {
         self.move_right(column);
     }
 
-    /// Moves the cursor back by so many columns, at most to the beginning.
+    /// Moves the cursor left, at most to the start.
     pub(super) fn move_left(&mut self, columns: usize) {
         let over_blank = columns.min(self.blank);
         self.blank -= over_blank;
@@ -128,7 +129,7 @@ impl LineBuffer {
         }
     }
 
-    /// Moves the cursor on by so many columns.
+    /// Moves the cursor right.
     pub(super) fn move_right(&mut self, columns: usize) {
         for passed in 0..columns {
             if self.cursor == self.text.len() {
@@ -139,12 +140,12 @@ impl LineBuffer {
         }
     }
 
-    /// Removes what is on the cursor and behind it.
+    /// Removes the text from the cursor on.
     pub(super) fn erase_to_end(&mut self) {
         self.text.truncate(self.cursor);
     }
 
-    /// Blanks what is before the cursor.
+    /// Blanks the text before the cursor.
     pub(super) fn erase_to_start(&mut self) {
         if self.cursor == self.text.len() {
             self.erase();
@@ -156,14 +157,14 @@ impl LineBuffer {
         self.cursor = column;
     }
 
-    /// Blanks all. The cursor stays in its column.
+    /// Blanks the line. The cursor keeps its column.
     pub(super) fn erase(&mut self) {
         self.blank = self.column().min(MAX_BLANK_COLUMNS);
         self.text.clear();
         self.cursor = 0;
     }
 
-    /// Removes so many characters at the cursor; what follows moves up.
+    /// Removes characters at the cursor; the rest moves left.
     pub(super) fn delete(&mut self, count: usize) {
         let mut end = self.cursor;
         for _ in 0..count {
@@ -175,7 +176,7 @@ impl LineBuffer {
         self.text.drain(self.cursor..end);
     }
 
-    /// Returns what is on the line.
+    /// Returns the text of the line.
     pub(super) fn text(&self) -> &[u8] {
         &self.text
     }
@@ -190,7 +191,7 @@ impl LineBuffer {
         self.cursor += character.len();
     }
 
-    /// Returns where the character behind this one begins.
+    /// Returns the offset of the next character.
     fn next(&self, place: usize) -> usize {
         let behind = self.text.iter().skip(place + 1);
         let next = behind.take_while(|byte| !is_char_start(**byte)).count();
@@ -203,7 +204,7 @@ impl LineBuffer {
     }
 }
 
-/// Tells whether a character begins with this byte.
+/// Returns whether a character starts with this byte.
 fn is_char_start(byte: u8) -> bool {
     byte & 0xc0 != 0x80
 }

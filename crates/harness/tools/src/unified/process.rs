@@ -1,4 +1,7 @@
-//! A command that was started, whatever runs it.
+//! A started command, and the watcher that follows it to its end.
+//!
+//! Invariant: `ExecCommandEnd` is sent once, after all output events and before a call can show the
+//! exit. The watcher holds no process handle, so it does not keep the process alive.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -20,21 +23,21 @@ use super::{
     transcript::Transcript,
 };
 
-/// How long the watcher is waited for. It lags behind only if the whole program does.
+/// How long to wait for the watcher. It lags only if the whole program does.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What is known of a command: the same for every backend.
+/// State of a command, the same for every backend.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ProcessState {
-    /// It has ended.
+    /// Whether it has exited.
     pub has_exited: bool,
-    /// The code that it ended with.
+    /// Its exit code.
     pub exit_code: Option<i32>,
-    /// Why nothing more can be known of it.
+    /// Why its state is unknown.
     pub failure: Option<String>,
 }
 
-/// A command that was started. When the last handle is dropped, its tree is killed.
+/// A started command. Dropping the last handle kills its process tree.
 #[derive(Debug)]
 pub struct UnifiedExecProcess {
     pub(super) details: CommandDetails,
@@ -42,7 +45,7 @@ pub struct UnifiedExecProcess {
     pub(super) shared: Arc<ProcessShared>,
 }
 
-/// What a command was started as.
+/// How a command was started.
 #[derive(Clone, Debug)]
 pub(super) struct CommandDetails {
     pub(super) number: ProcessNumber,
@@ -54,69 +57,69 @@ pub(super) struct CommandDetails {
     pub(super) started: SystemTime,
 }
 
-/// Whether a command was given something to read.
+/// Stdin of a command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum StdinMode {
     Open,
     None,
 }
 
-/// What the watcher of a command keeps for others. It outlives the handle, so that an end is told.
+/// State shared with the watcher. It outlives the handle, so that the end is reported.
 #[derive(Debug)]
 pub(super) struct ProcessShared {
     buffers: Mutex<OutputBuffers>,
-    /// Told whenever something was gathered. One call waits at a time.
+    /// Notified on every change. One call waits at a time.
     pub(super) changed: Notify,
     pub(super) state: watch::Sender<ProcessState>,
-    /// Whether the end was told.
+    /// Whether the end event was sent.
     pub(super) end_reported: watch::Sender<bool>,
 }
 
-/// A command, as a list shows it.
+/// Summary of a command for a list.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ProcessSummary {
-    /// What a model calls it.
+    /// Number of the command.
     pub number: ProcessNumber,
     /// The call that started it.
     pub call_id: CallId,
-    /// What runs.
+    /// Program and arguments.
     pub argv: Vec<String>,
-    /// Where.
+    /// Working directory.
     pub cwd: PathUri,
-    /// It has a terminal.
+    /// Whether it has a terminal.
     pub tty: bool,
-    /// When it was started.
+    /// When it started.
     pub started: SystemTime,
-    /// What is known of it.
+    /// Current state.
     pub state: ProcessState,
 }
 
 impl UnifiedExecProcess {
-    /// Returns what is known of it now.
+    /// Returns the current state.
     pub fn state(&self) -> ProcessState {
         self.shared.state.borrow().clone()
     }
 
-    /// Returns what is known of it, now and whenever that changes.
+    /// Returns a receiver of state changes.
     pub fn states(&self) -> watch::Receiver<ProcessState> {
         self.shared.state.subscribe()
     }
 
-    /// Returns it as a list shows it.
+    /// Returns a summary for a list.
     pub fn summary(&self) -> ProcessSummary {
         self.details.summary(self.state())
     }
 
-    /// Waits until its end was told.
+    /// Waits until the end event was sent.
     pub async fn wait_for_end(&self) {
         let mut end_reported = self.shared.end_reported.subscribe();
-        // It cannot fail: the sender is in this handle.
+        // Cannot fail: this handle owns the sender.
         drop(end_reported.wait_for(|end_reported| *end_reported).await);
     }
 }
 
 impl UnifiedExecProcess {
-    /// Waits until the watcher has taken what the process had written by now, if it does so soon.
+    /// Waits until the watcher has received the output written so far, with a timeout.
     pub(super) async fn catch_up(&self) {
         let next = self.process.status().next_seq;
         let deadline = Instant::now() + CATCH_UP_TIMEOUT;
@@ -136,7 +139,7 @@ impl UnifiedExecProcess {
 }
 
 impl CommandDetails {
-    /// Returns a command as a list shows it.
+    /// Returns a summary for a list.
     pub(super) fn summary(&self, state: ProcessState) -> ProcessSummary {
         let Self {
             number,
@@ -174,11 +177,11 @@ impl ProcessShared {
     }
 }
 
-/// How many times the grace for a close is granted anew because something came. What the command itself
-/// wrote last may be on its way over a slow network; what it left behind may never stop writing.
+/// How often the grace period for closing is extended by output. The last output of the command may
+/// be delayed by a slow network; a background process may never stop writing.
 const MAX_GRACE_PERIODS: u32 = 8;
 
-/// What follows a command.
+/// Follows a command.
 #[derive(Debug)]
 pub(super) struct ProcessWatcher {
     details: CommandDetails,
@@ -189,17 +192,17 @@ pub(super) struct ProcessWatcher {
     deltas: usize,
 }
 
-/// How long the close of a command that has ended is waited for.
+/// Deadlines for the output of an exited command to close.
 #[derive(Clone, Copy, Debug)]
 struct CloseDeadline {
-    /// Unless something comes.
+    /// Extended by output.
     soft: Instant,
-    /// Whatever comes.
+    /// Not extended.
     hard: Instant,
 }
 
 impl ProcessWatcher {
-    /// Tells the start. The clock of the command begins here.
+    /// Reports the start. The duration counts from here.
     pub(super) fn begin(
         details: CommandDetails,
         shared: Arc<ProcessShared>,
@@ -222,7 +225,7 @@ impl ProcessWatcher {
         }
     }
 
-    /// Follows the command to its end, and tells it.
+    /// Follows the command to its end and reports it.
     pub(super) async fn watch(mut self, mut events: EventStream) {
         let grace = self.settings.close_grace;
         let mut exited: Option<(Exit, CloseDeadline)> = None;
@@ -230,7 +233,7 @@ impl ProcessWatcher {
             let event = match &exited {
                 None => events.next().await,
                 Some((exit, closing)) => {
-                    // A stream that always has something would never be timed out.
+                    // A stream that is always ready would never time out.
                     let by = closing.soft.min(closing.hard);
                     let is_up = Instant::now() >= closing.hard;
                     match timeout_at(by, events.next()).await {
@@ -245,7 +248,7 @@ impl ProcessWatcher {
                     if let Some((_, closing)) = &mut exited {
                         closing.soft = Instant::now() + grace;
                     }
-                    // A process that never pauses would leave nobody else a turn.
+                    // A process that writes without pause would starve other tasks.
                     consume_budget().await;
                     continue;
                 }

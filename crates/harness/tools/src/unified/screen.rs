@@ -1,44 +1,44 @@
-//! What a terminal shows now.
+//! The screen of a terminal.
 //!
-//! Not here: what was shown before; a full-screen program's output says little as text.
+//! Elsewhere: text of earlier output, which full-screen programs do not produce.
 
 use std::fmt;
 
 use exec_wire::process::TerminalSize;
 
-/// Longest title, colour or link that a program may send. The parser would keep all of it.
+/// Maximum length of a title, colour or link. The parser would buffer all of it.
 const MAX_STRING_BYTES: usize = 4096;
-/// Longest parameters of a control sequence. Those of real programs are a few dozen bytes.
+/// Maximum length of the parameters of a control sequence. Real programs use a few dozen bytes.
 const MAX_PARAMETER_BYTES: usize = 256;
-/// Fewest rows and columns: a wide character must fit.
+/// Minimum number of rows and columns: a wide character must fit.
 const MIN_SIDE: u16 = 2;
 
-/// A terminal without a window.
+/// A headless terminal.
 pub struct Screen {
     parser: vt100::Parser,
     state: ParseState,
-    /// The parameters of the control sequence that the output is in. The parser gets them with its end.
+    /// Parameters of the current control sequence. The parser gets them at its end.
     parameters: Vec<u8>,
-    /// Lines that have left the screen at its top since somebody looked.
+    /// Lines scrolled off the top since the last call.
     scrolled: u64,
 }
 
-/// Where the output is.
+/// Parser state.
 #[derive(Clone, Copy, Debug)]
 enum ParseState {
     Text,
-    /// Behind ESC.
+    /// After ESC.
     Escape,
-    /// In a control sequence, behind `ESC [`.
+    /// In a control sequence, after `ESC [`.
     Sequence,
-    /// In a control string that the parser keeps, behind `ESC ]`, and how far.
+    /// In a control string that the parser buffers, after `ESC ]`, with its length so far.
     String(usize),
-    /// In a control string that the parser passes over, behind `ESC P` and its kind.
+    /// In a control string that the parser ignores, such as after `ESC P`.
     Ignored,
 }
 
 impl Screen {
-    /// Begins with an empty one.
+    /// Creates an empty screen.
     pub fn new(size: TerminalSize) -> Self {
         let (rows, cols) = (size.rows.max(MIN_SIDE), size.cols.max(MIN_SIDE));
         Self {
@@ -49,7 +49,7 @@ impl Screen {
         }
     }
 
-    /// Takes output.
+    /// Processes output.
     pub fn feed(&mut self, bytes: &[u8]) {
         let mut from = 0;
         for (index, byte) in bytes.iter().enumerate() {
@@ -85,15 +85,15 @@ impl Screen {
                     self.count_scroll();
                     self.state
                 }
-                // The parser obeys other controls in the midst of a code, passes over what is not ASCII, and
-                // goes on with the code.
+                // The parser executes other control characters inside a code, ignores bytes above
+                // ASCII, and continues the code.
                 (ParseState::Escape, 0x00..=0x1f | 0x7f..) => ParseState::Escape,
                 (ParseState::Sequence, _) => ParseState::Sequence,
                 (ParseState::Escape | ParseState::Text, _) => ParseState::Text,
                 (ParseState::Ignored, _) => ParseState::Ignored,
                 (ParseState::String(length), _) => {
                     if length >= MAX_STRING_BYTES {
-                        // Too long: what came so far is all that the parser is told.
+                        // Too long: the parser gets only the first part.
                         self.parser.process(&bytes[from..index]);
                         from = index + 1;
                     }
@@ -104,8 +104,8 @@ impl Screen {
         self.parser.process(&bytes[from..]);
     }
 
-    /// Counts a line that the end of the last one is about to push off the screen. Full-screen programs draw
-    /// on a screen that nothing scrolls off.
+    /// Counts a line that the next line feed scrolls off the screen. Full-screen programs use the
+    /// alternate screen, which does not scroll.
     fn count_scroll(&mut self) {
         let screen = self.parser.screen();
         let (rows, _) = screen.size();
@@ -114,19 +114,18 @@ impl Screen {
         }
     }
 
-    /// Returns how many lines have left the screen at its top since this was asked, and counts anew. Lines
-    /// that scroll because another one is too long are not counted.
+    /// Returns and resets the number of scrolled lines. Lines scrolled by wrapping are not counted.
     pub(super) fn take_scrolled(&mut self) -> u64 {
         std::mem::take(&mut self.scrolled)
     }
 
-    /// Counts lines that nobody was told of.
+    /// Restores the count of lines that were not reported.
     pub(super) fn restore_scrolled(&mut self, lines: u64) {
         self.scrolled += lines;
     }
 
-    /// Hands over the parameters of a sequence. The parser inserts lines and cells as often as it is
-    /// told, also where all but the last of them fall off the screen.
+    /// Passes the parameters of a sequence to the parser. Clamps the counts of insertions, which
+    /// the parser would otherwise repeat beyond the size of the screen.
     fn flush_parameters(&mut self, kind: u8) {
         let parameters = std::mem::take(&mut self.parameters);
         let (rows, columns) = self.parser.screen().size();
@@ -147,8 +146,8 @@ impl Screen {
         }
     }
 
-    /// Returns what makes another terminal of the same size show the same: the screen that is in use, its
-    /// text and colours, the cursor, and the modes of keys and mouse.
+    /// Returns the bytes that reproduce the screen on another terminal of the same size: buffer,
+    /// text, colours, cursor, and key and mouse modes.
     pub fn repaint(&self) -> Vec<u8> {
         let screen = self.parser.screen();
         let mut bytes = Vec::new();
@@ -159,7 +158,7 @@ impl Screen {
         bytes
     }
 
-    /// Returns the lines that show something, and where the cursor is.
+    /// Renders the non-blank lines and the cursor position.
     pub(super) fn render(&self) -> String {
         let screen = self.parser.screen();
         let (_, columns) = screen.size();

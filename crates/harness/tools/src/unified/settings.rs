@@ -1,4 +1,4 @@
-//! How long calls wait, how much they show, and how many commands run at once.
+//! Settings of unified exec: wait times, output limits and the number of commands.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -10,52 +10,50 @@ use exec_wire::{
 
 use super::call::WaitFor;
 
-/// The bounds of unified exec. [`Default`] has what suits an agent.
+/// Settings of unified exec. [`Default`] suits an agent.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long calls wait.
+    /// Wait times.
     pub windows: WaitWindows,
-    /// Most tokens that a call shows, if it does not say.
+    /// Default number of output tokens.
     pub output_tokens: usize,
-    /// Most tokens that a call can ask for: what one answer may take of a model's context.
+    /// Maximum number of output tokens: the share of a model's context for one answer.
     pub max_output_tokens: usize,
-    /// Commands that are kept at once. One more ends the one that was used least recently, an ended
-    /// one first.
+    /// Maximum number of commands. One more evicts the least recently used one, ended commands
+    /// first.
     pub max_processes: NonZeroUsize,
-    /// So many of those used last are not ended for another: an agent is at work with them.
+    /// Number of most recently used commands that are not evicted.
     pub protected_processes: usize,
-    /// Bytes kept of what a command has written, for each of the three who want it: the next call as
-    /// text, the next call as it was written, and the event of its end. Beyond it the middle is left out.
+    /// Retained bytes of output for each of three buffers: the next call as text, the next call as
+    /// raw bytes, and the end event. Beyond it the middle is left out.
     pub retained_bytes: usize,
-    /// Largest chunk that an event carries. A larger one is told by several.
+    /// Maximum size of an output event. Larger chunks are split.
     pub delta_bytes: usize,
-    /// Most events that tell the output of one command. What comes behind them is in the event of its
-    /// end only.
+    /// Maximum number of output events of one command. Later output is only in the end event.
     pub max_deltas: usize,
-    /// The size of terminals.
+    /// Size of terminals.
     pub terminal: TerminalSize,
-    /// What a command without a terminal reads. `Null` suits agents that never write to one: some
-    /// programs read their input only because there is one.
+    /// Default stdin without a terminal. `Null` suits agents that never write: some programs read
+    /// stdin whenever there is one.
     pub stdin: Stdin,
-    /// How the host's variables enter.
+    /// How the host's variables are inherited.
     pub env_policy: EnvPolicy,
-    /// How long the output of a command may stay open behind its end, and silent; eight times as long if
-    /// it is not silent. Something that it left in the background may hold it, and ends with the command
-    /// when its output was shown.
+    /// How long the output of an exited command may stay open silently; eight times as long if it
+    /// is not silent. A background process may hold it, and is killed when the exit is shown.
     pub close_grace: Duration,
-    /// How long a command that is to end may take to do so by itself.
+    /// Grace period before a command is terminated by force.
     pub terminate_grace: Duration,
-    /// What becomes of a command whose first call is dropped.
+    /// Handling of a command after its first call is dropped.
     pub abandoned: AbandonedCommand,
 }
 
-/// What becomes of a command whose first call is dropped before it has told the command's number.
+/// Handling of a command after its first call is dropped and its number is not disclosed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum AbandonedCommand {
-    /// It ends: nobody knows its number.
+    /// Terminates it: its number is unknown.
     #[default]
     Terminate,
-    /// It runs on, for harnesses that list commands.
+    /// Keeps it running, for harnesses that can list commands.
     KeepRunning,
 }
 
@@ -86,22 +84,22 @@ impl Default for Settings {
     }
 }
 
-/// How long calls wait for a command.
+/// Wait times of calls.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct WaitWindows {
-    /// Shortest wait that can be asked for. Below it an agent would spend its turns on looking.
+    /// Minimum wait. With less, an agent would waste its turns on polling.
     pub min: Duration,
-    /// After a start, if the call does not say: most commands are over by then.
+    /// Default after a start: most commands have exited by then.
     pub start: Duration,
-    /// After a write, if the call does not say: the answer to a keystroke is there by then.
+    /// Default after a write: the response to a keystroke has arrived by then.
     pub write: Duration,
-    /// Of a look, if the call does not say.
+    /// Default for a poll.
     pub look: Duration,
-    /// Longest wait after a start or a write that waits for nothing but the end. It keeps an agent from
-    /// being blind for long, and stays below the time after which many clients of tools give up.
+    /// Maximum wait for the exit after a start or a write. Keeps an agent responsive, and stays
+    /// below the timeout of many tool clients.
     pub max: Duration,
-    /// Longest wait of a look, and of a call that says what it waits for. Whoever asks for those knows
-    /// that it takes long, and would otherwise only ask again and again.
+    /// Maximum wait of a poll, and of a call with another condition. Their callers expect to wait,
+    /// and would otherwise poll repeatedly.
     pub max_patient: Duration,
 }
 
@@ -118,7 +116,7 @@ impl Default for WaitWindows {
     }
 }
 
-/// What a call does before it waits.
+/// Action of a call before it waits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum WaitPhase {
     Start,
@@ -127,7 +125,7 @@ pub(super) enum WaitPhase {
 }
 
 impl WaitWindows {
-    /// Returns how long a call waits at most.
+    /// Returns the maximum wait of a call.
     pub(super) fn wait_window(
         &self,
         before: WaitPhase,
@@ -149,7 +147,7 @@ impl WaitWindows {
 }
 
 impl Settings {
-    /// Returns how many tokens a call shows at most.
+    /// Returns the maximum number of output tokens of a call.
     pub(super) fn tokens(&self, asked: Option<usize>) -> usize {
         asked
             .unwrap_or(self.output_tokens)

@@ -1,4 +1,4 @@
-//! Unified exec on processes that do as they are told, in a time of their own.
+//! Unified exec on a scripted backend with paused time.
 
 mod ending;
 mod events;
@@ -22,7 +22,7 @@ use super::{
     UnifiedExec, Unrestricted, View, WaitFor, WriteStdin, WriteStdinError,
 };
 
-/// Unified exec, and what is around it.
+/// Unified exec with its backend and events.
 struct ExecFixture {
     exec: UnifiedExec,
     backend: Arc<FakeBackend>,
@@ -57,13 +57,13 @@ impl ExecFixture {
         self.exec.exec_command(command).await.unwrap()
     }
 
-    /// Starts a command that runs on.
+    /// Starts a command that keeps running.
     async fn running(&self) -> ProcessNumber {
         let output = self.run(quick()).await;
         output.running.expect("it runs on")
     }
 
-    /// Looks at a command.
+    /// Polls a command.
     async fn look(&self, number: ProcessNumber) -> Result<ToolOutput, WriteStdinError> {
         self.exec.write_stdin(write(number, "")).await
     }
@@ -86,7 +86,7 @@ fn command() -> ExecCommand {
     }
 }
 
-/// A command whose first window is as short as can be.
+/// A command with the shortest first wait.
 fn quick() -> ExecCommand {
     ExecCommand {
         yield_time: Some(Duration::ZERO),
@@ -94,7 +94,7 @@ fn quick() -> ExecCommand {
     }
 }
 
-/// A write, or a look.
+/// A write, or a poll if empty.
 fn write(number: ProcessNumber, chars: &str) -> WriteStdin {
     WriteStdin {
         call_id: CallId("w".to_owned()),
@@ -108,23 +108,23 @@ fn write(number: ProcessNumber, chars: &str) -> WriteStdin {
     }
 }
 
-/// The text, the code and whether it runs on.
+/// Returns the text, the exit code and whether it is running.
 fn summary(output: &ToolOutput) -> (&str, Option<i32>, bool) {
     let code = output.exit.as_ref().map(|exit| exit.code);
     (&output.transcript.text, code, output.running.is_some())
 }
 
-/// What was told.
+/// Records events as text lines.
 #[derive(Debug, Default)]
 struct EventLog(watch::Sender<Vec<String>>);
 
 impl EventLog {
-    /// Returns what was told.
+    /// Returns the recorded lines.
     fn lines(&self) -> Vec<String> {
         self.0.borrow().clone()
     }
 
-    /// Waits until so many events were told.
+    /// Waits for this many events.
     async fn wait_for_count(&self, count: usize) -> Vec<String> {
         let mut events = self.0.subscribe();
         events

@@ -1,4 +1,4 @@
-//! What may run, and how enclosed. The caller decides; nothing here has an opinion but the default.
+//! Policy for commands: approval, sandbox and network. The caller decides.
 
 use std::fmt;
 
@@ -16,79 +16,79 @@ use super::call::CallId;
 
 /// Decides about commands before they start.
 pub trait ToolPolicy: fmt::Debug + Send + Sync {
-    /// Says whether a command may run. Asked before anything is sent, and again before a command that a
-    /// sandbox denied something is run once more.
+    /// Approves or refuses a command. Called before anything is sent, and again before a retry
+    /// after a sandbox denial.
     fn approve(&self, request: ApprovalRequest) -> BoxFuture<'_, Approval>;
 
-    /// Chooses what encloses an attempt. The first attempt is number 0.
+    /// Returns the sandbox of an attempt. The first attempt is number 0.
     fn sandbox(&self, request: &ApprovalRequest, attempt: usize) -> SandboxChoice;
 
-    /// Chooses what an attempt may reach although its sandbox closes the network. Nothing, if it is not
-    /// implemented.
+    /// Returns the network access of an attempt despite a closed network. Default: none.
     fn network(&self, _request: &ApprovalRequest, _attempt: usize) -> Network {
         Network::default()
     }
 
-    /// Says whether to run a command once more after a sandbox denied it something. It is approved
-    /// again, and gets the sandbox of the next attempt. The answer that is expected of most is no.
+    /// Returns whether to retry after a sandbox denial. A retry is approved again and gets the
+    /// sandbox of the next attempt. Most policies return false.
     fn retry(&self, request: &ApprovalRequest, denied: &SandboxDenial) -> BoxFuture<'_, bool>;
 }
 
-/// What is to run.
+/// A command to approve.
 #[derive(Clone, Debug)]
 pub struct ApprovalRequest {
     /// The call.
     pub call_id: CallId,
-    /// Program and arguments, as they will be run.
+    /// Program and arguments.
     pub argv: Vec<String>,
-    /// Where.
+    /// Working directory.
     pub cwd: PathUri,
-    /// Why, as the agent says.
+    /// Reason given by the agent.
     pub justification: Option<String>,
-    /// What an earlier attempt was denied.
+    /// Denial of an earlier attempt.
     pub denied: Option<SandboxDenial>,
 }
 
-/// Whether something may run.
+/// Decision about a command.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Approval {
-    /// It may.
+    /// The command may run.
     Approved,
-    /// It may not, for this reason, which the agent is told.
+    /// The command is refused, for this reason, which is shown to the agent.
     Refused(String),
 }
 
-/// What encloses a command.
+/// Sandbox of a command.
 #[derive(Clone, Debug)]
 pub enum SandboxChoice {
-    /// Nothing.
+    /// No sandbox.
     None,
-    /// This.
+    /// A sandbox with this policy.
     Policy(Box<Sandbox>),
 }
 
-/// A sandbox denied a command something.
+/// A sandbox denial.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SandboxDenial {
-    /// The code it ended with.
+    /// Exit code of the command.
     pub exit_code: i32,
-    /// What it said, bounded.
+    /// Its output, truncated.
     pub output: String,
 }
 
-/// Asks nothing, lets a command read everything and write below its workspace and where temporary files
-/// are, closes the network, and never retries.
+/// Approves everything, with read access to all files and write access to the workspace and
+/// temporary directories, without network and retries.
 #[derive(Clone, Debug)]
 pub struct WorkspaceWritePolicy {
-    /// What may be written.
+    /// Writable directories.
     pub workspace: Vec<PathUri>,
 }
 
-/// Asks nothing, lets a command read everything and write nothing, closes the network, and never retries.
+/// Approves everything, with read access to all files and without write access, network and
+/// retries.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadOnlyPolicy;
 
-/// Asks nothing and encloses nothing.
+/// Approves everything without a sandbox.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unrestricted;
 
@@ -139,7 +139,7 @@ impl ToolPolicy for Unrestricted {
     }
 }
 
-/// Everything may be read, and this written.
+/// Builds a sandbox that reads everything and writes the given paths.
 fn enclosed(
     request: &ApprovalRequest,
     writable: &[SpecialPath],

@@ -1,7 +1,7 @@
-//! Fitting output into a budget of tokens.
+//! Truncates output to a token budget.
 //!
-//! A token is taken to be four bytes: close to what models count for text and code, the same for every
-//! model, and free to compute. The budget is for the output; the line that says what was left out comes on top.
+//! A token counts as four bytes: close to what models count for text and code, the same for every
+//! model, and free to compute. The budget excludes the omission marker.
 
 #[cfg(test)]
 mod tests;
@@ -11,12 +11,12 @@ use std::time::Duration;
 use exec_core::log::Exit;
 use exec_env::process::{Ends, ProcessError, ProcessNumber};
 
-/// Bytes that count as a token.
+/// Bytes per token.
 const TOKEN_BYTES: usize = 4;
 
 impl Transcript {
-    /// Shows what fits of `ends`: half of the budget from the beginning, half from the end, cut between
-    /// lines where that does not cost more than half of a side. What is not UTF-8 is replaced.
+    /// Truncates output: half of the budget from the head, half from the tail, at line boundaries
+    /// where that costs at most half of a side. Replaces invalid UTF-8.
     pub(super) fn truncated(ends: Ends, tokens: usize) -> Self {
         let budget = tokens.saturating_mul(TOKEN_BYTES);
         let Ends {
@@ -44,7 +44,7 @@ impl Transcript {
             };
         }
         let first = head_within(&head, budget / 2);
-        // Without a gap the end follows the beginning in the same text.
+        // Without a gap, the tail follows the head in the same text.
         let rest = if omitted == 0 {
             &head[first.len()..]
         } else {
@@ -71,7 +71,7 @@ fn marker(omitted_bytes: u64) -> String {
     format!("[... {tokens} tokens ({omitted_bytes} bytes) left out ...]\n")
 }
 
-/// Returns what fits of the beginning of `text`.
+/// Returns the head of `text` within a budget.
 fn head_within(text: &str, budget: usize) -> &str {
     let cut = &text[..text.floor_char_boundary(budget)];
     match cut.rfind('\n') {
@@ -80,7 +80,7 @@ fn head_within(text: &str, budget: usize) -> &str {
     }
 }
 
-/// Returns what fits of the end of `text`.
+/// Returns the tail of `text` within a budget.
 fn tail_within(text: &str, budget: usize) -> &str {
     let from = text.ceil_char_boundary(text.len().saturating_sub(budget));
     let cut = &text[from..];
@@ -96,7 +96,7 @@ fn to_lossy_string(bytes: Vec<u8>) -> String {
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// Returns how many bytes at the end begin a character that is not all there.
+/// Returns the number of trailing bytes that start an incomplete character.
 pub(super) fn incomplete_end(bytes: &[u8]) -> usize {
     let is_begun = |from: &usize| {
         let error = std::str::from_utf8(&bytes[*from..]).err();
@@ -106,35 +106,34 @@ pub(super) fn incomplete_end(bytes: &[u8]) -> usize {
     from.map_or(0, |from| bytes.len() - from)
 }
 
-/// Returns how many bytes at the start end a character that began before.
+/// Returns the number of leading bytes that continue an earlier character.
 fn orphaned_start(bytes: &[u8]) -> usize {
     let is_continuation = |byte: &&u8| **byte & 0xc0 == 0x80;
     bytes.iter().take(3).take_while(is_continuation).count()
 }
 
-/// What one call of a tool comes to.
+/// Result of a call.
 #[derive(Clone, Debug)]
 pub struct ToolOutput {
-    /// How long the call took.
+    /// Duration of the call.
     pub wall_time: Duration,
-    /// What was said since the last call, bounded.
+    /// Truncated output since the last call.
     pub transcript: Transcript,
-    /// The process, if it runs on.
+    /// Number of the command, if it is running.
     pub running: Option<ProcessNumber>,
-    /// How it ended, if it did.
+    /// Exit, if it ended.
     pub exit: Option<Exit>,
-    /// Why nothing more can be known of it, if so. It neither runs on then nor did it end, as far as is
-    /// known.
+    /// Why its state is unknown, if so. It may or may not be running.
     pub failure: Option<ProcessError>,
 }
 
-/// The beginning and the end of some output, within a budget of tokens.
+/// Head and tail of output within a token budget.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Transcript {
-    /// What is shown, with a line in the place of what is left out.
+    /// The text, with a marker for omitted output.
     pub text: String,
-    /// How many tokens all of it would have been.
+    /// Number of tokens before truncation.
     pub original_tokens: usize,
-    /// Bytes that were left out.
+    /// Number of omitted bytes.
     pub omitted_bytes: u64,
 }

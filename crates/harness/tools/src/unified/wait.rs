@@ -1,6 +1,7 @@
-//! Waiting for a command: for its end, a pause, a pattern, some bytes, and never beyond the deadline.
+//! Waits for a command: for its exit, idle time, a pattern or a byte count, up to a deadline. Also
+//! the incremental pattern search.
 //!
-//! Nothing is taken here, so a wait that is dropped loses nothing.
+//! A wait takes no output, so dropping it loses nothing.
 
 use std::time::Duration;
 
@@ -16,18 +17,18 @@ use super::{
     process::UnifiedExecProcess,
 };
 
-/// A wait that has begun.
+/// A started wait.
 #[derive(Debug)]
 pub(super) struct OutputWait<'a> {
     process: &'a UnifiedExecProcess,
     wait: &'a WaitFor,
-    /// Output up to here does not count.
+    /// Output before this position does not count.
     from: u64,
     deadline: Instant,
 }
 
 impl<'a> OutputWait<'a> {
-    /// Begins to wait. What is written from now on counts.
+    /// Starts a wait.
     pub(super) fn begin(
         process: &'a UnifiedExecProcess,
         wait: &'a WaitFor,
@@ -51,12 +52,12 @@ impl<'a> OutputWait<'a> {
         }
     }
 
-    /// Has the time be up later.
+    /// Extends the deadline.
     pub(super) fn extend(&mut self, deadline: Instant) {
         self.deadline = self.deadline.max(deadline);
     }
 
-    /// Waits. What the process had written before the deadline is there then.
+    /// Waits. Output written before the deadline is available afterwards.
     pub(super) async fn done(self) {
         let shared = &self.process.shared;
         loop {
@@ -88,7 +89,7 @@ impl<'a> OutputWait<'a> {
                 WaitFor::Bytes(count) => buffers.bytes - self.from >= *count as u64,
                 WaitFor::Idle(pause) => {
                     let last = buffers.last_output.filter(|_| buffers.bytes > self.from);
-                    // A pause too long to be represented never comes.
+                    // An idle time too long to be represented never elapses.
                     match last.and_then(|last| last.checked_add(*pause)) {
                         None => false,
                         Some(until) if until > Instant::now() => {
@@ -112,62 +113,63 @@ impl Drop for OutputWait<'_> {
     }
 }
 
-/// Whether what is waited for has come.
+/// Whether the awaited condition is met.
 enum WaitProgress {
     Done,
-    /// No; it need not be looked at before then, unless something changes.
+    /// Not yet. Check again at this time, or when something changes.
     Pending(Instant),
 }
 
-/// Text that a pattern is looked for in once more when something follows. A match that begins earlier
-/// was found before, or spans more than this.
+/// Text that is searched again when more follows. A match that starts earlier was found before, or
+/// spans more than this.
 const MAX_MATCH_BYTES: usize = 16 << 10;
-/// What is kept before that, so that a word or a line does not seem to begin there: a character.
+/// Context kept before that, so that a word or line does not seem to start there: one character.
 const CONTEXT_BYTES: usize = 4;
-/// Text that may wait for a look. More of it is looked at at once, and then forgotten.
+/// Maximum unsearched text. Beyond it, the text is searched at once and then dropped.
 const MAX_UNSEARCHED_BYTES: usize = 256 << 10;
-/// Shortest time between two looks: nobody notices it.
+/// Minimum interval between searches: not noticeable.
 const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(5);
-/// Longest time between two looks.
+/// Maximum interval between searches.
 const MAX_SEARCH_INTERVAL: Duration = Duration::from_secs(1);
-/// How much longer than a look took the next one waits.
+/// Factor between the duration of a search and the interval to the next one. Searches run on the
+/// server's thread and cover up to 16 KiB again, so slow patterns are searched less often.
 const SEARCH_BACKOFF_FACTOR: u32 = 4;
 
-/// A pattern that is looked for.
+/// Searches output for a pattern as it arrives.
 #[derive(Debug)]
 pub(super) struct PatternMatcher {
     regex: Regex,
-    /// The last settled text that it may match.
+    /// The last settled text that may match.
     text: Vec<u8>,
-    /// Where in it a match may begin.
+    /// Offset in it where a match may start.
     from: usize,
-    /// Something came since the last look.
+    /// Whether output arrived since the last search.
     has_unsearched: bool,
     not_before: Option<Instant>,
     matched: bool,
 }
 
-/// What is known of a pattern.
+/// State of the search.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum MatchState {
     Found,
-    /// Not in what came so far.
+    /// No match so far.
     NotFound,
-    /// It was not looked for in what came last, and will be then.
+    /// The latest output is not searched yet. Search again at this time.
     RetryAt(Instant),
 }
 
-/// Where text begins that a pattern may match.
+/// Start of the text that may match.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TextStart {
-    /// With its first byte.
+    /// At its first byte.
     AtStart,
-    /// There was something before it.
+    /// Other text precedes it.
     MidStream,
 }
 
 impl PatternMatcher {
-    /// Begins to look, in this text first.
+    /// Starts the search in this text.
     pub(super) fn new(regex: Regex, text: Vec<u8>, begins: TextStart) -> Self {
         Self {
             regex,
@@ -182,19 +184,19 @@ impl PatternMatcher {
         }
     }
 
-    /// Looks in text that is not kept.
+    /// Searches text without keeping it.
     pub(super) fn search_once(&mut self, text: &[u8]) {
         self.matched |= self.regex.is_match(text);
     }
 
-    /// Takes text that is settled.
+    /// Adds settled text.
     pub(super) fn push(&mut self, text: &[u8]) {
         if !self.matched {
             self.text.extend_from_slice(text);
         }
     }
 
-    /// Takes note that something came. `line` is what there is of the last line.
+    /// Records new output. `line` is the current unsettled line.
     pub(super) fn handle_output(&mut self, line: &[u8]) {
         self.has_unsearched = true;
         if self.text.len() > MAX_UNSEARCHED_BYTES {
@@ -202,7 +204,7 @@ impl PatternMatcher {
         }
     }
 
-    /// Looks, if it is time. `line` is what there is of the last line.
+    /// Searches, if it is time. `line` is the current unsettled line.
     pub(super) fn poll_match(&mut self, line: &[u8]) -> MatchState {
         if self.has_unsearched && !self.matched {
             match self.not_before {

@@ -1,4 +1,4 @@
-//! `write_stdin`: writes to a command that runs on, or only looks at it, and shows what it says.
+//! `write_stdin`: writes to a running command or polls it, and shows its output.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -18,48 +18,48 @@ use super::{
     wait::OutputWait,
 };
 
-/// Input that is handed over at once.
+/// Maximum size of one write.
 const MAX_WRITE_BYTES: usize = 256 << 10;
-/// How long a write may take to be accepted, whatever the window is: a network is slower than a window
-/// is short, and an agent that is told of a failure writes the same again.
+/// Timeout for the acceptance of a write, independent of the wait window: network latency may
+/// exceed the window, and an agent would repeat a failed write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// What Ctrl-C is.
+/// The Ctrl-C character.
 const INTERRUPT: &str = "\u{3}";
 
-/// Why nothing was written to a command, or it was not ended. What it wrote is shown by the next call.
+/// Why writing to or terminating a command failed. The next call shows its output.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteStdinError {
-    /// Caller: there is no such command, or somebody else waits for it.
+    /// Caller: the command does not exist, or another call holds it.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Caller: it made room for another command.
-    #[error("process number {0} made room for another: at most {1} are kept")]
+    /// Caller: it was evicted for another command.
+    #[error("process number {0} was evicted: at most {1} commands are kept")]
     Evicted(ProcessNumber, NonZeroUsize),
     /// Caller: only a terminal has a screen.
     #[error("process number {0} has no terminal, and so no screen")]
     NoScreen(ProcessNumber),
-    /// Caller: its input was closed.
+    /// Caller: its stdin is closed.
     #[error("input of process number {0} is closed")]
     InputClosed(ProcessNumber),
-    /// Caller: it was started without an input.
+    /// Caller: it was started without stdin.
     #[error("process number {0} was started without an input")]
     NoInput(ProcessNumber),
-    /// Caller: it does not read. What was written may reach it later.
+    /// Caller: it does not read its stdin. The input may reach it later.
     #[error("process number {0} does not read its input")]
     NotReading(ProcessNumber),
-    /// Host: it was killed, and its end is not told.
-    #[error("process number {0} does not end")]
+    /// Host: it was killed, but its end is not reported.
+    #[error("process number {0} does not exit")]
     NotEnding(ProcessNumber),
-    /// Whoever the inner error blames.
+    /// The inner error says who must act.
     #[error(transparent)]
     Process(#[from] ProcessError),
 }
 
 impl UnifiedExec {
-    /// Writes to a command, and shows what it says until it ends, the time is up, or what the call waits
-    /// for has come. Nothing is written to one that has ended meanwhile: its end is shown. Dropping the
-    /// future loses nothing: the next call shows what this one would have.
+    /// Writes to a command, and shows its output until it exits, the time is up, or the awaited
+    /// condition is met. If it has exited meanwhile, nothing is written and the exit is shown.
+    /// Dropping the future loses nothing: the next call shows the output.
     pub async fn write_stdin(&self, call: WriteStdin) -> Result<ToolOutput, WriteStdinError> {
         let began = Instant::now();
         let settings = &self.shared_exec.settings;
@@ -90,7 +90,7 @@ impl UnifiedExec {
             .windows
             .wait_window(before, call.yield_time, &call.wait);
         if writes {
-            // What was there before the write is no answer to it.
+            // Output from before the write is not a response to it.
             process.catch_up().await;
         }
         let mut wait = OutputWait::begin(process, &call.wait, since, began + window);
@@ -104,7 +104,7 @@ impl UnifiedExec {
         }
         match written {
             Ok(()) => {}
-            // It ended before it could read; that says more than the refusal.
+            // It exited before it could read; the exit is more informative than the error.
             Err(_) if process.process.status().exit.is_some() => {}
             Err(error) => return Err(error),
         }
@@ -112,11 +112,10 @@ impl UnifiedExec {
         Ok(guard.finish(&request))
     }
 
-    /// Tells what is about to be written, or that the command is looked at; not of one that has ended, nor
-    /// of what it has no input for.
+    /// Reports the input or the poll, unless the command has exited or has no stdin for it.
     fn report_interaction(&self, process: &UnifiedExecProcess, call: &WriteStdin) {
         let is_told = process.process.status().exit.is_none() && !has_no_stdin(process, call);
-        // Locked until it is told: the end is told behind it, or was told before.
+        // Hold the lock during the report, so that it is ordered before the end event.
         let buffers = process.shared.lock();
         if !is_told || buffers.finished {
             return;
@@ -130,17 +129,18 @@ impl UnifiedExec {
     }
 }
 
-/// Whether there is something to write or to close, and nothing that takes it. A signal needs no input.
+/// Returns whether the call needs stdin that the command does not have. A signal needs none.
 fn has_no_stdin(process: &UnifiedExecProcess, call: &WriteStdin) -> bool {
     let writes = !call.chars.is_empty() && call.chars != INTERRUPT;
     process.details.input == StdinMode::None && (writes || call.close)
 }
 
-/// Writes, and closes if that is asked for.
+/// Writes the input, and closes stdin if requested.
 async fn write(process: &UnifiedExecProcess, call: &WriteStdin) -> Result<(), WriteStdinError> {
     let number = call.number;
     if call.chars == INTERRUPT && !process.details.tty {
-        // Without a terminal nothing makes a signal of the character, and no program expects it in a pipe.
+        // Without a terminal, the character would not become a signal, and programs do not expect
+        // it in a pipe.
         process.process.signal(ProcessSignal::Interrupt).await?;
         if !call.close {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What holds wherever commands run.
+//! Cases that hold in every environment.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
@@ -94,7 +94,7 @@ pub(crate) async fn screen_view_shows_the_drawing(environment: Environment) {
 async fn expect_interrupt(environment: Environment, call: ExecCommand) {
     let fixture = ExecFixture::new(environment);
     let output = fixture.run(call).await;
-    let number = output.running.expect("it waits to be interrupted");
+    let number = output.running.expect("the command keeps running");
     let output = fixture.write(number, "\u{3}", WaitFor::Exit).await;
     assert!(output.transcript.text.ends_with("caught\n"), "{output:?}");
     assert_eq!(exit_code(&output), Some(7));

@@ -1,4 +1,4 @@
-//! Unified exec in a place, and short ways to call it.
+//! Unified exec in a local or remote environment, with shortcuts for calls.
 
 use std::{
     collections::BTreeMap, ffi::OsString, future::Future, num::NonZeroUsize, path::Path, sync::Arc,
@@ -25,16 +25,16 @@ use exec_wire::{initialize::ServerName, limits};
 use regex::bytes::Regex;
 use tokio::sync::watch;
 
-/// Longest that a case may take.
+/// Timeout of a case.
 const CASE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs a case.
 pub(crate) async fn run_case(case: impl Future<Output = ()>) {
     let run_case = tokio::time::timeout(CASE_TIMEOUT, case).await;
-    run_case.expect("a case ends in time");
+    run_case.expect("case timed out");
 }
 
-/// Unified exec, and what it tells.
+/// Unified exec with its recorded events.
 pub(crate) struct ExecFixture {
     pub(crate) exec: UnifiedExec,
     pub(crate) events: Arc<EventLog>,
@@ -77,7 +77,7 @@ impl ExecFixture {
     }
 }
 
-/// A line for `sh`.
+/// Runs a command line with `sh`.
 pub(crate) fn shell_command(line: &str) -> ExecCommand {
     ExecCommand {
         call_id: CallId("c".to_owned()),
@@ -98,17 +98,17 @@ pub(crate) fn shell_command(line: &str) -> ExecCommand {
     }
 }
 
-/// Waits for output that matches.
+/// Waits for output that matches a pattern.
 pub(crate) fn wait_for_pattern(pattern: &str) -> WaitFor {
     WaitFor::Pattern(Regex::new(pattern).unwrap())
 }
 
-/// The code of a command that has ended.
+/// Returns the exit code of an ended command.
 pub(crate) fn exit_code(output: &ToolOutput) -> Option<i32> {
     output.exit.as_ref().map(|exit| exit.code)
 }
 
-/// This machine.
+/// Returns the local environment.
 pub(crate) fn local() -> Environment {
     let env: BTreeMap<OsString, OsString> = BTreeMap::from([
         ("PATH".into(), "/usr/bin:/bin".into()),
@@ -138,7 +138,7 @@ pub(crate) fn local() -> Environment {
     }
 }
 
-/// This machine, behind a server that takes only commands that were approved.
+/// Returns the local environment behind a server that accepts only approved commands.
 pub(crate) async fn remote() -> Environment {
     let config = ServiceConfig {
         session_ttl: Duration::ZERO,
@@ -158,15 +158,15 @@ pub(crate) async fn remote() -> Environment {
     let (near, far) = memory::pair();
     tokio::spawn(async move { service.serve(far).await });
     let client = ExecServerClient::connect(near, Default::default()).await;
-    client.expect("the server takes a client").environment()
+    client.expect("the server accepts a client").environment()
 }
 
-/// What was told.
+/// Records events.
 #[derive(Debug, Default)]
 pub(crate) struct EventLog(watch::Sender<Vec<ExecEvent>>);
 
 impl EventLog {
-    /// Waits for an event, and returns what is made of it.
+    /// Waits for an event and returns the value picked from it.
     pub(crate) async fn first<T>(&self, mut pick: impl FnMut(&ExecEvent) -> Option<T>) -> T {
         let mut events = self.0.subscribe();
         let mut picked = None;
@@ -174,14 +174,11 @@ impl EventLog {
             picked = events.iter().find_map(&mut pick);
             picked.is_some()
         });
-        drop(
-            wait.await
-                .expect("events are told as long as there is a sink"),
-        );
-        picked.expect("it was waited for")
+        drop(wait.await.expect("the sink is alive"));
+        picked.expect("the event was picked")
     }
 
-    /// Waits for the end of a command: its code, and all it wrote.
+    /// Waits for the end of a command and returns its exit code and output.
     pub(crate) async fn end(&self) -> (i32, String) {
         self.first(|event| match event {
             ExecEvent::ExecCommandEnd {
@@ -194,7 +191,7 @@ impl EventLog {
         .await
     }
 
-    /// Returns all output that was told.
+    /// Returns the recorded output.
     pub(crate) fn output(&self) -> Vec<u8> {
         let events = self.0.borrow();
         let chunks = events.iter().filter_map(|event| match event {

@@ -1,4 +1,4 @@
-//! Unified exec on this machine, and on the same machine behind a server: nobody can tell which.
+//! Unified exec in the local environment and behind a server, with the same results.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,7 +9,7 @@
 mod cases;
 mod fixture;
 
-/// Makes every case a test of each place.
+/// Makes every case a test in each environment.
 macro_rules! for_each_environment {
     ($($case:ident),+ $(,)?) => {
         mod local {

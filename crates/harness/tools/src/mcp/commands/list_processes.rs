@@ -1,4 +1,4 @@
-//! `list_processes`.
+//! The tool `list_processes`.
 
 use std::{
     fmt::Write,
@@ -19,9 +19,10 @@ use crate::{
     unified::ProcessSummary,
 };
 
-/// What the command of one entry may weigh, and its directory. 64 of them, twice each, fit into an answer.
+/// Maximum encoded size of a command and of its directory. 64 entries, twice each, fit into an
+/// answer.
 const MAX_SHOWN_BYTES: usize = 2 << 10;
-/// Arguments that are shown.
+/// Maximum number of arguments shown.
 const MAX_SHOWN_ARGUMENTS: usize = 8;
 
 /// The arguments of `list_processes`: none.
@@ -29,10 +30,10 @@ const MAX_SHOWN_ARGUMENTS: usize = 8;
 #[serde(deny_unknown_fields)]
 pub(in crate::mcp) struct ListProcesses {}
 
-/// What runs.
+/// Structured output of `list_processes`.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 struct ProcessList {
-    /// Commands that exec_command left running, and those whose end was not shown yet.
+    /// Commands that are running, and ended commands whose exit was not shown yet.
     processes: Vec<ListedProcess>,
 }
 
@@ -50,7 +51,7 @@ struct ListedProcess {
     tty: bool,
     /// How long ago it was started.
     started_seconds_ago: u64,
-    /// True if it runs; if not, write_stdin shows its end.
+    /// True if it is running; if not, write_stdin shows its exit code.
     running: bool,
     /// Exit code, if it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,7 +112,7 @@ fn describe(process: &ProcessSummary, now: SystemTime, ctx: &McpContext) -> List
     }
 }
 
-/// Program and arguments, as far as a list shows them.
+/// Shortens program and arguments for the list.
 fn shorten_argv(argv: &[String]) -> Vec<String> {
     let max_bytes = MAX_SHOWN_BYTES / argv.len().clamp(1, MAX_SHOWN_ARGUMENTS);
     let shown = argv.iter().take(MAX_SHOWN_ARGUMENTS);

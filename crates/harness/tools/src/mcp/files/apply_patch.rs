@@ -1,7 +1,7 @@
-//! `apply_patch`.
+//! The tool `apply_patch`.
 //!
-//! Everything is read and checked before anything is written. If writing fails all the same, what was
-//! written is put back. A call that is cancelled meanwhile goes on with it.
+//! Reads and checks everything before it writes. If a write fails, rolls back the earlier ones. A
+//! cancelled call still completes.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ impl McpTool for ApplyPatch {
             plan.add(ctx, operation).await?;
         }
         let summary = plan.summary();
-        // In a task, which whoever waits no longer does not end: half of a patch is worse than all of it.
+        // In a separate task, so that cancelling the call does not leave half of a patch.
         let ctx = ctx.clone();
         let applied = tokio::spawn(async move {
             let _turn = edit_guard;
@@ -58,42 +58,42 @@ impl McpTool for ApplyPatch {
         });
         applied
             .await
-            .map_err(|error| ToolError(format!("the patch was not carried out: {error}")))??;
+            .map_err(|error| ToolError(format!("failed to apply the patch: {error}")))??;
         Ok(ToolAnswer::text(summary))
     }
 }
 
-/// What every file holds now and then.
+/// Old and new state of every file of a patch.
 #[derive(Debug, Default)]
 struct PatchPlan {
     files: BTreeMap<PathUri, PlannedFile>,
-    /// What files are called without links, and how the patch calls them.
+    /// Canonical names of the files, with the names that the patch uses.
     names: BTreeMap<PathUri, PathUri>,
-    /// The file that goes and cannot be put back.
+    /// The deleted file that is too large to be restored.
     too_large: Option<PathUri>,
     summary: Vec<String>,
 }
 
-/// What a file holds; `None` if it is not there.
+/// Old and new content of a file; `None` if it does not exist.
 #[derive(Debug, Default)]
 struct PlannedFile {
     old: Option<FileContent>,
     new: Option<FileContent>,
-    /// What it has, if it is there.
+    /// Current mode, if the file exists.
     old_mode: FileMode,
-    /// What it is given. Absent: what it has, or what new files have.
+    /// New mode. Absent: unchanged, or the default for new files.
     new_mode: FileMode,
-    /// Directories that are missing above it, the deepest one first.
+    /// Missing parent directories, the deepest first.
     missing: Vec<PathUri>,
 }
 
 impl PatchPlan {
-    /// What is done, a line for each file.
+    /// Returns a summary with one line per file.
     fn summary(&self) -> String {
         self.summary.join("\n")
     }
 
-    /// Adds what one part of the patch does.
+    /// Adds one operation of the patch.
     async fn add(&mut self, ctx: &McpContext, operation: &PatchOperation) -> Result<(), ToolError> {
         match operation {
             PatchOperation::Add { path, content } => {
@@ -160,14 +160,19 @@ impl PatchPlan {
         Ok(())
     }
 
-    /// What a file will hold, as far as the plan goes.
+    /// Returns the planned content of a file.
     async fn content(
         &mut self,
         ctx: &McpContext,
         path: &PathUri,
     ) -> Result<FileContent, ToolError> {
         if let Some(file) = self.files.get(path) {
-            let gone = || ToolError(format!("`{}` is gone by then", ctx.display_path(path)));
+            let gone = || {
+                ToolError(format!(
+                    "`{}` was already deleted by this patch",
+                    ctx.display_path(path)
+                ))
+            };
             return file.new.clone().ok_or_else(gone);
         }
         let (content, old_mode) = read_content(ctx, path).await?;
@@ -187,7 +192,7 @@ impl PatchPlan {
         Ok(content)
     }
 
-    /// Complains if the patch calls a file by another name as well: of two changes one would be lost.
+    /// Fails if the patch also uses another name of the file: one of two changes would be lost.
     fn expect_one_name(
         &mut self,
         ctx: &McpContext,
@@ -204,7 +209,7 @@ impl PatchPlan {
         }
     }
 
-    /// Complains if a file is there, as far as the plan goes, and says what to do then.
+    /// Fails if the file exists according to the plan, with advice on what to do.
     async fn expect_absent(
         &mut self,
         ctx: &McpContext,
@@ -244,8 +249,8 @@ impl PatchPlan {
         Ok(())
     }
 
-    /// Complains about a second file that could not be put back. One of them can go last, when nothing
-    /// can fail any more.
+    /// Fails for a second file that could not be restored. One such file can be deleted last, when
+    /// nothing can fail any more.
     fn expect_only_one_too_large(
         &mut self,
         ctx: &McpContext,
@@ -272,7 +277,7 @@ impl PatchPlan {
         self.set_text(path, None);
     }
 
-    /// Gives a file the mode that another has: who may not read or run the one may not the other.
+    /// Gives a file the mode of another, so that a move does not change permissions.
     fn copy_mode(&mut self, from: &PathUri, to: &PathUri) {
         let mode = self
             .files
@@ -285,8 +290,8 @@ impl PatchPlan {
 }
 
 impl PatchPlan {
-    /// Writes everything. New content comes first, so that a failure loses no file; what cannot be put back
-    /// goes last.
+    /// Writes all changes. New content comes first, so that a failure loses no file; a file that
+    /// cannot be restored comes last.
     async fn apply(&self, ctx: &McpContext) -> Result<(), ToolError> {
         let mut changed: Vec<(&PathUri, &PlannedFile)> = self
             .files
@@ -303,14 +308,15 @@ impl PatchPlan {
             if let (Err(FileError::Disconnected(_)), Some(FileContent::TooLarge(_))) =
                 (&made, &file.old)
             {
-                // It may be gone, and then all is done. To remove it twice does no harm.
+                // The file may be gone, and then the patch is complete. Removing it twice is
+                // harmless.
                 made = set_content(ctx, path, file.new.as_ref(), file.new_mode).await;
             }
             let Err(error) = made else {
                 continue;
             };
-            // A file that could not be changed is as it was, unless nobody told so: the change may have been
-            // made before the connection broke. In either case directories may be there for it.
+            // After an error, a file is unchanged, except after a disconnect: the change may have
+            // been made. In either case parent directories may have been created.
             let touched = match error {
                 FileError::NotFound(_)
                 | FileError::Invalid(_)
@@ -323,7 +329,7 @@ impl PatchPlan {
             remove_directories(ctx, &changed[..=count]).await;
             let kept = match rollback {
                 RollbackOutcome::Complete => "no file was changed",
-                RollbackOutcome::Incomplete => "files may not be as they were",
+                RollbackOutcome::Incomplete => "some files may have been changed",
             };
             let ToolError(why) = ctx.write_error(path, &error);
             return Err(ToolError(format!("{why}; {kept}")));
@@ -332,14 +338,14 @@ impl PatchPlan {
     }
 }
 
-/// Whether everything is as it was.
+/// Whether a rollback restored everything.
 enum RollbackOutcome {
     Complete,
-    /// It is not, or nobody knows.
+    /// Some files differ, or their state is unknown.
     Incomplete,
 }
 
-/// Puts back what was changed, or may have been, the last change first.
+/// Restores files that were or may have been changed, in reverse order.
 async fn roll_back(ctx: &McpContext, done: &[(&PathUri, &PlannedFile)]) -> RollbackOutcome {
     let mut rollback = RollbackOutcome::Complete;
     for (path, file) in done.iter().rev() {
@@ -353,16 +359,16 @@ async fn roll_back(ctx: &McpContext, done: &[(&PathUri, &PlannedFile)]) -> Rollb
     rollback
 }
 
-/// Removes the directories that were made. One that somebody else has put something in stays.
+/// Removes the created directories, unless they contain other files.
 async fn remove_directories(ctx: &McpContext, done: &[(&PathUri, &PlannedFile)]) {
     for path in done.iter().rev().flat_map(|(_, file)| &file.missing) {
         if let Err(error) = remove(ctx, path).await {
-            tracing::debug!(%path, %error, "directory was not removed");
+            tracing::debug!(%path, %error, "failed to remove a created directory");
         }
     }
 }
 
-/// Makes a file hold this, or be gone. The second time changes nothing more.
+/// Sets the content of a file, or removes it. Idempotent.
 async fn set_content(
     ctx: &McpContext,
     path: &PathUri,
@@ -373,7 +379,7 @@ async fn set_content(
         Some(FileContent::Whole(data)) => write_content(ctx, path, data.clone(), mode).await,
         Some(FileContent::TooLarge(size)) => {
             let shown = ctx.display_path(path);
-            let text = format!("`{shown}` was not kept: {size} bytes");
+            let text = format!("`{shown}` is too large to be restored: {size} bytes");
             Err(FileError::Refused(text))
         }
         None => remove(ctx, path).await,
@@ -391,15 +397,15 @@ async fn remove(ctx: &McpContext, path: &PathUri) -> Result<(), FileError> {
     ctx.files().remove(remove).await
 }
 
-/// A path without links, as far as it exists.
+/// A path with symbolic links resolved as far as it exists.
 #[derive(Clone, Debug)]
 struct ResolvedPath {
     path: PathUri,
-    /// Directories that are missing above it, the deepest one first.
+    /// Missing parent directories, the deepest first.
     missing: Vec<PathUri>,
 }
 
-/// Resolves the links of a path up to the first name that is not there.
+/// Resolves the symbolic links of a path up to the first missing component.
 async fn resolve_path(ctx: &McpContext, path: &PathUri) -> Result<ResolvedPath, ToolError> {
     let (mut at, mut names, mut missing) = (path.clone(), Vec::new(), Vec::new());
     loop {
@@ -425,7 +431,7 @@ async fn resolve_path(ctx: &McpContext, path: &PathUri) -> Result<ResolvedPath, 
         }
         let name = at.file_name().and_then(|name| String::from_utf8(name).ok());
         let (Some(name), Some(parent)) = (name, at.parent()) else {
-            // Nothing exists above it, or its name is no text: it is taken as it is written.
+            // No parent exists, or the name is not UTF-8: use the path as written.
             let path = path.clone();
             return Ok(ResolvedPath { path, missing });
         };

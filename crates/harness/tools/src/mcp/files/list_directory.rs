@@ -1,4 +1,4 @@
-//! `list_directory`.
+//! The tool `list_directory`.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +17,13 @@ use crate::mcp::{
     tool_answer::{ToolAnswer, ToolError},
 };
 
-/// Entries that are shown: more would fill a model's window.
+/// Maximum number of entries shown. More would fill the context of a model.
 const MAX_SHOWN_ENTRIES: usize = 1000;
-/// Deepest listing.
+/// Maximum depth.
 const MAX_DEPTH: usize = 10;
-/// Directories that are looked at for links: as many as are shown.
+/// Maximum number of directories listed to find symbolic links.
 const MAX_LISTED_DIRECTORIES: usize = MAX_SHOWN_ENTRIES;
-/// How many of them at once.
+/// Number of directories listed concurrently.
 const LISTING_CONCURRENCY: usize = 16;
 
 /// The arguments of `list_directory`.
@@ -70,10 +70,10 @@ impl McpTool for ListDirectory {
     }
 }
 
-/// The names below a directory, marked, and whether there are more.
+/// Lists the marked names below a directory, and returns whether there are more.
 ///
-/// A walk leaves out links; a listing has them, and says what they lead to. So what a listing has and the
-/// walk has not is a link. One that leads nowhere is in neither.
+/// A walk omits symbolic links; a listing includes them with the type of their target. So an entry
+/// that only the listing has is a link. Dangling links are in neither.
 async fn list_names(
     ctx: &McpContext,
     root: PathUri,
@@ -121,7 +121,7 @@ async fn list_names(
     while let Some((prefix, listing)) = listings.next().await {
         let listing = match listing {
             Ok(listing) => listing,
-            // The root must be one that can be listed. Below it, the walk has shown what there is.
+            // The root must be listable. Below it, the entries of the walk suffice.
             Err(error) if prefix.is_empty() => return Err(error.into()),
             Err(_) => continue,
         };
@@ -140,7 +140,7 @@ async fn list_names(
     Ok((shown, walked.truncated))
 }
 
-/// The name of something below a directory.
+/// Returns the path of an entry relative to the root.
 fn relative_name(root: &PathUri, path: &PathUri) -> Option<String> {
     let mut names = Vec::new();
     let mut at = path.clone();

@@ -1,4 +1,4 @@
-//! `read_file`.
+//! The tool `read_file`.
 
 use bytes::Bytes;
 use exec_env::filesystem::FileStream;
@@ -17,11 +17,11 @@ use crate::mcp::{
 };
 
 const DEFAULT_LINES: usize = 2000;
-/// Larger files are read by blocks, and only as far as is needed.
+/// Larger files are read in blocks, only as far as needed.
 const WHOLE_BYTES: u64 = 8 << 20;
-/// Largest picture that is shown: a third larger in base64, it fits into an answer.
+/// Maximum size of an image: with base64 it fits into an answer.
 const IMAGE_BYTES: usize = 700 << 10;
-/// How far to look for what only binary files hold.
+/// Number of bytes checked for binary content.
 const PROBE_BYTES: usize = 8 << 10;
 
 /// The arguments of `read_file`.
@@ -36,7 +36,7 @@ pub(in crate::mcp) struct ReadFileTool {
     /// How many lines to show at most. Default: 2000.
     #[serde(default)]
     limit: Option<usize>,
-    /// Puts its number in front of each line.
+    /// Prefixes each line with its number.
     #[serde(default)]
     line_numbers: bool,
 }
@@ -106,7 +106,7 @@ impl McpTool for ReadFileTool {
     }
 }
 
-/// The content, whole or in parts.
+/// Returns the content in one or more blocks.
 async fn blocks(ctx: &McpContext, path: PathUri, size: u64) -> Result<FileStream, ToolError> {
     let read = ReadFile {
         path,
@@ -120,7 +120,7 @@ async fn blocks(ctx: &McpContext, path: PathUri, size: u64) -> Result<FileStream
     Ok(stream::iter([Ok(whole)]).boxed())
 }
 
-/// The kind of picture that begins like this.
+/// Returns the MIME type of an image by its first bytes.
 fn image_type(start: &Bytes) -> Option<&'static str> {
     match start {
         start if start.starts_with(b"\x89PNG\r\n\x1a\n") => Some("image/png"),
@@ -136,36 +136,36 @@ fn image_type(start: &Bytes) -> Option<&'static str> {
 fn is_binary(start: &Bytes) -> bool {
     let probe = &start[..start.len().min(PROBE_BYTES)];
     let broken = match str::from_utf8(probe) {
-        // A character may be cut where the probe ends.
+        // The probe may end inside a character.
         Err(error) => error.error_len().is_some() || probe.len() < PROBE_BYTES,
         Ok(_) => false,
     };
     broken || probe.contains(&0)
 }
 
-/// Text that is shown of one file: a third of a small model's window.
+/// Maximum text shown of one file: a third of the context of a small model.
 const MAX_BYTES: usize = 128 << 10;
-/// Longest line that is shown: one of a generated file would hide all others.
+/// Maximum length of a line. A line of a generated file would hide all others.
 const MAX_LINE_BYTES: usize = 16 << 10;
 
-/// Whether lines have their numbers in front.
+/// Whether lines are prefixed with their numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum LineNumbers {
-    /// They have.
+    /// With numbers.
     Shown,
-    /// They have not.
+    /// Without numbers.
     Hidden,
 }
 
-/// The lines from one number on, as many as there is room for.
+/// A range of lines of a file that is read in blocks.
 #[derive(Debug)]
 struct LineWindow {
     first: usize,
     limit: usize,
     numbers: LineNumbers,
-    /// The line that comes next, counted from 1.
+    /// Number of the next line, counted from 1.
     next: usize,
-    /// A line whose end has not come yet, cut, and how long it is.
+    /// The truncated start of an incomplete line, and its full length so far.
     line: Vec<u8>,
     length: usize,
     text: String,
@@ -174,7 +174,7 @@ struct LineWindow {
 }
 
 impl LineWindow {
-    /// Shows lines from `first` on.
+    /// Shows lines from `first`.
     fn new(first: usize, limit: usize, numbers: LineNumbers) -> Self {
         Self {
             first,
@@ -189,7 +189,7 @@ impl LineWindow {
         }
     }
 
-    /// Takes the next part.
+    /// Adds the next block.
     fn push_block(&mut self, block: &[u8]) {
         for part in block.split_inclusive(|byte| *byte == b'\n') {
             if self.full {
@@ -206,12 +206,12 @@ impl LineWindow {
         }
     }
 
-    /// Whether what comes will not be shown.
+    /// Returns whether further lines will not be shown.
     fn is_full(&self) -> bool {
         self.full
     }
 
-    /// What is shown, and where to go on; or why there is nothing to show.
+    /// Returns the shown text and the next offset, or why nothing is shown.
     fn into_text(mut self) -> Result<String, String> {
         if self.length > 0 && !self.full {
             self.end_line();

@@ -1,4 +1,4 @@
-//! `search_files`.
+//! The tools `search_files` and `find_files`.
 
 use std::fmt::Write;
 
@@ -19,11 +19,11 @@ use crate::mcp::{
 
 const DEFAULT_MATCHES: usize = 100;
 const MAX_MATCHES: usize = 1000;
-/// Longest part of a line that is shown, in characters: lines of generated files can be enormous.
+/// Maximum number of characters shown of a line. Lines of generated files can be very long.
 const MAX_LINE_CHARS: usize = 500;
-/// Text after which no further match is shown: a third of a small model's window.
+/// Text size after which no further match is shown: a third of the context of a small model.
 const MAX_BYTES: usize = 128 << 10;
-/// Blocks of a file that are looked at for what only binary files hold.
+/// Number of blocks checked for binary content.
 const PROBED_BLOCKS: usize = 4;
 
 /// The arguments of `search_files`.
@@ -32,16 +32,17 @@ const PROBED_BLOCKS: usize = 4;
 pub(in crate::mcp) struct SearchFiles {
     /// What to look for: a regular expression (Rust syntax), unless `literal` is set.
     pattern: String,
-    /// Takes the pattern as plain text.
+    /// Treats the pattern as plain text.
     #[serde(default)]
     literal: bool,
-    /// Directory or file to look in: absolute, or relative to the workspace. Default: the workspace.
+    /// Directory or file to look in: absolute, or relative to the workspace. Default: the
+    /// workspace.
     #[serde(default)]
     path: Option<String>,
-    /// Looks only at files whose path below the directory matches, such as `*.rs`.
+    /// Searches only files that match this glob, such as `*.rs`, by their path below the directory.
     #[serde(default)]
     glob: Option<String>,
-    /// Takes upper and lower case for the same.
+    /// Ignores case.
     #[serde(default)]
     ignore_case: bool,
     /// Lines to show before and after each match. Default: 0.
@@ -104,7 +105,7 @@ impl McpTool for SearchFiles {
     }
 }
 
-/// Says that nothing was found, and what that is worth.
+/// Answers that nothing was found, and whether the search was complete.
 async fn empty_result(
     ctx: &McpContext,
     path: &PathUri,
@@ -126,8 +127,8 @@ async fn empty_result(
     Ok(ToolAnswer::text("Nothing was found."))
 }
 
-/// Whether this is a file, not a directory, that ends a search by being binary, as far as its first blocks
-/// tell.
+/// Returns whether the path is a file with a NUL byte in its first blocks, where a search would
+/// have stopped.
 async fn is_binary_file(ctx: &McpContext, path: &PathUri) -> Result<bool, ToolError> {
     let metadata = ctx.files().metadata(GetMetadata {
         path: path.clone(),
@@ -155,7 +156,7 @@ async fn is_binary_file(ctx: &McpContext, path: &PathUri) -> Result<bool, ToolEr
     Ok(false)
 }
 
-/// Writes one match and its context, as grep does. Writing to a string cannot fail.
+/// Appends a match with its context in the format of grep. Writing to a string cannot fail.
 fn append_match(text: &mut String, path: &str, found: &SearchMatch) {
     let mut number = found.line.saturating_sub(found.before.len() as u64);
     for line in &found.before {
@@ -186,8 +187,8 @@ pub(in crate::mcp) struct FindFiles {
     /// Directory to look below: absolute, or relative to the workspace. Default: the workspace.
     #[serde(default)]
     path: Option<String>,
-    /// Glob that the path below the directory matches, such as `**/*.rs` or `src/*/mod.py`. One without a
-    /// slash matches names at any depth; `./*.rs` only those in the directory itself.
+    /// Glob that the path below the directory matches, such as `**/*.rs` or `src/*/mod.py`. One
+    /// without a slash matches names at any depth; `./*.rs` only those in the directory itself.
     #[serde(default)]
     glob: Option<String>,
     /// Letters that the path contains in this order (fuzzy); the best matches come first.
@@ -230,8 +231,8 @@ impl McpTool for FindFiles {
             return Ok(ToolAnswer::text(match found.truncated {
                 false => "Nothing was found.",
                 true => {
-                    "Nothing was found, but there are too many files to look at all of them: name a \
-                     directory further down."
+                    "Nothing was found, but the search is incomplete because there are too many files: \
+                     name a subdirectory."
                 }
             }));
         }
@@ -247,7 +248,7 @@ impl McpTool for FindFiles {
     }
 }
 
-/// Reads a glob for what is below a directory: `./x` and an absolute one begin there.
+/// Converts a glob to one relative to a directory. `./x` and absolute globs are anchored there.
 pub(super) fn parse_glob(
     ctx: &McpContext,
     directory: &PathUri,
@@ -259,16 +260,16 @@ pub(super) fn parse_glob(
 fn relative_glob(directory: &str, typed: &str) -> Result<String, ToolError> {
     if typed.starts_with('!') {
         return Err(ToolError::new(
-            "`glob` says what is wanted, not what is left out: a leading `!` is not understood (write \
-             `[!]` for a name that begins with one)",
+            "`glob` cannot exclude paths: a leading `!` is not supported (write `[!]` for a name that \
+             starts with one)",
         ));
     }
     if typed.split('/').any(|name| name == "..") {
         return Err(ToolError::new(
-            "`glob` names what is below the directory, so it has no `..`: name another directory in `path`",
+            "`glob` is relative to the directory and cannot contain `..`: set `path` to another directory",
         ));
     }
-    // A leading slash is the directory itself, for whoever looks.
+    // In the request, a leading slash anchors a glob at the directory.
     let anchored = match typed.strip_prefix('/') {
         None => typed.starts_with("./").then_some(typed),
         Some(_) => {
@@ -278,8 +279,8 @@ fn relative_glob(directory: &str, typed: &str) -> Result<String, ToolError> {
                 .filter(|rest| rest.starts_with('/'));
             Some(rest.ok_or_else(|| {
                 ToolError(format!(
-                    "`glob` names what is below `{directory}`: begin it with that, with `./`, or with \
-                     neither; or name another directory in `path`"
+                    "`glob` must be below `{directory}`: start it with that directory or with `./`, use a \
+                     relative one, or set `path`"
                 ))
             })?)
         }

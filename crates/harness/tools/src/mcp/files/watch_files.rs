@@ -1,4 +1,4 @@
-//! `watch_files`.
+//! The tool `watch_files`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,23 +17,24 @@ use crate::mcp::{
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_TIMEOUT: Duration = Duration::from_secs(600);
-/// How long to go on gathering after the first change: an editor or a build makes several.
+/// How long to collect further changes after the first one: an editor or a build makes several.
 const SETTLE_TIME: Duration = Duration::from_millis(200);
-/// Changes that are shown.
+/// Maximum number of changes shown.
 const MAX_SHOWN_CHANGES: usize = 500;
 
 /// The arguments of `watch_files`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::mcp) struct WatchFiles {
-    /// File or directory that exists: absolute, or relative to the workspace. Default: the workspace.
+    /// File or directory that exists: absolute, or relative to the workspace. Default: the
+    /// workspace.
     #[serde(default)]
     path: Option<String>,
     /// Watches only the directory's own entries, not everything below it.
     #[serde(default)]
     entries_only: bool,
-    /// How long to wait for a change, in milliseconds. Default: 30000; at most 600000, or 50000 if the
-    /// client takes no notifications of progress.
+    /// How long to wait for a change, in milliseconds. Default: 30000; at most 600000, or 50000 if
+    /// the client takes no notifications of progress.
     #[serde(default)]
     timeout_ms: Option<u64>,
 }
@@ -91,10 +92,10 @@ impl McpTool for WatchFiles {
             .map(|(path, kind)| format!("{} {}", change_name(*kind), ctx.display_path(path)))
             .collect();
         if overflowed {
-            lines.push("[more has changed than is listed: look at everything again]".to_owned());
+            lines.push("[there are more changes than listed: check everything again]".to_owned());
         }
         if watch_ended {
-            lines.push("[what was watched is gone]".to_owned());
+            lines.push("[the watched path is gone]".to_owned());
         }
         if lines.is_empty() {
             return Ok(ToolAnswer::text(format!(

@@ -1,8 +1,8 @@
-//! From the text of a file and its hunks to the new text.
+//! Applies hunks to the text of a file.
 //!
-//! Lines are looked for as they are written, then without blanks at their ends, then without blanks
-//! around them, then with plain quotes and dashes: models do not copy those faithfully. Lines that stay
-//! keep the file's spelling and its line ends.
+//! Lines match exactly, then without trailing whitespace, then without surrounding whitespace, then
+//! with ASCII quotes and dashes: models do not copy those faithfully. Kept lines keep the file's
+//! spelling and line endings.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use super::{HunkLine, PatchHunk};
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// Why hunks do not fit a file. The caller must look at the file again.
+/// Caller: the hunks do not match the file.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("hunk {number} (patch line {line}): {what}")]
 pub(in crate::mcp) struct PatchApplyError {
@@ -19,9 +19,9 @@ pub(in crate::mcp) struct PatchApplyError {
     what: String,
 }
 
-/// Applies every hunk, or none.
+/// Applies all hunks, or none.
 pub(in crate::mcp) fn apply(text: &str, hunks: &[PatchHunk]) -> Result<String, PatchApplyError> {
-    // A byte order mark is no part of the first line, for those who read it.
+    // Models do not see a byte order mark, so it is not part of the first line.
     match text.strip_prefix(BYTE_ORDER_MARK) {
         Some(rest) => Ok(format!("{BYTE_ORDER_MARK}{}", apply_to_lines(rest, hunks)?)),
         None => apply_to_lines(text, hunks),
@@ -64,7 +64,7 @@ fn apply_to_lines(text: &str, hunks: &[PatchHunk]) -> Result<String, PatchApplyE
     Ok(new.text)
 }
 
-/// Finds the line where a hunk begins, not before `from`.
+/// Finds the first line of a hunk, not before `from`.
 fn locate_hunk(
     old: &[&str],
     from: usize,
@@ -85,7 +85,7 @@ fn locate_hunk(
         })
         .collect();
     if expected.is_empty() {
-        // Behind the header; without one, at the end.
+        // After the header; without a header, at the end.
         let at_end = hunk.at_end || hunk.headers.is_empty();
         return Ok(if at_end { old.len() } else { from });
     }
@@ -99,7 +99,7 @@ fn locate_hunk(
             )),
         };
     }
-    // What a header names may be the first line of the hunk, too.
+    // The header may also be the first line of the hunk.
     let from = match (hunk.headers.last(), expected.first()) {
         (Some(header), Some(first)) if from > 0 && header.trim() == first.trim() => from - 1,
         _ => from,
@@ -119,7 +119,7 @@ fn missing(old: &[&str], from: usize, expected: &[&str]) -> String {
     }
 }
 
-/// Finds lines that follow each other. The most faithful way of comparing wins.
+/// Finds consecutive lines. The strictest comparison wins.
 fn find_lines(old: &[&str], from: usize, expected: &[&str]) -> Option<usize> {
     NORMALIZERS.iter().find_map(|normalize| {
         let expected: Vec<Cow<'_, str>> = expected.iter().map(|line| normalize(line)).collect();
@@ -131,8 +131,8 @@ fn find_lines(old: &[&str], from: usize, expected: &[&str]) -> Option<usize> {
     })
 }
 
-/// Finds a run of lines, looking at each line once (Knuth, Morris and Pratt): a file of equal lines would
-/// take for ever otherwise.
+/// Finds consecutive lines in linear time (Knuth-Morris-Pratt): a file of equal lines would
+/// otherwise take quadratic time.
 fn find_exact<'a>(
     lines: impl Iterator<Item = Cow<'a, str>>,
     expected: &[Cow<'_, str>],
@@ -153,7 +153,7 @@ fn find_exact<'a>(
     None
 }
 
-/// For each beginning of some lines: how many of its last lines are its first ones again.
+/// Returns the Knuth-Morris-Pratt failure table.
 fn failure_table(expected: &[Cow<'_, str>]) -> Vec<usize> {
     let mut failure_table = vec![0; expected.len()];
     let mut found = 0;
@@ -169,10 +169,10 @@ fn failure_table(expected: &[Cow<'_, str>]) -> Vec<usize> {
     failure_table
 }
 
-/// A way of comparing lines.
+/// Normalises a line for comparison.
 type LineNormalizer = for<'a> fn(&'a str) -> Cow<'a, str>;
 
-/// Ways of comparing lines, from the most faithful one on.
+/// Normalisers, from the strictest to the most lenient.
 const NORMALIZERS: [LineNormalizer; 4] = [
     |line| Cow::Borrowed(strip_line_ending(line)),
     |line| Cow::Borrowed(line.trim_end()),
@@ -185,7 +185,7 @@ fn strip_line_ending(line: &str) -> &str {
     line.strip_suffix('\r').unwrap_or(line)
 }
 
-/// The character that a keyboard has for one that typesetting has.
+/// Returns the ASCII equivalent of a typographic character.
 fn ascii_equivalent(character: char) -> char {
     match character {
         '\u{2010}'..='\u{2015}' | '\u{2212}' => '-',
@@ -196,7 +196,7 @@ fn ascii_equivalent(character: char) -> char {
     }
 }
 
-/// The new text in the making.
+/// The new text under construction.
 struct PatchedText {
     text: String,
     ending: &'static str,
@@ -223,7 +223,7 @@ impl PatchedText {
         self.text.push_str(self.ending);
     }
 
-    /// Ends a last line that had no end and is not the last any more.
+    /// Terminates an unterminated last line before more lines follow.
     fn end_line(&mut self) {
         if !self.text.is_empty() && !self.text.ends_with('\n') {
             self.text.push_str(self.ending);

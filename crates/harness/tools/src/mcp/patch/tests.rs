@@ -1,4 +1,4 @@
-//! Patches as agents write them, well and badly.
+//! Valid and invalid patches.
 
 use proptest::prelude::*;
 
@@ -167,7 +167,7 @@ fn marked_blank_line_is_context() {
     let old = "a\nb\nc\n\na\nb\n\nd\n";
     let new = patched(old, "@@\n a\n-b\n+B\n \n").unwrap();
     assert_eq!(new, "a\nb\nc\n\na\nB\n\nd\n");
-    // One without a mark may only separate the hunk from what follows.
+    // Without a prefix, it may only separate the hunk from the next section.
     let new = patched(old, "@@\n a\n-b\n+B\n\n").unwrap();
     assert_eq!(new, "a\nB\nc\n\na\nb\n\nd\n");
 }
@@ -177,7 +177,7 @@ fn matching_many_equal_lines_is_linear() {
     let body = format!("@@\n{}-no\n", " \n".repeat(30_000));
     let error = patched(&"\n".repeat(60_000), &body).unwrap_err();
     assert!(error.contains("are not in the file"), "{}", error.len());
-    // A run that begins within another is found.
+    // A match that starts inside a partial match is found.
     let new = patched("a\na\nb\na\na\nc\n", "@@\n a\n a\n-c\n+d\n").unwrap();
     assert_eq!(new, "a\na\nb\na\na\nd\n");
 }
@@ -199,7 +199,7 @@ proptest! {
     ) {
         let at = at.index(lines.len());
         let old: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        // Everything before it is context, so that there is one place only.
+        // All earlier lines are context, so that the match is unique.
         let context: String = lines[..at].iter().map(|line| format!(" {line}\n")).collect();
         let body = format!("@@\n{context}-{}\n+NEW\n", lines[at]);
         let mut expected = lines.clone();

@@ -1,4 +1,4 @@
-//! Commands, as an agent calls them.
+//! Command tools, and the size limits of answers.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ async fn errors_name_commands_by_session_id() {
     let fixture = McpFixture::new();
     for tool in ["write_stdin", "terminate_process"] {
         let error = fixture.call_err(tool, json!({"session_id": 77})).await;
-        assert_eq!(error, "there is no command with session_id 77");
+        assert_eq!(error, "no command has session_id 77");
     }
     let command = json!({"cmd": "sleep 600", "yield_time_ms": 250});
     let started = fixture.call("exec_command", command).await;
@@ -97,7 +97,7 @@ async fn null_argument_counts_as_absent() {
     assert!(error.contains("missing field `path`"), "{error}");
 }
 
-/// What the smallest known client takes.
+/// Maximum message size of the most limited known client.
 const MESSAGE_BYTES: usize = 1 << 20;
 
 fn weight(result: &CallToolResult) -> usize {

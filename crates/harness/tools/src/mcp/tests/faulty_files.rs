@@ -1,4 +1,4 @@
-//! This machine's files behind a connection that a test cuts or holds up.
+//! The local file system behind a connection that a test cuts or delays.
 
 use std::sync::{
     Arc,
@@ -24,18 +24,18 @@ use exec_wire::{
 use futures_util::future::{FutureExt, ready};
 use tokio::sync::Semaphore;
 
-/// What goes wrong. Changes of every kind are counted together, from 1.
+/// The fault to inject. Changes of all kinds are counted together, from 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FileFault {
-    /// This one is done, and its answer is lost.
+    /// This change is made, but its response is lost.
     LostResponse(usize),
-    /// This one is done, and its answer is lost; those behind it are not even done.
+    /// This change is made, but its response is lost; later changes are not made.
     CutAfter(usize),
-    /// This one is done when the gate is opened, also if nobody waits for it any more.
+    /// This change is made when the gate opens, even if the call was dropped.
     Held(usize),
 }
 
-/// Files with a fault.
+/// A file system with a fault.
 #[derive(Debug)]
 pub(super) struct FaultyFiles {
     files: Arc<dyn ExecutorFileSystem>,
@@ -58,17 +58,17 @@ impl FaultyFiles {
         }
     }
 
-    /// Waits until a change is held up.
+    /// Waits until a change is held.
     pub(super) async fn wait_until_held(&self) {
         self.held.acquire().await.unwrap().forget();
     }
 
-    /// Lets the change go on that is held up.
+    /// Releases the held change.
     pub(super) fn open_gate(&self) {
         self.gate.add_permits(1);
     }
 
-    /// How often anything was looked at.
+    /// Returns the number of read operations.
     pub(super) fn reads(&self) -> usize {
         self.reads.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Reading, writing, looking and waiting.
+//! File tools: reading, writing, searching and watching, and the paths and globs they accept.
 
 use std::{os::unix::fs::symlink, time::Duration};
 
@@ -193,7 +193,7 @@ async fn watch_ends_at_a_change_or_at_its_timeout() {
     assert_eq!(nothing, "Nothing has changed for 0.1 seconds.");
     let watch = fixture.call_ok("watch_files", json!({"timeout_ms": 60_000}));
     let change = async {
-        // The watch may not have begun: changes go on until it tells one.
+        // The watch may not have started: keep changing files until it reports one.
         for name in 0.. {
             fixture.write_file(&format!("new-{name}"), "");
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -304,7 +304,7 @@ async fn edit_that_exceeds_the_size_limit_is_rejected() {
     let fixture = McpFixture::new();
     let before = "a".repeat(1 << 20);
     fixture.write_file("a.txt", &before);
-    // All of it would be 64 GiB.
+    // The result would have 64 GiB.
     let new = "b".repeat(1 << 16);
     let edit = json!({"path": "a.txt", "old": "a", "new": new, "replace_all": true});
     let error = fixture.call_err("edit_file", edit).await;
@@ -326,7 +326,7 @@ async fn edit_keeps_the_line_endings_of_the_file() {
         fixture.read_file("f").unwrap(),
         "1\r\n2\r\n2b\r\n3\r\n4\r\n"
     );
-    // Whoever writes them as they are means them.
+    // Explicit CR LF is used as it is.
     let edit = json!({"path": "f", "old": "3\r\n4", "new": "5\r\n6"});
     fixture.call_ok("edit_file", edit).await;
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Who is let in over HTTP.
+//! HTTP access and session limits, and responses that clients cancel or lose.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ pub(super) fn endpoint(directory: &tempfile::TempDir) -> HttpDoor {
     HttpDoor::new(tests::tools(directory.path()), options)
 }
 
-/// What a client that is let in sends, except for these headers.
+/// Builds a valid request with some headers replaced.
 fn request(overrides: &[(&str, &str)]) -> http::request::Builder {
     let usual = [
         ("host", "127.0.0.1:80"),
@@ -103,7 +103,7 @@ async fn oversized_request_is_rejected() {
     assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
 }
 
-/// Begins a session, and returns its name.
+/// Opens a session and returns its ID.
 async fn open_session(endpoint: &HttpDoor) -> Result<HeaderValue, StatusCode> {
     let answer = endpoint
         .answer(post().body(body(&initialize())).unwrap())
@@ -116,7 +116,7 @@ async fn open_session(endpoint: &HttpDoor) -> Result<HeaderValue, StatusCode> {
     name.ok_or(status)
 }
 
-/// Sends a message in a session.
+/// Posts a message in a session.
 async fn post_message(endpoint: &HttpDoor, session: &HeaderValue, message: &Value) -> StatusCode {
     let request = with("mcp-session-id", session.to_str().unwrap());
     let answer = endpoint.answer(request.body(body(message)).unwrap()).await;
@@ -182,7 +182,7 @@ async fn session_limit_holds_while_all_sessions_are_busy() {
         .answer(end.body(Full::new(Bytes::new())).unwrap())
         .await;
     assert_eq!(answer.status(), StatusCode::NO_CONTENT);
-    // Its place is free when nothing runs there any more.
+    // The slot is free when the session's commands have ended.
     let free = async {
         while open_session(&endpoint).await.is_err() {
             tokio::task::yield_now().await;
@@ -192,7 +192,7 @@ async fn session_limit_holds_while_all_sessions_are_busy() {
     endpoint.close().await;
 }
 
-/// A client at the other end of two pipes.
+/// A client connected through two pipes.
 struct Client {
     input: DuplexStream,
     output: Lines<BufReader<DuplexStream>>,
@@ -241,7 +241,7 @@ impl Client {
         self.answer(id).await
     }
 
-    /// Wants no answer to the last call, and comes back when that is known.
+    /// Cancels the last call.
     async fn cancel(&mut self) {
         let params = json!({"requestId": self.next});
         let cancelled =
@@ -289,7 +289,7 @@ async fn late_cancellation_shows_the_output_again() {
     );
 }
 
-/// Sends a message in a session, and returns what is answered.
+/// Posts a message in a session and returns the structured result.
 async fn send(endpoint: &HttpDoor, session: &HeaderValue, message: &Value) -> Value {
     let request = with("mcp-session-id", session.to_str().unwrap());
     let answer = endpoint.answer(request.body(body(message)).unwrap()).await;
@@ -326,7 +326,7 @@ async fn undelivered_response_is_shown_again() {
     let lost = call(3, "exec_command", &json!({"cmd": "echo lost"}));
     let request = with("mcp-session-id", session.to_str().unwrap());
     drop(endpoint.answer(request.body(body(&lost)).unwrap()).await);
-    // As long as the call is under way the command is not to be looked at.
+    // While the call is pending, its command cannot be polled.
     let again = async {
         for id in 10.. {
             let list = call(id, "list_processes", &json!({}));
@@ -352,6 +352,6 @@ async fn undelivered_response_is_shown_again() {
     assert_eq!(
         send(&endpoint, &session, &list).await["processes"],
         json!([]),
-        "what was received is forgotten"
+        "delivered commands are forgotten"
     );
 }

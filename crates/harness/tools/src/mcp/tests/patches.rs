@@ -1,4 +1,4 @@
-//! Patches of several files: all or nothing.
+//! Patches of several files: atomicity, rollback after lost connections, and concurrency.
 
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
@@ -66,14 +66,14 @@ async fn existing_and_missing_files_are_named_in_errors() {
         ("*** Delete File: none.txt\n", "none.txt"),
         (
             "*** Delete File: a.txt\n*** Delete File: a.txt\n",
-            "`a.txt` is gone by then",
+            "`a.txt` was already deleted by this patch",
         ),
     ] {
         let error = fixture.call_err("apply_patch", patch(body)).await;
         assert!(error.contains(expected), "{error}");
         assert_eq!(fixture.read_file("a.txt").unwrap(), "one\n");
     }
-    // What one part of a patch does, the next part finds.
+    // Later operations see the effect of earlier ones.
     let twice = patch("*** Delete File: a.txt\n*** Add File: a.txt\n+new\n");
     fixture.call_ok("apply_patch", twice).await;
     assert_eq!(fixture.read_file("a.txt").unwrap(), "new\n");
@@ -83,7 +83,7 @@ async fn existing_and_missing_files_are_named_in_errors() {
 async fn failed_write_rolls_back_earlier_ones() {
     let fixture = McpFixture::new();
     fixture.write_file("a.txt", "one\n");
-    // The name is too long for any file system, which only writing finds out.
+    // The name is too long for any file system, which only the write detects.
     let long = "z".repeat(250);
     let error = fixture.call_err(
         "apply_patch",
@@ -125,7 +125,7 @@ async fn file_under_two_names_is_rejected() {
     let error = error.await;
     assert!(error.contains("are the same file"), "{error}");
     assert_eq!(fixture.read_file("a.txt").unwrap(), "one\ntwo\n");
-    // One of them is enough, and the link stays.
+    // One name is fine, and the link remains.
     let one = patch("*** Update File: b.txt\n@@\n-two\n+2\n");
     fixture.call_ok("apply_patch", one).await;
     assert_eq!(fixture.read_file("a.txt").unwrap(), "one\n2\n");
@@ -237,7 +237,7 @@ async fn rolled_back_patch_leaves_no_directories() {
     assert!(fixture.directory.path().join("old").exists());
 }
 
-/// Changes of `b` that come second, behind one of `a`.
+/// Changes of `b` that follow one of `a`.
 const SECOND: [&str; 3] = [
     "*** Update File: b\n@@\n-two\n+2\n",
     "*** Delete File: b\n",
@@ -276,7 +276,7 @@ async fn uncertain_rollback_is_reported() {
             let error = fixture
                 .call_err("apply_patch", patch(&format!("{FIRST}{second}")))
                 .await;
-            let expected = "; files may not be as they were";
+            let expected = "; some files may have been changed";
             assert!(error.ends_with(expected), "{error}");
         }
     }
@@ -298,7 +298,7 @@ async fn file_too_large_to_restore_is_deleted_last() {
     write_both(&fixture);
     fixture.write_file("large", &large);
     let error = fixture.call_err("apply_patch", both).await;
-    let expected = "; files may not be as they were";
+    let expected = "; some files may have been changed";
     assert!(error.ends_with(expected), "{error}");
 }
 
@@ -347,7 +347,7 @@ async fn concurrent_patch_and_write_are_serialized() {
     );
 }
 
-/// Cancels a change of `f` while it is written, makes another, and returns what `f` holds then.
+/// Cancels a change of `f` during its write, makes another, and returns the content of `f`.
 async fn content_after_cancelled_change(first: (&str, Value), second: (&str, Value)) -> String {
     let (fixture, files) = McpFixture::with_fault(FileFault::Held(1));
     fixture.write_file("f", "one\ntwo\n");
@@ -360,7 +360,7 @@ async fn content_after_cancelled_change(first: (&str, Value), second: (&str, Val
     let second = fixture.call_ok(second.0, second.1);
     tokio::pin!(second);
     assert!(poll!(&mut second).is_pending());
-    assert_eq!(files.reads(), reads, "it waits for its turn");
+    assert_eq!(files.reads(), reads, "it waits for the edit lock");
     files.open_gate();
     second.await;
     fixture.read_file("f").unwrap()

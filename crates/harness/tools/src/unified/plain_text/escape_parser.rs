@@ -1,15 +1,15 @@
-//! Escape codes and characters of one stream, wherever chunks cut them.
+//! Incremental parser for escape codes and characters of one stream.
 //!
-//! A parser of its own, because the one behind the screen keeps a control string without end in memory.
-//! This one keeps a number and at most four bytes.
+//! The parser of the screen would buffer an endless control string. This one keeps a number and at
+//! most four bytes.
 
 use super::LineBuffer;
 
-/// The place of one stream in a sequence or a character.
+/// Parser state of one stream.
 #[derive(Debug, Default)]
 pub(super) struct EscapeParser {
     state: EscapeState,
-    /// A character that is not all there.
+    /// An incomplete character.
     partial: Vec<u8>,
 }
 
@@ -17,26 +17,26 @@ pub(super) struct EscapeParser {
 enum EscapeState {
     #[default]
     Text,
-    /// Behind ESC.
+    /// After ESC.
     Escape,
-    /// Behind ESC and an intermediate: one more byte ends it.
+    /// After ESC and an intermediate byte; one more byte ends it.
     Designating,
-    /// In a control sequence, behind `ESC [`.
+    /// In a control sequence, after `ESC [`.
     Sequence(ControlSequence),
-    /// In a control string: behind `ESC ]`, `ESC P`, …
+    /// In a control string, after `ESC ]`, `ESC P`, …
     String,
-    /// Behind an ESC in a control string: its end, or the next sequence.
+    /// After an ESC in a control string: its terminator, or the next sequence.
     StringEscape,
 }
 
-/// What matters of a control sequence.
+/// The relevant parts of a control sequence.
 #[derive(Clone, Copy, Debug, Default)]
 struct ControlSequence {
-    /// Its first number.
+    /// The first parameter.
     number: u16,
-    /// The number is complete.
+    /// The first parameter is complete.
     number_complete: bool,
-    /// It has a marker of something that is no movement.
+    /// It has a private or intermediate byte, so it is not a movement.
     is_private: bool,
 }
 
@@ -58,7 +58,7 @@ impl EscapeParser {
         }
     }
 
-    /// Replaces a character that will not be completed.
+    /// Replaces an incomplete character at the end of the output.
     pub(super) fn finish(&mut self, line: &mut LineBuffer, settled: &mut Vec<u8>) {
         self.flush_partial(line, settled);
     }
@@ -70,7 +70,7 @@ impl EscapeParser {
             (EscapeState::String, _) => EscapeState::String,
             (EscapeState::StringEscape, b'\\') => EscapeState::Text,
             (_, 0x1b) => EscapeState::Escape,
-            // Controls take effect in the midst of a sequence, too.
+            // Control characters take effect inside a sequence as well.
             (state, 0x00..=0x1f | 0x7f) => {
                 control(byte, line, settled);
                 state
@@ -101,7 +101,7 @@ impl EscapeParser {
         }
     }
 
-    /// Writes what is valid, replaces what is not, and keeps a character that is not all there.
+    /// Writes valid text, replaces invalid bytes, and keeps an incomplete character.
     fn text(&mut self, mut bytes: &[u8], line: &mut LineBuffer, settled: &mut Vec<u8>) {
         while !self.partial.is_empty() {
             let Some((&byte, rest)) = bytes.split_first() else {
@@ -115,7 +115,7 @@ impl EscapeParser {
                 }
                 Err(error) if error.error_len().is_none() => {}
                 Err(_) => {
-                    // The last byte does not belong to it, and may begin another.
+                    // The last byte does not belong to it, and may start another.
                     self.partial.pop();
                     self.flush_partial(line, settled);
                     continue;
@@ -168,7 +168,7 @@ impl ControlSequence {
         EscapeState::Sequence(self)
     }
 
-    /// Does what the sequence does to a line. Colours and modes do nothing.
+    /// Applies the sequence to the line. Colours and modes have no effect.
     fn act(self, kind: u8, line: &mut LineBuffer, settled: &mut Vec<u8>) {
         let number = usize::from(self.number);
         let count = number.max(1);
@@ -180,7 +180,7 @@ impl ControlSequence {
             (b'D', _) => line.move_left(count),
             (b'G' | b'`', _) => line.move_to(count - 1),
             (b'P', _) => line.delete(count),
-            // Elsewhere on the screen: what is written there is another line.
+            // The cursor moves elsewhere on the screen, which starts another line.
             (b'A' | b'B' | b'E' | b'F' | b'H' | b'J' | b'd' | b'f', _) => {
                 line.end_if_not_empty(settled)
             }
@@ -200,7 +200,7 @@ fn control(byte: u8, line: &mut LineBuffer, settled: &mut Vec<u8>) {
     }
 }
 
-/// Writes what shows; the controls above ASCII do not.
+/// Writes printable text; C1 control characters are dropped.
 fn write_printable(text: &str, line: &mut LineBuffer, settled: &mut Vec<u8>) {
     for part in text.split(|character: char| character.is_control()) {
         line.write(part, settled);

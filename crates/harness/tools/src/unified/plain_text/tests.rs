@@ -1,4 +1,4 @@
-//! Output in, text out.
+//! Conversion of output to text.
 
 use exec_wire::process::OutputStream;
 use proptest::prelude::*;
@@ -96,7 +96,7 @@ fn endless_line_is_not_buffered() {
     assert_eq!(text, "ä".repeat(100_000).as_bytes());
 }
 
-/// Bytes among which escape codes and broken characters are common.
+/// Bytes with frequent escape codes and broken characters.
 fn written() -> impl Strategy<Value = Vec<u8>> {
     let pieces = prop_oneof![
         Just(b"\x1b[".to_vec()),

@@ -1,4 +1,4 @@
-//! Drawing in, what is shown out.
+//! Rendering of drawings.
 
 use proptest::prelude::*;
 
@@ -57,7 +57,7 @@ fn oversized_insert_codes_are_clamped() {
     assert_eq!(screen.render(), "    kept\n[cursor at row 1, column 1]\n");
 }
 
-/// Every byte that a code goes on behind, as the parser does.
+/// Every byte after which the parser continues a code.
 fn controls() -> impl Iterator<Item = u8> {
     let ends = |byte: &u8| matches!(byte, 0x18 | 0x1a | 0x1b);
     (0x00..=0x1f)
@@ -146,7 +146,7 @@ fn split_parameters_arrive_and_cancelled_ones_do_not() {
     );
 }
 
-/// Codes that move, scroll and erase, with numbers at the edges, among characters of each width.
+/// Codes that move, scroll and erase, with boundary values, among characters of each width.
 fn drawn() -> impl Strategy<Value = Vec<u8>> {
     let number = prop_oneof![
         Just(""),

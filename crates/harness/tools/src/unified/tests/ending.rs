@@ -1,4 +1,4 @@
-//! How commands end, and who learns of it.
+//! Ends of commands, and answers that are not delivered.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::unified::{
 
 const SHORT: Duration = Duration::from_millis(100);
 
-/// A call that ends a command.
+/// Id of a call that terminates a command.
 fn terminate_call() -> CallId {
     CallId("t".to_owned())
 }
@@ -45,7 +45,10 @@ async fn exit_between_calls_is_reported_and_shown_once() {
     assert_eq!(summary(&output), ("last words", Some(4), false));
     assert_eq!(output.wall_time, Duration::ZERO);
     assert_eq!(fixture.look(number).await.unwrap_err(), unknown(number));
-    assert!(fake.is_dropped(), "what it left behind ends with it");
+    assert!(
+        fake.is_dropped(),
+        "its background processes are killed with it"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,7 +212,7 @@ async fn endless_background_output_does_not_delay_the_end() {
         fake.exits(0);
         let fake = fake.clone();
         std::thread::spawn(move || {
-            // Something of it is always there to be read.
+            // There is always output to read.
             let began = std::time::Instant::now();
             while !fake.is_dropped() && began.elapsed() < 20 * SHORT {
                 for _ in 0..100 {
@@ -260,7 +263,7 @@ async fn undelivered_output_is_shown_before_newer_output() {
     assert_eq!(
         summary(&output),
         ("", None, true),
-        "it is no longer the last"
+        "another call was answered since"
     );
 }
 
@@ -297,14 +300,14 @@ async fn undelivered_exit_is_kept_until_delivered() {
     assert_eq!(summary(&output), ("done\n", Some(3), false));
     assert!(fixture.exec.processes().is_empty());
     let (_, fake) = fixture.backend.started(0).await;
-    assert!(fake.is_dropped(), "what it left behind has ended");
+    assert!(fake.is_dropped(), "its background processes are killed");
     fixture.exec.mark_undelivered(&call("c"));
     let [process] = &fixture.exec.processes()[..] else {
         panic!("not known");
     };
     assert_eq!(process.state.exit_code, Some(3));
     let number = process.number;
-    // The one that shows it again may not be received, either.
+    // The second answer may not be delivered either.
     for by in ["w", "t"] {
         let output = fixture.look(number).await.unwrap();
         assert_eq!(summary(&output), ("done\n", Some(3), false));
@@ -339,5 +342,9 @@ async fn delivered_exits_do_not_evict_an_undelivered_one() {
     for number in 80..100 {
         fixture.exec.mark_undelivered(&call(&number.to_string()));
     }
-    assert_eq!(fixture.exec.processes().len(), 16, "there is a bound");
+    assert_eq!(
+        fixture.exec.processes().len(),
+        16,
+        "the number of remembered commands is bounded"
+    );
 }

@@ -1,4 +1,4 @@
-//! What a harness is told, and in which order.
+//! Event order and limits, and eviction of commands.
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -93,7 +93,7 @@ async fn stdin_event_precedes_the_exit_it_causes() {
     let fixture = ExecFixture::new();
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
-    // It answers late, as over a network, and has ended by then.
+    // It responds late, as over a network, and has exited by then.
     let latency = Duration::from_millis(400);
     fake.has_latency(latency);
     let (output, ()) = tokio::join!(fixture.exec.write_stdin(write(number, "quit")), async {

@@ -1,4 +1,4 @@
-//! An environment whose processes do what a test tells them.
+//! A backend with scripted processes.
 
 use std::{
     collections::VecDeque,
@@ -33,43 +33,43 @@ use futures_util::{
 };
 use tokio::sync::watch;
 
-/// What a process does when it starts.
+/// Script of a process at its start.
 pub(super) type Script = Box<dyn FnOnce(&FakeProcess) + Send>;
 
-/// Starts processes that follow scripts, and afterwards the test.
+/// Starts scripted processes.
 #[derive(Default)]
 pub(super) struct FakeBackend {
     scripts: Mutex<VecDeque<Script>>,
     started: watch::Sender<Vec<(Command, FakeProcess)>>,
     requests: AtomicUsize,
-    /// How many more are started, if not all are.
+    /// Number of starts that succeed; `None` for all.
     left: Mutex<Option<usize>>,
 }
 
 impl FakeBackend {
-    /// Starts so many more and then none.
+    /// Lets this many more starts succeed.
     pub(super) fn fail_starts_after(&self, count: usize) {
         *self.left.lock().unwrap() = Some(count);
     }
 
-    /// Has the next process do this at its start.
+    /// Sets the script of the next process.
     pub(super) fn next(&self, script: impl FnOnce(&FakeProcess) + Send + 'static) {
         self.scripts.lock().unwrap().push_back(Box::new(script));
     }
 
-    /// Waits for the process of this index to be started.
+    /// Waits for the start of the process with this index.
     pub(super) async fn started(&self, index: usize) -> (Command, FakeProcess) {
         let mut started = self.started.subscribe();
         let started = started.wait_for(|started| started.len() > index);
         started.await.unwrap()[index].clone()
     }
 
-    /// Returns how many were started.
+    /// Returns the number of started processes.
     pub(super) fn count(&self) -> usize {
         self.started.borrow().len()
     }
 
-    /// Returns how often the host was asked about.
+    /// Returns the number of info requests.
     pub(super) fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
@@ -128,7 +128,7 @@ impl ExecBackend for FakeBackend {
     }
 }
 
-/// The strings of a process. The process itself is a [`FakeHandle`].
+/// Controls of a process. The process itself is a [`FakeHandle`].
 #[derive(Clone, Debug)]
 pub(super) struct FakeProcess(Arc<Mutex<FakeState>>);
 
@@ -190,17 +190,17 @@ impl FakeProcess {
         state.log.record(|_| ());
     }
 
-    /// Answers writes so; `None` never answers.
+    /// Sets the status of writes; `None` never completes them.
     pub(super) fn answers(&self, answer: Option<WriteStatus>) {
         self.lock().answer = answer;
     }
 
-    /// Takes so long to answer a write, as over a slow network.
+    /// Delays the completion of writes.
     pub(super) fn has_latency(&self, latency: Duration) {
         self.lock().latency = latency;
     }
 
-    /// Does not end when it is terminated.
+    /// Ignores termination.
     pub(super) fn ignores_termination(&self) {
         self.lock().ignores_termination = true;
     }
@@ -217,7 +217,7 @@ impl FakeProcess {
         self.lock().signals.clone()
     }
 
-    /// Tells whether nobody holds the process any more.
+    /// Returns whether the process handle was dropped.
     pub(super) fn is_dropped(&self) -> bool {
         self.lock().dropped
     }
@@ -242,7 +242,7 @@ impl FakeProcess {
     }
 }
 
-/// The process that goes with the strings.
+/// The process behind the controls.
 #[derive(Debug)]
 struct FakeHandle {
     id: ProcessId,
@@ -328,11 +328,11 @@ impl ExecProcess for FakeHandle {
     }
 
     fn hold(&self, _: OutputSeq) -> Box<dyn Hold> {
-        unreachable!("nothing here holds")
+        unreachable!("not used by these tests")
     }
 
     fn read(&self, _: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
-        unreachable!("nothing here reads")
+        unreachable!("not used by these tests")
     }
 
     fn write(
@@ -351,7 +351,7 @@ impl ExecProcess for FakeHandle {
     }
 
     fn resize(&self, _: TerminalSize) -> BoxFuture<'static, Result<(), ProcessError>> {
-        unreachable!("nothing here resizes")
+        unreachable!("not used by these tests")
     }
 
     fn signal(&self, signal: ProcessSignal) -> BoxFuture<'static, Result<(), ProcessError>> {
@@ -377,6 +377,6 @@ impl ExecProcess for FakeHandle {
     }
 
     fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
-        unreachable!("nothing here takes snapshots")
+        unreachable!("not used by these tests")
     }
 }

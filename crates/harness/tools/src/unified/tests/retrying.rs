@@ -1,4 +1,4 @@
-//! Approval, sandboxes, and one more attempt after a denial.
+//! Approval, sandboxes, and a retry after a denial.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use crate::unified::{
     SandboxDenial, Settings, ToolPolicy, WorkspaceWritePolicy,
 };
 
-/// Approves so many times, encloses the first attempt, and retries if told to.
+/// Approves a number of times, sandboxes the first attempt, and retries if configured.
 #[derive(Debug)]
 struct ScriptedPolicy {
     approvals: Mutex<usize>,

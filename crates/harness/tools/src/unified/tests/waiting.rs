@@ -1,4 +1,4 @@
-//! How long calls wait, and for what.
+//! Wait times and conditions.
 
 use std::time::Duration;
 
@@ -301,7 +301,7 @@ async fn slow_pattern_is_searched_at_intervals() {
     let fixture = ExecFixture::new();
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
-    // Each `a` may begin a match, and none of them does before the end.
+    // Each `a` may start a match, but none completes before the end.
     let regex = Regex::new("(?-u)a[^z]{3000}c").unwrap();
     let began = std::time::Instant::now();
     let (output, ()) = tokio::join!(

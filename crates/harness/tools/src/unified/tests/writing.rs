@@ -38,7 +38,11 @@ async fn closed_stdin_is_reported_and_output_kept() {
     fake.exits(0);
     fake.closes();
     let output = fixture.exec.write_stdin(write(number, "x")).await.unwrap();
-    assert_eq!(summary(&output), ("", Some(0), false), "its end says more");
+    assert_eq!(
+        summary(&output),
+        ("", Some(0), false),
+        "the exit is shown instead of the error"
+    );
     let events = fixture.events.lines();
     let writes = events.iter().filter(|line| *line == "c stdin 1 x");
     assert_eq!(writes.count(), 1, "the second was not written");

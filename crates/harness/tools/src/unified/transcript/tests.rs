@@ -1,4 +1,4 @@
-//! Budgets.
+//! Token budgets.
 
 use exec_env::process::HeadTailBuffer;
 use proptest::prelude::*;
@@ -79,7 +79,7 @@ proptest! {
         let (from, to) = (text.find("[... ").unwrap(), text.find("...]\n").unwrap() + 5);
         let last = &text[to..];
         let first = written.len() - usize::try_from(omitted_bytes).unwrap() - last.len();
-        // A line that is not ended is ended before what says that something is left out.
+        // An unterminated line is terminated before the marker.
         prop_assert!(from == first || (from == first + 1 && !text[..first].ends_with('\n')));
         prop_assert!(first + last.len() <= tokens * 4);
         prop_assert!(written.starts_with(&text[..first]) && written.ends_with(last));
