@@ -22,16 +22,16 @@ pub fn variables(
         ("", "0")
     };
     let groups: [(&[&str], &str); 4] = [
-        (&HTTP, &http),
-        (&OTHER, &other),
-        (&EXEMPT, exempt),
+        (&HTTP_VARIABLES, &http),
+        (&OTHER_VARIABLES, &other),
+        (&NO_PROXY_VARIABLES, exempt),
         (&["CODEX_NETWORK_ALLOW_LOCAL_BINDING"], local_binding),
     ];
     let assigned = groups
         .into_iter()
         .flat_map(|(names, value)| names.iter().map(move |name| (*name, value)));
     assigned
-        .chain(FIXED)
+        .chain(FIXED_VARIABLES)
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect()
 }
@@ -43,7 +43,9 @@ pub fn proxy_ports<K: AsRef<str>, V: AsRef<str>>(
 ) -> Vec<u16> {
     let ports: BTreeSet<u16> = environment
         .into_iter()
-        .filter(|(name, _)| HTTP.contains(&name.as_ref()) || OTHER.contains(&name.as_ref()))
+        .filter(|(name, _)| {
+            HTTP_VARIABLES.contains(&name.as_ref()) || OTHER_VARIABLES.contains(&name.as_ref())
+        })
         .filter_map(|(_, value)| loopback_port(value.as_ref()))
         .collect();
     ports.into_iter().collect()
@@ -56,10 +58,10 @@ fn loopback_port(value: &str) -> Option<u16> {
         .split_once("://")
         .unwrap_or(("http", value.trim()));
     let authority = rest.split(['/', '?', '#']).next()?;
-    let (_, place) = authority.rsplit_once('@').unwrap_or(("", authority));
-    let (host, port) = match place.split_once(':') {
+    let (_, host_and_port) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let (host, port) = match host_and_port.split_once(':') {
         Some((host, port)) => (host, port.parse().ok()?),
-        None => (place, default_port(scheme)?),
+        None => (host_and_port, default_port(scheme)?),
     };
     // A program may resolve `localhost` to ::1, but then it tries 127.0.0.1 next.
     let loopback = host == "127.0.0.1" || host.eq_ignore_ascii_case("localhost");
@@ -76,7 +78,7 @@ fn default_port(scheme: &str) -> Option<u16> {
 }
 
 /// Variables that name a proxy for HTTP, TLS and websockets.
-const HTTP: [&str; 21] = [
+const HTTP_VARIABLES: [&str; 21] = [
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "WS_PROXY",
@@ -101,10 +103,10 @@ const HTTP: [&str; 21] = [
 ];
 
 /// Variables that name a proxy for other protocols.
-const OTHER: [&str; 4] = ["ALL_PROXY", "all_proxy", "FTP_PROXY", "ftp_proxy"];
+const OTHER_VARIABLES: [&str; 4] = ["ALL_PROXY", "all_proxy", "FTP_PROXY", "ftp_proxy"];
 
 /// Variables that name hosts to connect to without a proxy.
-const EXEMPT: [&str; 6] = [
+const NO_PROXY_VARIABLES: [&str; 6] = [
     "NO_PROXY",
     "no_proxy",
     "npm_config_noproxy",
@@ -114,7 +116,7 @@ const EXEMPT: [&str; 6] = [
 ];
 
 /// Variables that make programs use a proxy at all.
-const FIXED: [(&str, &str); 3] = [
+const FIXED_VARIABLES: [(&str, &str); 3] = [
     ("CODEX_NETWORK_PROXY_ACTIVE", "1"),
     ("ELECTRON_GET_USE_PROXY", "true"),
     ("NODE_USE_ENV_PROXY", "1"),
@@ -146,10 +148,10 @@ mod tests {
         ] {
             assert_eq!(map[name], "http://127.0.0.1:3128", "{name}");
         }
-        for name in OTHER {
+        for name in OTHER_VARIABLES {
             assert_eq!(map[name], "socks5h://127.0.0.1:1080", "{name}");
         }
-        for name in EXEMPT {
+        for name in NO_PROXY_VARIABLES {
             assert_eq!(map[name], "", "{name}");
         }
         assert_eq!(map["CODEX_NETWORK_PROXY_ACTIVE"], "1");

@@ -122,9 +122,9 @@ pub(crate) fn check_response(head: &[u8]) {
 
 /// Checks that the end of a chunked body does not depend on how its bytes are split.
 pub(crate) fn check_chunks(body: &[u8]) {
-    let whole = chunked_body_end(body, body.len().max(1));
-    assert_eq!(chunked_body_end(body, 1), whole);
-    assert_eq!(chunked_body_end(body, 7), whole);
+    let end = chunked_body_end(body, body.len().max(1));
+    assert_eq!(chunked_body_end(body, 1), end);
+    assert_eq!(chunked_body_end(body, 7), end);
 }
 
 /// Returns the end of a body that arrives in pieces. `None` if it is refused or incomplete.

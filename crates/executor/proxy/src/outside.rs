@@ -46,9 +46,9 @@ impl Outside for Machine {
                 .map_err(io::Error::other)?;
             // The thread continues when the caller is gone, and keeps its permit.
             let lookup = tokio::task::spawn_blocking(move || {
-                let found = (name.as_str(), 0).to_socket_addrs();
+                let addresses = (name.as_str(), 0).to_socket_addrs();
                 drop(permit);
-                found.map(|all| all.map(|address| address.ip()).collect())
+                addresses.map(|list| list.map(|address| address.ip()).collect())
             });
             lookup.await.map_err(io::Error::other)?
         })
@@ -67,14 +67,14 @@ mod tests {
 
     #[tokio::test]
     async fn system_connector_resolves_and_connects_to_localhost() {
-        let machine = Machine::default();
-        let addresses = machine.resolve("localhost").await.unwrap();
+        let connector = Machine::default();
+        let addresses = connector.resolve("localhost").await.unwrap();
         assert!(!addresses.is_empty() && addresses.iter().all(IpAddr::is_loopback));
         let server = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
             .unwrap();
         let address = server.local_addr().unwrap();
-        let (accepted, connected) = tokio::join!(server.accept(), machine.connect(address));
+        let (accepted, connected) = tokio::join!(server.accept(), connector.connect(address));
         assert_eq!(
             accepted.unwrap().1,
             connected.unwrap().local_addr().unwrap()

@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    type Spoil = fn(&mut NetworkProxy);
+    type BreakSettings = fn(&mut NetworkProxy);
 
     fn settings() -> NetworkProxy {
         NetworkProxy {
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn invalid_settings_are_refused_and_the_member_named() {
-        let cases: [(Spoil, &str); 5] = [
+        let cases: [(BreakSettings, &str); 5] = [
             (|s| s.proxy.enabled = false, "proxy.enabled"),
             (
                 |s| s.policy_decision_timeout_ms = Some(0),
@@ -144,9 +144,9 @@ mod tests {
                 "proxy.domains` has the pattern `a:1`",
             ),
         ];
-        for (spoil, expected) in cases {
+        for (break_settings, expected) in cases {
             let mut settings = settings();
-            spoil(&mut settings);
+            break_settings(&mut settings);
             let message = check(&settings).unwrap_err().to_string();
             assert!(message.contains(expected), "{message}");
         }

@@ -179,8 +179,8 @@ impl FakeConnector {
 impl Outside for FakeConnector {
     fn resolve(&self, name: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
         self.lookups.lock().unwrap().push(name.to_owned());
-        let found = self.names.get(name).cloned();
-        Box::pin(async move { found.ok_or_else(|| io::ErrorKind::NotFound.into()) })
+        let addresses = self.names.get(name).cloned();
+        Box::pin(async move { addresses.ok_or_else(|| io::ErrorKind::NotFound.into()) })
     }
 
     fn connect(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<TcpStream>> {

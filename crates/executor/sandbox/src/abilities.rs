@@ -95,7 +95,7 @@ pub enum Thoroughness {
 /// Probes what this host can enforce. Takes milliseconds, at most 15 seconds.
 pub async fn probe(spawner: &Spawner, thoroughness: Thoroughness) -> Abilities {
     let host = Host::read();
-    let all = thoroughness == Thoroughness::All;
+    let probe_all = thoroughness == Thoroughness::All;
     let landlock = landlock_domain::abi_version();
     let runner = ProbeRunner {
         spawner,
@@ -115,7 +115,7 @@ pub async fn probe(spawner: &Spawner, thoroughness: Thoroughness) -> Abilities {
         }
     };
     let mut privileged = Ability::Untried;
-    if all || !unprivileged.works() {
+    if probe_all || !unprivileged.works() {
         privileged = runner
             .try_enclosure(namespace_probe(UserNamespace::Host, PidNamespace::Host))
             .await;
@@ -129,9 +129,9 @@ pub async fn probe(spawner: &Spawner, thoroughness: Thoroughness) -> Abilities {
     let guards = if !has_namespaces {
         Ability::Fails("namespaces are not available".to_owned())
     } else if landlock < landlock_domain::MIN_ABI_REFER {
-        let least = landlock_domain::MIN_ABI_REFER;
+        let required_abi = landlock_domain::MIN_ABI_REFER;
         Ability::Fails(format!(
-            "requires Landlock ABI {least}, this kernel has {landlock}"
+            "requires Landlock ABI {required_abi}, this kernel has {landlock}"
         ))
     } else {
         let user = if unprivileged.works() {
@@ -145,7 +145,7 @@ pub async fn probe(spawner: &Spawner, thoroughness: Thoroughness) -> Abilities {
     };
     let bubblewrap_path = bubblewrap::find_program();
     let bubblewrap = match &bubblewrap_path {
-        Some(path) if all || !has_namespaces => {
+        Some(path) if probe_all || !has_namespaces => {
             bubblewrap::probe_bubblewrap(path, runner.deadline()).await
         }
         Some(_) => Ability::Untried,
@@ -248,13 +248,12 @@ impl ProbeRunner<'_> {
     /// Tries to run [`MISSING_PROGRAM`] in the enclosure. A "not found" error means that every step
     /// up to exec succeeded.
     async fn try_enclosure(&self, enclosure: Result<Enclosure, String>) -> Ability {
-        let probe_spec =
-            enclosure.and_then(|inner| probe_spec(inner).map_err(|error| error.to_string()));
-        let probe_spec = match probe_spec {
-            Ok(probe_spec) => probe_spec,
+        let spec = enclosure.and_then(|inner| probe_spec(inner).map_err(|error| error.to_string()));
+        let spec = match spec {
+            Ok(spec) => spec,
             Err(reason) => return Ability::Fails(reason),
         };
-        match timeout_at(self.deadline(), self.spawner.spawn(probe_spec)).await {
+        match timeout_at(self.deadline(), self.spawner.spawn(spec)).await {
             Ok(Err(SpawnError::Host {
                 stage: Stage::Exec,
                 source,
@@ -267,7 +266,7 @@ impl ProbeRunner<'_> {
 }
 
 fn probe_spec(enclosure: Enclosure) -> io::Result<Spec> {
-    let null = || {
+    let open_null = || {
         let mut options = std::fs::File::options();
         options.read(true).write(true).open("/dev/null")
     };
@@ -277,9 +276,9 @@ fn probe_spec(enclosure: Enclosure) -> io::Result<Spec> {
         argv: vec![program],
         env: Vec::new(),
         cwd: c"/".to_owned(),
-        stdin: null()?.into(),
-        stdout: null()?.into(),
-        stderr: null()?.into(),
+        stdin: open_null()?.into(),
+        stdout: open_null()?.into(),
+        stderr: open_null()?.into(),
         terminal: false,
         extra: Vec::new(),
         limits: Vec::new(),

@@ -453,31 +453,31 @@ pub(crate) enum DomainKind {
 
 impl EnforcementCache {
     /// Returns the BPF program of a filter.
-    pub(crate) fn filter(&self, wanted: FilterSpec) -> Vec<Instruction> {
+    pub(crate) fn filter(&self, key: FilterSpec) -> Vec<Instruction> {
         let mut filters = self.filters.lock().unwrap_or_else(PoisonError::into_inner);
         filters
-            .entry(wanted)
-            .or_insert_with(|| build_filter(wanted))
+            .entry(key)
+            .or_insert_with(|| build_filter(key))
             .clone()
     }
 
     /// Returns a descriptor of the ruleset.
     pub(crate) fn domain(
         &self,
-        wanted: DomainKind,
+        key: DomainKind,
         socket_scope: AbstractSocketScope,
     ) -> Result<OwnedFd, LandlockError> {
         let mut domains = self.domains.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(fd) = domains.get(&(wanted, socket_scope)) {
+        if let Some(fd) = domains.get(&(key, socket_scope)) {
             return fd.try_clone().map_err(LandlockError::Copy);
         }
-        let fd = match wanted {
+        let fd = match key {
             DomainKind::ReadOnly => landlock_domain::read_only_except(&[], socket_scope),
             DomainKind::NoCreation { abi } => landlock_domain::deny_creation(abi, socket_scope),
             DomainKind::ScopedOnly => landlock_domain::scoped_only(socket_scope),
         }?;
         let copy = fd.try_clone().map_err(LandlockError::Copy)?;
-        domains.insert((wanted, socket_scope), fd);
+        domains.insert((key, socket_scope), fd);
         Ok(copy)
     }
 }

@@ -172,7 +172,7 @@ mod tests {
         fs::create_dir(at("directory")).unwrap();
         fs::write(at("file"), "text").unwrap();
         symlink("no/where", at("link")).unwrap();
-        for (name, found) in [
+        for (name, expected) in [
             ("directory", PathState::Directory),
             ("file", PathState::File),
             ("link", PathState::Link("no/where".into())),
@@ -181,7 +181,7 @@ mod tests {
             (&"x".repeat(300), PathState::Missing),
             ("nul\0", PathState::Unknown),
         ] {
-            assert_eq!(HostFacts.lookup(&at(name)), found, "{name}");
+            assert_eq!(HostFacts.lookup(&at(name)), expected, "{name}");
         }
         let mut listed = HostFacts.list(root.path(), 3).unwrap();
         listed.sort_by(|one, other| one.name.cmp(&other.name));

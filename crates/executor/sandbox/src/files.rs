@@ -5,8 +5,8 @@
 //! the descriptors of files it opened. The kernel enforces the policy; this module checks no paths.
 //! A worker is reused only for an equal [`SandboxPlan`] whose paths still name the same files.
 //!
-//! Each watch has its own worker. While the client does not read the changes, the worker blocks and
-//! gathers further ones; its bounded buffer then reports an overflow.
+//! Each watch has its own worker. Backpressure: while the client does not read the changes, the
+//! worker blocks and gathers further ones; its bounded buffer then reports an overflow.
 //!
 //! Not here: resolving a policy (`policy`), the operations (`exec-fs`), their order (`exec-local`).
 
@@ -195,7 +195,7 @@ impl Files {
             return Err(FileError::Invalid("content is too long".to_owned()));
         }
         loop {
-            let (lease, was_idle) = self.acquire(&plan).await?;
+            let (lease, was_reused) = self.acquire(&plan).await?;
             let (text, data, max_age) = (text.clone(), data.clone(), self.0.max_age);
             let exchange = exchange(lease, text, data, max_age);
             let outcome = if is_change {
@@ -207,7 +207,7 @@ impl Files {
             match outcome {
                 Ok(reply) => return reply,
                 // The worker died while idle and did not receive the request: retry.
-                Err(ExchangeError::Unsent(_)) if was_idle => {}
+                Err(ExchangeError::Unsent(_)) if was_reused => {}
                 Err(error) => return Err(worker_lost(error)),
             }
         }
@@ -215,22 +215,25 @@ impl Files {
 
     /// Acquires a worker whose sandbox matches the current files of the plan. Also returns whether
     /// the worker was idle before.
-    async fn acquire(&self, planned: &Planned) -> Result<(WorkerLease<FsWorker>, bool), FileError> {
-        let plan = planned.plan();
-        let mut key = planned.key();
+    async fn acquire(
+        &self,
+        cached_plan: &Planned,
+    ) -> Result<(WorkerLease<FsWorker>, bool), FileError> {
+        let plan = cached_plan.plan();
+        let mut key = cached_plan.key();
         for _ in 0..MAX_START_ATTEMPTS {
             let mut lease = self.0.pool.acquire(&key).await?;
-            let was_idle = lease.worker().is_some();
-            if was_idle && !lease.had_to_wait() {
+            let was_reused = lease.worker().is_some();
+            if was_reused && !lease.had_to_wait() {
                 return Ok((lease, true));
             }
-            if !was_idle {
+            if !was_reused {
                 lease.set_worker(self.start(plan).await?);
             }
             // The files may have been replaced while this request waited.
             let now = WorkerKey::capture(plan);
             if now == *key {
-                return Ok((lease, was_idle));
+                return Ok((lease, was_reused));
             }
             key = Arc::new(now);
         }

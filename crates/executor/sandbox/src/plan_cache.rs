@@ -256,9 +256,9 @@ impl MountMonitor {
 /// Returns whether mounts have changed. The kernel reports each change once per open file.
 fn has_changed(table: BorrowedFd<'_>) -> Option<bool> {
     let mut fds = [PollFd::from_borrowed_fd(table, PollFlags::PRI)];
-    let at_once = Timespec {
+    let zero_timeout = Timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    Some(poll(&mut fds, Some(&at_once)).ok()? > 0)
+    Some(poll(&mut fds, Some(&zero_timeout)).ok()? > 0)
 }

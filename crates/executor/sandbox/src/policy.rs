@@ -34,7 +34,7 @@ use self::{
     access_rules::{AccessRules, protect_kernel, protect_metadata},
     entry_targets::EntryTargets,
     file_restrictions::{FileRestrictions, restrictions},
-    glob_scan::scan,
+    glob_scan::scan_globs,
     path_trace::{PathTrace, PathTracer, TraceEnd},
 };
 use crate::{
@@ -129,8 +129,8 @@ fn entry_rules(entries: Vec<(PathTrace, PathAccess)>) -> AccessRules {
         all.add(trace.clone(), *access);
     }
     let is_replaceable = |trace: &PathTrace| {
-        let mut places = trace.links.iter().map(|link| &link.place.directory);
-        places.any(|directory| all.access(directory) == PathAccess::Write)
+        let mut locations = trace.links.iter().map(|link| &link.location.directory);
+        locations.any(|directory| all.access(directory) == PathAccess::Write)
     };
     let (replaceable, plain): (Vec<_>, Vec<_>) = entries
         .into_iter()
@@ -168,7 +168,7 @@ fn deny_matches(
             allowed.insert(path);
         }
     }
-    let matches = scan(&targets.globs, restrictions.depth, &allowed, tracer)?;
+    let matches = scan_globs(&targets.globs, restrictions.depth, &allowed, tracer)?;
     for trace in &matches.bases {
         rules.add_glob_base(trace);
     }

@@ -111,7 +111,7 @@ pub enum SandboxError {
     Policy(#[from] PolicyError),
     /// Host: the policy cannot be enforced here.
     #[error(transparent)]
-    EnforcementError(#[from] EnforcementError),
+    Enforcement(#[from] EnforcementError),
     /// Host: out of descriptors or memory.
     #[error("cannot prepare the sandbox: {0}")]
     Host(#[from] io::Error),
@@ -141,10 +141,10 @@ impl Sandboxes {
     /// Returns what this host can enforce. The first call probes it.
     pub async fn abilities(&self) -> Arc<Abilities> {
         let mut probed = self.probed.lock().await;
-        if let Some(known) = &*probed
-            && known.until.is_none_or(|until| Instant::now() < until)
+        if let Some(cached) = &*probed
+            && cached.until.is_none_or(|until| Instant::now() < until)
         {
-            return Arc::clone(&known.abilities);
+            return Arc::clone(&cached.abilities);
         }
         let thoroughness = match self.settings.mechanism {
             Mechanism::Bubblewrap => Thoroughness::All,
@@ -153,10 +153,10 @@ impl Sandboxes {
             }
         };
         let abilities = Arc::new(probe(&self.spawner, thoroughness).await);
-        let sound = abilities.namespaces.works() && abilities.seccomp.works();
+        let all_work = abilities.namespaces.works() && abilities.seccomp.works();
         *probed = Some(CachedProbe {
             abilities: Arc::clone(&abilities),
-            until: (!sound).then(|| Instant::now() + FAILED_PROBE_TTL),
+            until: (!all_work).then(|| Instant::now() + FAILED_PROBE_TTL),
         });
         abilities
     }
@@ -174,11 +174,11 @@ impl Sandboxes {
             always_readable: Vec::new(),
             protected: Arc::clone(&self.protected),
         };
-        let planned = self.plan_for(request.sandbox, context).await?;
+        let plan = self.plan_for(request.sandbox, context).await?;
         let abilities = self.abilities().await;
         let (handoff, door) = match request.managed {
             Some(ManagedRequest { ports, unix }) => {
-                let (ours, theirs) = socketpair(
+                let (server_end, sandbox_end) = socketpair(
                     AddressFamily::UNIX,
                     SocketType::SEQPACKET,
                     SocketFlags::CLOEXEC,
@@ -187,31 +187,31 @@ impl Sandboxes {
                 .map_err(io::Error::from)?;
                 let handoff = ListenerHandoff {
                     ports,
-                    socket: theirs,
+                    socket: sandbox_end,
                     unix,
                 };
-                (Some(handoff), Some(ours))
+                (Some(handoff), Some(server_end))
             }
             None => (None, None),
         };
-        let order = EnforcementRequest {
-            plan: planned.plan(),
+        let enforcement_request = EnforcementRequest {
+            plan: plan.plan(),
             subject: SandboxSubject::Command,
             mechanism: self.settings.mechanism,
             processes: self.settings.processes,
             handoff,
             cache: &self.cache,
         };
-        Ok(match select_enforcement(order, &abilities)? {
+        Ok(match select_enforcement(enforcement_request, &abilities)? {
             Enforcement::Unrestricted => Prepared::default(),
             Enforcement::Kernel(enclosure) => Prepared {
                 enclosure: Some(enclosure),
                 wrapper: None,
                 door,
             },
-            Enforcement::Bubblewrap(order) => Prepared {
+            Enforcement::Bubblewrap(spec) => Prepared {
                 wrapper: Some(BubblewrapCommand::new(
-                    *order,
+                    *spec,
                     request.env,
                     request.cwd.as_os_str(),
                 )?),
@@ -230,11 +230,11 @@ impl Sandboxes {
         need: Need,
     ) -> Result<Option<Planned>, FileError> {
         let refused = |error: SandboxError| FileError::Refused(format!("sandbox: {error}"));
-        let free = match need {
+        let unrestricted = match need {
             Need::Read => reads_everything(sandbox),
             Need::Change => writes_everything(sandbox),
         };
-        if free {
+        if unrestricted {
             return Ok(None);
         }
         let context = ResolveContext {
@@ -245,8 +245,8 @@ impl Sandboxes {
             always_readable: Vec::new(),
             protected: Arc::clone(&self.protected),
         };
-        let planned = self.plan_for(sandbox, context).await.map_err(refused)?;
-        Ok(Some(planned))
+        let plan = self.plan_for(sandbox, context).await.map_err(refused)?;
+        Ok(Some(plan))
     }
 
     /// Prepares the enclosure of an fs worker.
@@ -258,7 +258,7 @@ impl Sandboxes {
         plan: &SandboxPlan,
     ) -> Result<Enclosure, SandboxError> {
         let abilities = self.abilities().await;
-        let order = EnforcementRequest {
+        let enforcement_request = EnforcementRequest {
             plan,
             subject: SandboxSubject::FsWorker,
             mechanism: match self.settings.mechanism {
@@ -272,7 +272,7 @@ impl Sandboxes {
             handoff: None,
             cache: &self.cache,
         };
-        match select_enforcement(order, &abilities)? {
+        match select_enforcement(enforcement_request, &abilities)? {
             Enforcement::Kernel(enclosure) => Ok(enclosure),
             Enforcement::Unrestricted => Ok(Enclosure::default()),
             Enforcement::Bubblewrap(_) => Err(EnforcementError::Unenforceable(
@@ -290,20 +290,20 @@ impl Sandboxes {
         sandbox: &Sandbox,
         context: ResolveContext,
     ) -> Result<Planned, SandboxError> {
-        let globs = has_globs(sandbox);
-        if !globs && let Some(planned) = self.plan_cache.lookup(sandbox, &context, &HostFacts) {
-            return Ok(planned);
+        let has_globs = has_globs(sandbox);
+        if !has_globs && let Some(plan) = self.plan_cache.lookup(sandbox, &context, &HostFacts) {
+            return Ok(plan);
         }
         let (sandbox, plan_cache) = (sandbox.clone(), self.plan_cache.clone());
         let resolved = tokio::task::spawn_blocking(move || {
-            if globs {
+            if has_globs {
                 resolve(&sandbox, &context, &HostFacts).map(|plan| Arc::new(plan).into())
             } else {
                 plan_cache.get_or_resolve(&sandbox, &context, &HostFacts, coarse_now())
             }
         });
         match resolved.await {
-            Ok(planned) => Ok(planned?),
+            Ok(plan) => Ok(plan?),
             Err(error) => Err(io::Error::other(error).into()),
         }
     }
@@ -312,11 +312,11 @@ impl Sandboxes {
     pub async fn can_manage_networks(&self) -> bool {
         let abilities = self.abilities().await;
         let namespaces = abilities.namespaces.works() || abilities.privileged_namespaces.works();
-        let may = matches!(
+        let is_permitted = matches!(
             self.settings.mechanism,
             Mechanism::Cheapest | Mechanism::Namespaces
         );
-        may && namespaces && abilities.seccomp.works()
+        is_permitted && namespaces && abilities.seccomp.works()
     }
 }
 

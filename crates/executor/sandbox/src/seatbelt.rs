@@ -130,22 +130,22 @@ fn push_view(text: &mut String, view: &FileView) -> Result<(), SeatbeltError> {
     }
     for layer in &view.layers {
         let path = quote(&layer.path)?;
-        let place = match layer.kind {
+        let filter = match layer.kind {
             PathKind::Directory => format!("(subpath {path})"),
             PathKind::File => format!("(literal {path})"),
         };
         match layer.access {
             PathAccess::Hidden => push_line(
                 text,
-                &format!("(deny {READ_OPERATIONS} file-write* {place})"),
+                &format!("(deny {READ_OPERATIONS} file-write* {filter})"),
             ),
             PathAccess::Read => {
-                push_line(text, &format!("(allow {READ_OPERATIONS} {place})"));
-                push_line(text, &format!("(deny file-write* {place})"));
+                push_line(text, &format!("(allow {READ_OPERATIONS} {filter})"));
+                push_line(text, &format!("(deny file-write* {filter})"));
             }
             PathAccess::Write => push_line(
                 text,
-                &format!("(allow {READ_OPERATIONS} file-write* {place})"),
+                &format!("(allow {READ_OPERATIONS} file-write* {filter})"),
             ),
         }
     }

@@ -50,25 +50,25 @@ impl ChunkedBody {
 
     /// Consumes bytes. Returns how many of them belong to the body.
     pub(crate) fn advance(&mut self, bytes: &[u8]) -> Result<usize, ChunkError> {
-        let mut at = 0;
-        while let Some(&byte) = bytes.get(at) {
-            if let ChunkState::Data(left) = self.state {
-                let here = u64::try_from(bytes.len() - at)
+        let mut position = 0;
+        while let Some(&byte) = bytes.get(position) {
+            if let ChunkState::Data(remaining) = self.state {
+                let count = u64::try_from(bytes.len() - position)
                     .unwrap_or(u64::MAX)
-                    .min(left);
-                at += usize::try_from(here).unwrap_or(usize::MAX);
-                self.state = match left - here {
+                    .min(remaining);
+                position += usize::try_from(count).unwrap_or(usize::MAX);
+                self.state = match remaining - count {
                     0 => ChunkState::DataReturn,
-                    left => ChunkState::Data(left),
+                    remaining => ChunkState::Data(remaining),
                 };
             } else if self.is_done() {
                 break;
             } else {
                 self.state = self.step(self.state, byte)?;
-                at += 1;
+                position += 1;
             }
         }
-        Ok(at)
+        Ok(position)
     }
 
     /// Returns whether the body is complete.
@@ -152,8 +152,8 @@ mod tests {
             ),
             ("2\r\n\r\n\r\n0\r\n\r\n", ""),
         ] {
-            let whole = format!("{body}{rest}");
-            assert_eq!(end(whole.as_bytes()), Ok(Some(body.len())), "{whole:?}");
+            let message = format!("{body}{rest}");
+            assert_eq!(end(message.as_bytes()), Ok(Some(body.len())), "{message:?}");
         }
     }
 

@@ -38,8 +38,8 @@ impl HeadBuffer {
             }
             let room = limits::MAX_HEAD_BYTES - self.bytes.len();
             self.bytes.reserve(room.min(4096));
-            let mut piece = reader.take(u64::try_from(room).unwrap_or(u64::MAX));
-            if piece
+            let mut limited_reader = reader.take(u64::try_from(room).unwrap_or(u64::MAX));
+            if limited_reader
                 .read_buf(&mut self.bytes)
                 .await
                 .map_err(HeadError::Read)?
@@ -180,8 +180,8 @@ impl HeaderFields {
 
 /// Writes one field.
 pub(crate) fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
-    for piece in [name.as_bytes(), b": ", value, b"\r\n"] {
-        out.extend_from_slice(piece);
+    for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+        out.extend_from_slice(part);
     }
 }
 
@@ -254,8 +254,8 @@ mod tests {
             ("a\n\r\nrest", "a\n\r\n"),
             ("\r\n\r\nrest", "\r\n\r\n"),
         ] {
-            let (found, rest) = read(bytes.as_bytes()).await.unwrap();
-            assert_eq!(found, head.as_bytes());
+            let (actual, rest) = read(bytes.as_bytes()).await.unwrap();
+            assert_eq!(actual, head.as_bytes());
             assert_eq!(rest, b"rest");
         }
     }
@@ -278,11 +278,11 @@ mod tests {
             let mut whole = HeadBuffer::with_bytes(bytes.clone());
             let expected = whole.find_end();
             let mut single = HeadBuffer::default();
-            let found = bytes.iter().find_map(|&byte| {
+            let actual = bytes.iter().find_map(|&byte| {
                 single.bytes.push(byte);
                 single.find_end()
             });
-            prop_assert_eq!(found, expected);
+            prop_assert_eq!(actual, expected);
         }
     }
 

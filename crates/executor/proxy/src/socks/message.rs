@@ -53,8 +53,8 @@ pub(crate) fn parse_request(bytes: &[u8]) -> ParseResult<SocksRequest> {
                 3 => SocksCommand::Associate,
                 _ => SocksCommand::Unknown,
             };
-            let found = parse_address(address)?;
-            Ok(found.map(|((host, port), length)| {
+            let parsed = parse_address(address)?;
+            Ok(parsed.map(|((host, port), length)| {
                 let request = SocksRequest {
                     command,
                     host,
@@ -297,9 +297,9 @@ mod tests {
         fn datagrams_round_trip(address: SocketAddr, data: Vec<u8>) {
             let mut out = Vec::new();
             write_datagram(address, &data, &mut out);
-            let (host, port, found) = parse_datagram(&out).unwrap();
+            let (host, port, parsed) = parse_datagram(&out).unwrap();
             prop_assert_eq!(host, TargetHost::from(address.ip()));
-            prop_assert_eq!((port, found), (address.port(), &data[..]));
+            prop_assert_eq!((port, parsed), (address.port(), &data[..]));
         }
     }
 }

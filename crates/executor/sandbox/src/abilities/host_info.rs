@@ -88,8 +88,8 @@ fn container() -> Option<String> {
             "kubernetes",
         ),
     ];
-    let found = signs.iter().find(|(path, _)| Path::new(path).exists());
-    if let Some((_, name)) = found {
+    let runtime = signs.iter().find(|(path, _)| Path::new(path).exists());
+    if let Some((_, name)) = runtime {
         return Some((*name).to_owned());
     }
     // systemd writes the container manager's name to this file.
@@ -100,13 +100,13 @@ fn container() -> Option<String> {
 fn cgroups() -> Cgroups {
     let root = Path::new("/sys/fs/cgroup");
     if !root.join("cgroup.controllers").exists() {
-        let first = fs::read_dir(root).is_ok_and(|mut entries| entries.next().is_some());
-        return if first { Cgroups::First } else { Cgroups::None };
+        let is_v1 = fs::read_dir(root).is_ok_and(|mut entries| entries.next().is_some());
+        return if is_v1 { Cgroups::First } else { Cgroups::None };
     }
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
-    let own = root.join(own.unwrap_or_default());
-    match rustix::fs::access(&own, rustix::fs::Access::WRITE_OK) {
+    let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = group.lines().find_map(|line| line.strip_prefix("0::/"));
+    let group = root.join(group.unwrap_or_default());
+    match rustix::fs::access(&group, rustix::fs::Access::WRITE_OK) {
         Ok(()) => Cgroups::Writable,
         Err(_) => Cgroups::Unified,
     }

@@ -38,11 +38,11 @@ pub fn outlook(abilities: &Abilities, mechanism: Mechanism, processes: Processes
     EXAMPLES
         .iter()
         .map(|example| {
-            let found = example.mechanism_for(abilities, mechanism, processes);
+            let result = example.mechanism_for(abilities, mechanism, processes);
             Outlook {
                 policy: example.name,
-                mechanism: found.as_ref().ok().copied(),
-                reason: found.err(),
+                mechanism: result.as_ref().ok().copied(),
+                reason: result.err(),
             }
         })
         .collect()

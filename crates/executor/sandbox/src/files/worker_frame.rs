@@ -271,35 +271,35 @@ mod tests {
 
     #[test]
     fn frames_of_any_size_arrive_whole() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (sender_end, receiver_end) = UnixStream::pair().unwrap();
         let sizes = [0, 1, BUFFER_BYTES - HEADER_BYTES, BUFFER_BYTES, 3_000_000];
         let sender = std::thread::spawn(move || {
             for size in sizes {
                 let (text, data) = (vec![b'a'; size], vec![b'b'; size / 2]);
                 let mut writer = FrameWriter::new(FrameStatus::Success, &text, &data);
-                while !writer.send(&ours).unwrap() {}
+                while !writer.send(&sender_end).unwrap() {}
             }
         });
         let mut reader = FrameReader::default();
         for size in sizes {
-            let frame = receive_whole(&mut reader, &theirs).unwrap();
+            let frame = receive_whole(&mut reader, &receiver_end).unwrap();
             assert_eq!(frame.status, FrameStatus::Success);
             assert!(frame.text == vec![b'a'; size] && frame.data == vec![b'b'; size / 2]);
         }
         sender.join().unwrap();
-        let end = receive_whole(&mut reader, &theirs).unwrap_err();
+        let end = receive_whole(&mut reader, &receiver_end).unwrap_err();
         assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]
     fn descriptors_arrive_with_their_frame() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (sender_end, receiver_end) = UnixStream::pair().unwrap();
         let (one, other) = UnixStream::pair().unwrap();
         let descriptors = [one.as_fd(), other.as_fd()];
         let mut writer =
             FrameWriter::new(FrameStatus::Success, b"text", b"").with_descriptors(&descriptors);
-        assert!(writer.send(&ours).unwrap());
-        let frame = receive_whole(&mut FrameReader::default(), &theirs).unwrap();
+        assert!(writer.send(&sender_end).unwrap());
+        let frame = receive_whole(&mut FrameReader::default(), &receiver_end).unwrap();
         assert_eq!(frame.descriptors.len(), 2);
     }
 
@@ -314,9 +314,9 @@ mod tests {
             }
             .encode(),
         ] {
-            let (ours, theirs) = UnixStream::pair().unwrap();
-            rustix::io::write(&ours, &bytes).unwrap();
-            let error = receive_whole(&mut FrameReader::default(), &theirs).unwrap_err();
+            let (sender_end, receiver_end) = UnixStream::pair().unwrap();
+            rustix::io::write(&sender_end, &bytes).unwrap();
+            let error = receive_whole(&mut FrameReader::default(), &receiver_end).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         }
     }

@@ -88,8 +88,8 @@ impl Hash for WorkerKey {
 /// Returns the identity of the file at a path without symbolic links. `None` if it cannot be read.
 fn inode_identity(path: &Path) -> Option<InodeIdentity> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
-    let wanted = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::MNT_ID;
-    let stat = statx(CWD, path, flags, wanted).ok()?;
+    let fields = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::MNT_ID;
+    let stat = statx(CWD, path, flags, fields).ok()?;
     Some(InodeIdentity {
         mount: stat.stx_mnt_id,
         device: (stat.stx_dev_major, stat.stx_dev_minor),

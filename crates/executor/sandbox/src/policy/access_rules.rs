@@ -209,9 +209,9 @@ impl AccessRules {
 
     /// Converts the rules into a view, without redundant layers.
     pub(super) fn into_view(mut self) -> Result<FileView, PolicyError> {
-        for (directory, most) in std::mem::take(&mut self.ceilings) {
-            if self.access(&directory) > most {
-                self.layers.insert(directory, (PathKind::Directory, most));
+        for (directory, limit) in std::mem::take(&mut self.ceilings) {
+            if self.access(&directory) > limit {
+                self.layers.insert(directory, (PathKind::Directory, limit));
             }
         }
         // The base of a view is never writable: a writable root is a layer.
@@ -273,16 +273,16 @@ impl AccessRules {
     }
 
     fn guard_links(&mut self, trace: &PathTrace) {
-        let places = trace.links.iter().map(|link| link.place.clone());
-        self.guarded_names.extend(places);
+        let locations = trace.links.iter().map(|link| link.location.clone());
+        self.guarded_names.extend(locations);
     }
 
     fn expose_links(&mut self, trace: &PathTrace) {
         if let TraceEnd::Exists { .. } = trace.end {
             let links = trace.links.iter();
             let shown = links.map(|link| {
-                let place = link.place.directory.join(&link.place.name);
-                (place, link.target.clone())
+                let location = link.location.directory.join(&link.location.name);
+                (location, link.target.clone())
             });
             self.links.extend(shown);
         }

@@ -176,8 +176,8 @@ fn require_cwd(entry: usize, roots: &PolicyRoots) -> Result<&PathBuf, PolicyErro
 }
 
 fn check_subpath(entry: usize, subpath: &str) -> Result<(), PolicyError> {
-    let plain = |component| matches!(component, Component::Normal(_) | Component::CurDir);
-    if Path::new(subpath).components().all(plain) && !subpath.contains('\0') {
+    let is_plain = |component| matches!(component, Component::Normal(_) | Component::CurDir);
+    if Path::new(subpath).components().all(is_plain) && !subpath.contains('\0') {
         return Ok(());
     }
     let subpath = subpath.to_owned();

@@ -107,7 +107,7 @@ pub enum GlobFault {
     TooLong,
     /// Its syntax is invalid.
     #[error("is invalid: {0}")]
-    Broken(String),
+    Syntax(String),
     /// It would have to search the whole host.
     #[error("has no fixed directory below the root")]
     Unanchored,

@@ -39,7 +39,7 @@ pub(super) struct GlobMatches {
 ///
 /// A match is denied with everything below it, which is not reported again. The exception is a path
 /// in `allowed` and everything below: there its own entry applies instead of the match above.
-pub(super) fn scan(
+pub(super) fn scan_globs(
     globs: &[DenyGlob],
     depth: Option<usize>,
     allowed: &BTreeSet<PathBuf>,
@@ -82,7 +82,7 @@ pub(super) fn scan(
             set,
             depth: max_depth(globs).min(depth.unwrap_or(usize::MAX)),
         };
-        scan.scan_directory(&root)?;
+        scan.scan_root(&root)?;
     }
     Ok(scan.matches)
 }
@@ -115,7 +115,7 @@ struct PendingDirectory {
 }
 
 impl GlobScan<'_> {
-    fn scan_directory(&mut self, root: &ScanRoot<'_>) -> Result<(), PolicyError> {
+    fn scan_root(&mut self, root: &ScanRoot<'_>) -> Result<(), PolicyError> {
         let mut pending = vec![PendingDirectory {
             below: PathBuf::new(),
             depth: 0,
@@ -194,7 +194,7 @@ fn compile(globs: &[&DenyGlob]) -> Result<GlobSet, PolicyError> {
         set.add(glob.wildcard.glob.clone());
     }
     set.build().map_err(|error| {
-        let fault = GlobFault::Broken(error.kind().to_string());
+        let fault = GlobFault::Syntax(error.kind().to_string());
         match globs.first() {
             Some(glob) => glob.error(fault),
             None => PolicyError::TooManyGlobs,
@@ -255,7 +255,7 @@ impl GlobPattern {
             return Err(GlobFault::TooLong);
         }
         if text.contains('\0') {
-            return Err(GlobFault::Broken("contains a NUL byte".to_owned()));
+            return Err(GlobFault::Syntax("contains a NUL byte".to_owned()));
         }
         let (anchor, names) = match text.strip_prefix(PROJECT_ROOTS) {
             Some(below) if below.starts_with('/') => return Err(GlobFault::Absolute),
@@ -299,7 +299,7 @@ impl WildcardTail {
         let glob = GlobBuilder::new(&text)
             .literal_separator(true)
             .build()
-            .map_err(|error| GlobFault::Broken(error.kind().to_string()))?;
+            .map_err(|error| GlobFault::Syntax(error.kind().to_string()))?;
         // Character classes, alternatives and escapes may contain slashes.
         let slashes_count = !text.contains("**") && !text.contains(['[', '{', '\\']);
         let depth = slashes_count.then_some(names.len());
@@ -341,13 +341,13 @@ mod tests {
             let pattern = GlobPattern::parse(text).unwrap();
             assert_eq!(pattern.anchor, anchor, "{text}");
             assert_eq!(pattern.base(Path::new("/ws")), Path::new(base), "{text}");
-            let found = pattern.wildcard.as_ref();
+            let parsed = pattern.wildcard.as_ref();
             assert_eq!(
-                found.map(|wildcard| wildcard.glob.glob()),
+                parsed.map(|wildcard| wildcard.glob.glob()),
                 wildcard,
                 "{text}"
             );
-            assert_eq!(found.and_then(|wildcard| wildcard.depth), depth, "{text}");
+            assert_eq!(parsed.and_then(|wildcard| wildcard.depth), depth, "{text}");
         }
     }
 
@@ -366,8 +366,8 @@ mod tests {
             ("a\0b", "NUL"),
             (&"x".repeat(MAX_PATTERN_BYTES + 1), "longer than"),
         ] {
-            let found = GlobPattern::parse(text).unwrap_err().to_string();
-            assert!(found.contains(fault), "{text}: {found}");
+            let message = GlobPattern::parse(text).unwrap_err().to_string();
+            assert!(message.contains(fault), "{text}: {message}");
         }
     }
 }

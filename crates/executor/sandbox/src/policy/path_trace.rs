@@ -27,7 +27,7 @@ pub(super) struct PathTrace {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct TracedLink {
     /// Location of the link.
-    pub(super) place: ForbiddenName,
+    pub(super) location: ForbiddenName,
     /// Target of the link.
     pub(super) target: PathBuf,
 }
@@ -100,8 +100,8 @@ impl<'a> PathTracer<'a> {
                     } else {
                         current.clone()
                     };
-                    let place = ForbiddenName { directory, name };
-                    links.push(TracedLink { place, target });
+                    let location = ForbiddenName { directory, name };
+                    links.push(TracedLink { location, target });
                 }
                 PathState::Missing => {
                     let path = remaining.iter().fold(next, |path, name| path.join(name));
@@ -122,12 +122,12 @@ impl<'a> PathTracer<'a> {
     }
 
     fn lookup(&mut self, path: &Path) -> PathState {
-        if let Some(found) = self.cached.get(path) {
-            return found.clone();
+        if let Some(state) = self.cached.get(path) {
+            return state.clone();
         }
-        let found = self.facts.lookup(path);
-        self.cached.insert(path.to_owned(), found.clone());
-        found
+        let state = self.facts.lookup(path);
+        self.cached.insert(path.to_owned(), state.clone());
+        state
     }
 }
 
@@ -160,11 +160,11 @@ mod tests {
     fn end(path: &str) -> (Vec<String>, TraceEnd) {
         let tree = MemoryTree::of(TREE);
         let trace = PathTracer::new(&tree).trace(Path::new(path));
-        let place = |link: &TracedLink| link.place.directory.join(&link.place.name);
+        let location = |link: &TracedLink| link.location.directory.join(&link.location.name);
         let link_paths = trace
             .links
             .iter()
-            .map(|link| place(link).display().to_string());
+            .map(|link| location(link).display().to_string());
         (link_paths.collect(), trace.end)
     }
 

@@ -103,8 +103,8 @@ impl<'a> ReferenceModel<'a> {
                         }
                     }
                     SpecialPath::SlashTmp => {
-                        let there = |path: PathBuf| tree.lookup(&path) != PathState::Missing;
-                        if resolve_links(tree, Path::new("/tmp")).is_some_and(there) {
+                        let exists = |path: PathBuf| tree.lookup(&path) != PathState::Missing;
+                        if resolve_links(tree, Path::new("/tmp")).is_some_and(exists) {
                             reference.entry(Path::new("/tmp"), access);
                         }
                     }
@@ -162,12 +162,12 @@ impl<'a> ReferenceModel<'a> {
         let is_kernels = ["/proc", "/sys"]
             .iter()
             .any(|kernel| target.starts_with(kernel));
-        let most = if is_kernels {
+        let allowed = if is_kernels {
             PathAccess::Read
         } else {
             PathAccess::Write
         };
-        self.entries.push((target, access.min(most)));
+        self.entries.push((target, access.min(allowed)));
     }
 
     /// Denies the matches of a glob. Globs with empty components, `.` or `..` are ignored.
@@ -218,9 +218,9 @@ impl<'a> ReferenceModel<'a> {
                 .entries
                 .contains(&(directory.clone(), PathAccess::Hidden));
             // Metadata in an unsearchable directory cannot be found.
-            let there = matches!(self.tree.lookup(directory), PathState::Directory)
+            let exists = matches!(self.tree.lookup(directory), PathState::Directory)
                 && !is_unsearchable(self.tree, directory);
-            if *access != PathAccess::Write || denied || !there {
+            if *access != PathAccess::Write || denied || !exists {
                 continue;
             }
             for name in [".git", ".agents", ".codex", ".aws"] {
@@ -310,10 +310,10 @@ pub(crate) fn check(
     for path in tree.paths().chain([Path::new("/")]) {
         match tree.lookup(path) {
             PathState::Directory | PathState::File => {
-                let (found, most) = (view.access(path), reference.access(path));
+                let (actual, allowed) = (view.access(path), reference.access(path));
                 assert!(
-                    found <= most,
-                    "{path:?} is {found:?}, allowed is {most:?}: {plan:?}"
+                    actual <= allowed,
+                    "{path:?} is {actual:?}, allowed is {allowed:?}: {plan:?}"
                 );
             }
             PathState::Link(_) | PathState::Missing | PathState::Unknown => {}
@@ -338,9 +338,9 @@ fn check_new(view: &FileView, reference: &ReferenceModel<'_>, directory: &Path) 
         }
         for below in ["", "a", "b", "data", "a/b"] {
             let path = directory.join(name).join(below);
-            let found = reference.access(&path);
+            let actual = reference.access(&path);
             assert_eq!(
-                found,
+                actual,
                 PathAccess::Write,
                 "{path:?} can be created: {view:?}"
             );
@@ -359,8 +359,8 @@ fn check_shape(view: &FileView, tree: &MemoryTree) {
         let kind = match tree.lookup(&layer.path) {
             PathState::Directory => PathKind::Directory,
             PathState::File => PathKind::File,
-            found @ (PathState::Missing | PathState::Unknown | PathState::Link(_)) => {
-                panic!("{layer:?} is {found:?}")
+            actual @ (PathState::Missing | PathState::Unknown | PathState::Link(_)) => {
+                panic!("{layer:?} is {actual:?}")
             }
         };
         assert_eq!(layer.kind, kind, "{layer:?}");
@@ -379,10 +379,10 @@ fn check_shape(view: &FileView, tree: &MemoryTree) {
             "{name:?}"
         );
         assert_eq!(view.access(&name.directory), PathAccess::Write, "{name:?}");
-        let found = tree.lookup(&name.directory.join(&name.name));
+        let actual = tree.lookup(&name.directory.join(&name.name));
         assert!(
-            matches!(found, PathState::Missing | PathState::Link(_)),
-            "{name:?} is {found:?}"
+            matches!(actual, PathState::Missing | PathState::Link(_)),
+            "{name:?} is {actual:?}"
         );
     }
     assert!(view.links.is_sorted_by(|one, other| one.0 < other.0));

@@ -142,13 +142,13 @@ async fn full_wait_queue_refuses_until_a_waiter_gives_up() {
     let pool = WorkerPool::new(limits());
     let _held = [started(&pool, 0, 1).await, started(&pool, 0, 2).await];
     let key = key(0);
-    let mut line: Vec<_> = (0..2).map(|_| Box::pin(pool.acquire(&key))).collect();
-    for waiting in &mut line {
+    let mut waiters: Vec<_> = (0..2).map(|_| Box::pin(pool.acquire(&key))).collect();
+    for waiting in &mut waiters {
         assert!(waiting.now_or_never().is_none());
     }
     let refused = pool.acquire(&key).await.unwrap_err();
     assert!(matches!(refused, FileError::Host(text) if text.contains("too many")));
-    line.pop();
+    waiters.pop();
     assert!(pool.acquire(&key).now_or_never().is_none());
 }
 
@@ -158,11 +158,11 @@ async fn cancelled_waiter_is_skipped() {
     let one = started(&pool, 0, 1).await;
     let _two = started(&pool, 0, 2).await;
     let key = key(0);
-    let mut gone = Box::pin(pool.acquire(&key));
+    let mut cancelled = Box::pin(pool.acquire(&key));
     let mut waiting = Box::pin(pool.acquire(&key));
-    assert!((&mut gone).now_or_never().is_none());
+    assert!((&mut cancelled).now_or_never().is_none());
     assert!((&mut waiting).now_or_never().is_none());
-    drop(gone);
+    drop(cancelled);
     one.return_to_pool();
     let mut lease = waiting.now_or_never().unwrap().unwrap();
     assert_eq!(lease.worker(), Some(&mut FakeWorker(1)));
@@ -173,10 +173,10 @@ async fn worker_for_a_cancelled_waiter_stays_counted() {
     let pool = WorkerPool::new(limits());
     let [one, two] = [started(&pool, 0, 1).await, started(&pool, 0, 2).await];
     let key = key(0);
-    let mut gone = Box::pin(pool.acquire(&key));
-    assert!((&mut gone).now_or_never().is_none());
+    let mut cancelled = Box::pin(pool.acquire(&key));
+    assert!((&mut cancelled).now_or_never().is_none());
     one.return_to_pool();
-    drop(gone);
+    drop(cancelled);
     drop(two);
     assert_eq!(pool.count(), 0);
 }

@@ -123,10 +123,10 @@ fn match_count_is_limited() {
     };
     let policy = sandbox("read :root\ndeny d/*.x\ndeny d/?.x");
     let plan = resolve(&policy, &context(), &MemoryTree::of(&tree(8192))).unwrap();
-    let FileAccess::View(found) = plan.files else {
+    let FileAccess::View(view) = plan.files else {
         panic!("expected a view");
     };
-    assert_eq!(found.layers.len(), 8192);
+    assert_eq!(view.layers.len(), 8192);
     let error = resolve(&policy, &context(), &MemoryTree::of(&tree(8193))).unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -46,21 +46,21 @@ fn network_scope_follows_the_kind_of_policy() {
         (FULL_WRITE, NetworkScope::None),
     ] {
         let files = FileAccess::All;
-        let found = plan(permissions, "", PolicyPurpose::Process);
-        assert_eq!(found, Ok(SandboxPlan { files, network }), "{permissions}");
-        let found = plan(permissions, "", PolicyPurpose::Files).unwrap();
-        assert_eq!(found.network, NetworkScope::None, "{permissions}");
+        let result = plan(permissions, "", PolicyPurpose::Process);
+        assert_eq!(result, Ok(SandboxPlan { files, network }), "{permissions}");
+        let result = plan(permissions, "", PolicyPurpose::Files).unwrap();
+        assert_eq!(result.network, NetworkScope::None, "{permissions}");
     }
-    let found = plan(READ_ONLY, "", PolicyPurpose::Process).unwrap();
-    assert_eq!(found.network, NetworkScope::Host);
-    assert_ne!(found.files, FileAccess::All);
+    let result = plan(READ_ONLY, "", PolicyPurpose::Process).unwrap();
+    assert_eq!(result.network, NetworkScope::Host);
+    assert_ne!(result.files, FileAccess::All);
 }
 
 #[test]
 fn legacy_landlock_is_refused_for_restricted_files() {
     let flag = r#","useLegacyLandlock":true"#;
-    let found = plan(READ_ONLY, flag, PolicyPurpose::Process);
-    assert_eq!(found, Err(PolicyError::LegacyLandlock));
+    let result = plan(READ_ONLY, flag, PolicyPurpose::Process);
+    assert_eq!(result, Err(PolicyError::LegacyLandlock));
     assert!(plan(FULL_WRITE, flag, PolicyPurpose::Process).is_ok());
     assert!(plan(r#"{"type":"disabled"}"#, flag, PolicyPurpose::Process).is_ok());
 }
@@ -69,8 +69,8 @@ fn legacy_landlock_is_refused_for_restricted_files() {
 fn windows_only_level_is_refused() {
     let text = r#"{"permissions":{"type":"disabled"},"windowsSandboxLevel":"mxc"}"#;
     let sandbox = serde_json::from_str(text).unwrap();
-    let found = resolve(&sandbox, &context(), &MemoryTree::of(""));
-    assert_eq!(found, Err(PolicyError::WindowsOnly));
+    let result = resolve(&sandbox, &context(), &MemoryTree::of(""));
+    assert_eq!(result, Err(PolicyError::WindowsOnly));
 }
 
 #[test]
@@ -130,10 +130,10 @@ fn file_operations_require_cwd_for_dynamic_entries() {
     ] {
         let mut policy = sandbox(entries);
         policy.cwd = None;
-        let found = view("/ws/", &policy, &context).map(drop);
+        let result = view("/ws/", &policy, &context).map(drop);
         let expected = entry.map_or(Ok(()), |entry| Err(PolicyError::CwdRequired { entry }));
-        assert_eq!(found, expected, "{entries}");
-        if let Err(error) = found {
+        assert_eq!(result, expected, "{entries}");
+        if let Err(error) = result {
             assert!(
                 error
                     .to_string()

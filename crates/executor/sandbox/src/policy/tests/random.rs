@@ -32,21 +32,21 @@ fn node() -> impl Strategy<Value = String> {
 /// A tree in which only directories have children.
 fn tree() -> impl Strategy<Value = String> {
     vec(node(), 0..14).prop_map(|lines| {
-        let place = |line: &str| {
-            let (place, _) = line.split_once(' ').unwrap_or((line, ""));
-            place.trim_end_matches('/').to_owned()
+        let path_of = |line: &str| {
+            let (path, _) = line.split_once(' ').unwrap_or((line, ""));
+            path.trim_end_matches('/').to_owned()
         };
         let is_directory =
             |line: &str| line.ends_with(" !") || line.ends_with('/') && !line.contains(' ');
         let mut kept: Vec<String> = vec!["/ws/".to_owned()];
         for line in lines {
-            let own = place(&line);
+            let own_path = path_of(&line);
             let clashes = kept.iter().any(|other| {
-                let theirs = place(other);
-                let (below, above) = (format!("{theirs}/"), format!("{own}/"));
-                own == theirs
-                    || own.starts_with(&below) && !is_directory(other)
-                    || theirs.starts_with(&above) && !is_directory(&line)
+                let other_path = path_of(other);
+                let (below, above) = (format!("{other_path}/"), format!("{own_path}/"));
+                own_path == other_path
+                    || own_path.starts_with(&below) && !is_directory(other)
+                    || other_path.starts_with(&above) && !is_directory(&line)
             });
             if !clashes {
                 kept.push(line);
