@@ -145,7 +145,7 @@ fn params(command: Command) -> StartProcess {
 
 fn start_error(error: ExecServerError) -> StartError {
     match error.into_disconnect() {
-        Ok(gone) => StartError::Disconnected(gone),
+        Ok(reason) => StartError::Disconnected(reason),
         Err(error @ ExecServerError::IdInUse(_)) => StartError::Refused {
             field: "processId",
             reason: error.to_string(),

@@ -118,11 +118,11 @@ impl ExecServerClient {
     pub async fn closed(&self) {
         let mut session_state = self.inner.shared.session_state().subscribe();
         let session = session_state.borrow().session.session_id.clone();
-        let gone = |session_state: &SessionState| {
+        let is_lost = |session_state: &SessionState| {
             session_state.lost.is_some() || session_state.session.session_id != session
         };
         // The sender lives as long as the client.
-        drop(session_state.wait_for(gone).await);
+        drop(session_state.wait_for(is_lost).await);
     }
 
     /// Returns a future that resolves when the connection has ended. It does not keep the
@@ -188,8 +188,8 @@ impl ExecServerClient {
         M::Result: Send,
     {
         let method = M::NAME.as_str();
-        let answered = timeout(limit, self.call(params)).await;
-        answered.map_err(|_| ExecServerError::Timeout { method, limit })?
+        let response = timeout(limit, self.call(params)).await;
+        response.map_err(|_| ExecServerError::Timeout { method, limit })?
     }
 
     /// Calls a method. Calls are ordered by when this function is called, not by when the future is
@@ -418,8 +418,8 @@ impl ClientInner {
 }
 
 /// Decodes a result.
-pub(crate) fn decode<M: Method>(answered: &RawResponse) -> Result<M::Result, ExecServerError> {
-    serde_json::from_slice(&answered.result).map_err(|error| malformed::<M>(&error))
+pub(crate) fn decode<M: Method>(response: &RawResponse) -> Result<M::Result, ExecServerError> {
+    serde_json::from_slice(&response.result).map_err(|error| malformed::<M>(&error))
 }
 
 /// Reports a result that does not match the method's schema.

@@ -158,9 +158,9 @@ impl ClientShared {
     }
 
     /// Records the loss of the session.
-    pub(crate) fn handle_lost(&self, gone: &Disconnect) {
+    pub(crate) fn handle_lost(&self, reason: &Disconnect) {
         self.session_state
-            .send_modify(|session_state| session_state.lost = Some(gone.clone()));
+            .send_modify(|session_state| session_state.lost = Some(reason.clone()));
     }
 
     /// Records whether the driver has paused reading.

@@ -123,8 +123,10 @@ impl ClientDriver {
             state = match state {
                 DriverState::Connected(connection) => self.drive(connection).await,
                 DriverState::Recovering(resume_state) => self.recover(resume_state).await,
-                DriverState::Renewing(resume_state, gone) => self.renew(resume_state, gone).await,
-                DriverState::Lost(gone) => self.wait_for_call(gone).await,
+                DriverState::Renewing(resume_state, reason) => {
+                    self.renew(resume_state, reason).await
+                }
+                DriverState::Lost(reason) => self.wait_for_call(reason).await,
                 DriverState::Stopped => return,
             };
         }
@@ -162,8 +164,8 @@ impl ClientDriver {
         if resumable && self.protocol_violations < MAX_PROTOCOL_VIOLATIONS {
             return DriverState::Recovering(connection.into_resume_state(&cause, None));
         }
-        let gone = Disconnect::from(cause.clone());
-        self.lose_session(connection.into_resume_state(&cause, Some(&gone)), gone)
+        let reason = Disconnect::from(cause.clone());
+        self.lose_session(connection.into_resume_state(&cause, Some(&reason)), reason)
     }
 
     /// Returns whether the server survives its connections.
@@ -174,38 +176,38 @@ impl ClientDriver {
 
     /// Fails everything that belongs to the session. Server-owned processes continue in another
     /// session, unless the server is unreachable.
-    fn lose_session(&mut self, resume_state: ResumeState, gone: Disconnect) -> DriverState {
+    fn lose_session(&mut self, resume_state: ResumeState, reason: Disconnect) -> DriverState {
         // First, so that a caller that sees a process fail and calls again does not wait for this
         // session.
-        self.shared.handle_lost(&gone);
-        let resume_state = resume_state.fail_session(&gone);
-        let renewable = matches!(gone, Disconnect::Session(_)) && self.is_resumable();
+        self.shared.handle_lost(&reason);
+        let resume_state = resume_state.fail_session(&reason);
+        let renewable = matches!(reason, Disconnect::Session(_)) && self.is_resumable();
         if !renewable || resume_state.processes.is_empty() {
-            return self.fail_all(resume_state, gone);
+            return self.fail_all(resume_state, reason);
         }
-        let error = ExecServerError::Disconnected(gone.clone());
+        let error = ExecServerError::Disconnected(reason.clone());
         self.queue.fail_session(&error);
-        DriverState::Renewing(resume_state, gone)
+        DriverState::Renewing(resume_state, reason)
     }
 
     /// Fails everything.
-    fn fail_all(&mut self, resume_state: ResumeState, gone: Disconnect) -> DriverState {
+    fn fail_all(&mut self, resume_state: ResumeState, reason: Disconnect) -> DriverState {
         self.shared.set_connection(ConnectionState::Lost);
-        resume_state.fail(&gone);
+        resume_state.fail(&reason);
         if self.connector.is_none() {
             self.queue.close();
         }
         self.queue
-            .fail(&ExecServerError::Disconnected(gone.clone()));
-        DriverState::Lost(gone)
+            .fail(&ExecServerError::Disconnected(reason.clone()));
+        DriverState::Lost(reason)
     }
 }
 
 impl ClientDriver {
     /// Retries until a new session is open, is refused, or the recovery window is over.
-    async fn renew(&mut self, resume_state: ResumeState, gone: Disconnect) -> DriverState {
+    async fn renew(&mut self, resume_state: ResumeState, reason: Disconnect) -> DriverState {
         let Some(connector) = self.connector.clone() else {
-            return self.fail_all(resume_state, gone);
+            return self.fail_all(resume_state, reason);
         };
         let window = self.recovery_window();
         let deadline = Instant::now() + window;
@@ -224,11 +226,11 @@ impl ClientDriver {
             ReopenOutcome::ClientDropped => DriverState::Stopped,
             ReopenOutcome::TimedOut(last) => {
                 tracing::debug!(?last, "failed to open a new session within {window:?}");
-                self.fail_all(resume_state, gone)
+                self.fail_all(resume_state, reason)
             }
             ReopenOutcome::Refused(error) => {
                 tracing::debug!(%error, "failed to open a new session");
-                self.fail_all(resume_state, gone)
+                self.fail_all(resume_state, reason)
             }
         }
     }
@@ -237,16 +239,16 @@ impl ClientDriver {
 impl ClientDriver {
     /// Waits for a call and opens another session for it. If that fails, the call fails, and its
     /// caller decides about a retry.
-    async fn wait_for_call(&mut self, gone: Disconnect) -> DriverState {
+    async fn wait_for_call(&mut self, reason: Disconnect) -> DriverState {
         let Some(call) = self.queue.next().await else {
             return DriverState::Stopped;
         };
         let Some(connector) = self.connector.clone() else {
-            call.sink.fail(gone.clone().into());
-            return DriverState::Lost(gone);
+            call.sink.fail(reason.clone().into());
+            return DriverState::Lost(reason);
         };
         if !call.sink.is_awaited() {
-            return DriverState::Lost(gone);
+            return DriverState::Lost(reason);
         }
         self.queue.hold(call);
         self.shared.set_connection(ConnectionState::Reconnecting);
@@ -261,7 +263,7 @@ impl ClientDriver {
             Some(Err(error)) => {
                 self.shared.set_connection(ConnectionState::Lost);
                 self.queue.fail(&ExecServerError::Connect(error));
-                DriverState::Lost(gone)
+                DriverState::Lost(reason)
             }
         }
     }

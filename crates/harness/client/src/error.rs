@@ -124,7 +124,7 @@ impl ExecServerError {
     /// Separates connection failures from failures of the call.
     pub(crate) fn into_disconnect(self) -> Result<Disconnect, Self> {
         match self {
-            Self::Disconnected(gone) => Ok(gone),
+            Self::Disconnected(reason) => Ok(reason),
             Self::Connect(error) => Ok(error.into_disconnect()),
             Self::Interrupted { .. } => Ok(Disconnect::Transport(self.to_string())),
             Self::Remote(_)

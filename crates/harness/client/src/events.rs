@@ -157,7 +157,7 @@ impl ProcessEvents {
     /// Handles a page of `process/read`. Returns the next read, if the page was not the last.
     pub(crate) fn handle_page(&self, page: OutputPage) -> Result<Option<OutputGap>, EventsError> {
         let mut state = self.lock();
-        let Some(asked) = state
+        let Some(read) = state
             .pending_read
             .take()
             .filter(|_| state.failure.is_none())
@@ -165,9 +165,9 @@ impl ProcessEvents {
             return Ok(None);
         };
         let (end, closed) = (page.next_seq.0.saturating_sub(1), page.closed);
-        let part = asked.max_bytes.is_some() && !page.chunks.is_empty();
+        let part = read.max_bytes.is_some() && !page.chunks.is_empty();
         let gap_read = if part {
-            let end = state.reorder.handle_partial_page(page, asked.after)?;
+            let end = state.reorder.handle_partial_page(page, read.after)?;
             state.read_to = end;
             Some(state.begin_read(end))
         } else if end < state.last_seen.0 {
@@ -231,8 +231,8 @@ impl ProcessEvents {
     /// Fails the process. Returns whether it had not failed or closed before.
     pub(crate) fn fail(&self, error: ProcessError) -> bool {
         let mut state = self.lock();
-        let news = state.failure.is_none() && !state.followed.log().is_closed();
-        if news {
+        let is_first = state.failure.is_none() && !state.followed.log().is_closed();
+        if is_first {
             state.failure = Some(error);
             // Wakes followers, which check for a failure.
             state.followed.record(|_| ());
@@ -241,7 +241,7 @@ impl ProcessEvents {
         drop(state);
         self.recorded.notify_waiters();
         self.failed.notify_waiters();
-        news
+        is_first
     }
 
     /// Records the loss of the session: fails the process unless it is closed.
@@ -468,8 +468,8 @@ impl ProcessEvents {
     pub(crate) async fn read_local(&self, read: Read) -> Result<Page, ProcessError> {
         self.check()?;
         if !read.wait.is_zero() {
-            let news = self.wait_until(|log| log.has_news(read.after).then_some(()));
-            with_limit(Some(read.wait), news).await?;
+            let new_events = self.wait_until(|log| log.has_news(read.after).then_some(()));
+            with_limit(Some(read.wait), new_events).await?;
         }
         Ok(self.with_log(|log| log.page(read.after, read.max_bytes)))
     }

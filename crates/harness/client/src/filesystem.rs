@@ -64,11 +64,11 @@ impl RemoteFileSystem {
         M: Method + Send + 'static,
         T: Send + 'static,
     {
-        let asked = self.client.call_with_sink(params, cancellable(resource));
+        let call = self.client.call_with_sink(params, cancellable(resource));
         async move {
-            let answered = asked.await.map_err(file_error)?;
-            let result = decode::<M>(&answered).map_err(file_error)?;
-            Ok(outcome(result, answered))
+            let response = call.await.map_err(file_error)?;
+            let result = decode::<M>(&response).map_err(file_error)?;
+            Ok(outcome(result, response))
         }
         .boxed()
     }
@@ -91,11 +91,11 @@ impl RemoteFileSystem {
         self.call(
             params,
             OpenedResource::File(id.clone()),
-            move |_, answered| {
+            move |_, response| {
                 Arc::new(RemoteFile {
                     id,
-                    connection: answered.connection,
-                    release_guard: Arc::new(answered.release_guard),
+                    connection: response.connection,
+                    release_guard: Arc::new(response.release_guard),
                     client,
                 }) as Arc<dyn OpenFile>
             },
@@ -114,8 +114,8 @@ impl RemoteFileSystem {
 
 impl ExecutorFileSystem for RemoteFileSystem {
     fn read_file(&self, read: ReadFile) -> FileFuture<Bytes> {
-        let content = self.call(read, OpenedResource::None, |content, answered| {
-            content.data_base64.map(|data| data.0).or(answered.data)
+        let content = self.call(read, OpenedResource::None, |content, response| {
+            content.data_base64.map(|data| data.0).or(response.data)
         });
         let missing = || file_error(malformed::<ReadFile>(&"missing field `dataBase64`"));
         content
@@ -136,14 +136,13 @@ impl ExecutorFileSystem for RemoteFileSystem {
             data_base64: None,
             ..write
         };
-        let asked = self.client.call_with_data(
+        let call = self.client.call_with_data(
             write,
             "dataBase64",
             data,
             cancellable(OpenedResource::None),
         );
-        asked
-            .map(|reply| reply.and_then(|answered| decode::<WriteFile>(&answered)))
+        call.map(|reply| reply.and_then(|response| decode::<WriteFile>(&response)))
             .map(|written| written.map(drop).map_err(file_error))
             .boxed()
     }
@@ -227,11 +226,11 @@ impl ExecutorFileSystem for RemoteFileSystem {
         };
         let client = self.client.clone();
         let resource = OpenedResource::Watch(Arc::clone(&change_queue));
-        self.call(params, resource, move |watched, answered| Watcher {
+        self.call(params, resource, move |watched, response| Watcher {
             path: watched.path,
             changes: ChangeStream {
                 change_queue,
-                _release_guard: answered.release_guard,
+                _release_guard: response.release_guard,
                 _client: client,
             }
             .boxed(),
@@ -282,7 +281,7 @@ fn cancellable(
 
 pub(crate) fn file_error(error: ExecServerError) -> FileError {
     match error.into_disconnect() {
-        Ok(gone) => FileError::Disconnected(gone),
+        Ok(reason) => FileError::Disconnected(reason),
         Err(ExecServerError::Remote(error)) => error.into(),
         Err(error) => FileError::Host(error.to_string()),
     }
@@ -305,7 +304,7 @@ impl OpenFile for RemoteFile {
             offset,
             len: length as u64,
         };
-        let (asked, release_guard) = (
+        let (call, release_guard) = (
             self.client.call_with_sink(
                 read,
                 cancellable(OpenedResource::UsesConnection(self.connection)),
@@ -314,9 +313,9 @@ impl OpenFile for RemoteFile {
         );
         async move {
             let _release_guard = release_guard;
-            let answered = asked.await.map_err(file_error)?;
-            let block = decode::<ReadBlock>(&answered).map_err(file_error)?;
-            let data = block.chunk.map(|chunk| chunk.0).or(answered.data);
+            let response = call.await.map_err(file_error)?;
+            let block = decode::<ReadBlock>(&response).map_err(file_error)?;
+            let data = block.chunk.map(|chunk| chunk.0).or(response.data);
             let missing = || file_error(malformed::<ReadBlock>(&"missing field `chunk`"));
             Ok(FileBlock {
                 data: data.ok_or_else(missing)?,
@@ -337,7 +336,7 @@ impl OpenFile for RemoteFile {
             offset,
             chunk: None,
         };
-        let asked = self.client.call_with_data(
+        let call = self.client.call_with_data(
             write,
             "chunk",
             data,
@@ -346,8 +345,8 @@ impl OpenFile for RemoteFile {
         let release_guard = Arc::clone(&self.release_guard);
         async move {
             let _release_guard = release_guard;
-            let answered = asked.await.map_err(file_error)?;
-            decode::<WriteBlock>(&answered).map_err(file_error)?;
+            let response = call.await.map_err(file_error)?;
+            decode::<WriteBlock>(&response).map_err(file_error)?;
             Ok(())
         }
         .boxed()

@@ -61,9 +61,9 @@ impl RemoteHttpClient {
             }
             None => Either::Right(self.client.call_with_sink(params, sink)),
         };
-        let answered = call.await.map_err(http_error)?;
-        let response = decode::<http::HttpRequest>(&answered).map_err(http_error)?;
-        let data = answered.data;
+        let raw_response = call.await.map_err(http_error)?;
+        let response = decode::<http::HttpRequest>(&raw_response).map_err(http_error)?;
+        let data = raw_response.data;
         Ok((
             response,
             AnsweredRequest {
@@ -178,7 +178,7 @@ fn request_params(
 
 fn http_error(error: ExecServerError) -> HttpError {
     match error.into_disconnect() {
-        Ok(gone) => HttpError::Disconnected(gone),
+        Ok(reason) => HttpError::Disconnected(reason),
         Err(ExecServerError::Remote(error)) => error.into(),
         Err(error @ ExecServerError::Malformed { .. }) => HttpError::Protocol(error.to_string()),
         Err(error) if error.fault() == Fault::Caller => HttpError::Refused(error.to_string()),

@@ -125,15 +125,15 @@ impl RemoteProcess {
     fn unless_closed<T: Send + 'static>(
         &self,
         closed_result: T,
-        ask: impl FnOnce() -> BoxFuture<'static, Result<T, ProcessError>>,
+        call: impl FnOnce() -> BoxFuture<'static, Result<T, ProcessError>>,
     ) -> BoxFuture<'static, Result<T, ProcessError>> {
         let Some(events) = self.target() else {
-            return ask();
+            return call();
         };
         if events.is_closed() {
             return ready(Ok(closed_result)).boxed();
         }
-        let call = ask();
+        let call = call();
         async move {
             match call.await {
                 // The process closed before the call was sent or retried.
@@ -469,7 +469,7 @@ fn millis(duration: Duration) -> u64 {
 
 fn process_error(error: ExecServerError) -> ProcessError {
     match error.into_disconnect() {
-        Ok(gone) => ProcessError::Disconnected(gone),
+        Ok(reason) => ProcessError::Disconnected(reason),
         Err(error) => ProcessError::Remote(error.into_rpc()),
     }
 }

@@ -244,9 +244,9 @@ async fn discover(environment: Arc<Environment>, keys: Vec<RootKey>) -> Discover
         sandbox: None,
     };
     let roots = keys.iter().map(root).collect();
-    let asked = environment.catalog.discover_roots(DiscoverRoots { roots });
-    let answer = match timeout(DISCOVERY_TIMEOUT, asked).await {
-        Ok(Ok(answer)) => check_answer(answer, keys.len()),
+    let request = environment.catalog.discover_roots(DiscoverRoots { roots });
+    let answer = match timeout(DISCOVERY_TIMEOUT, request).await {
+        Ok(Ok(answer)) => check_response(answer, keys.len()),
         Ok(Err(error)) => Err(DiscoverError::Catalog(error)),
         Err(_elapsed) => Err(DiscoverError::TimedOut),
     };
@@ -267,7 +267,7 @@ async fn discover(environment: Arc<Environment>, keys: Vec<RootKey>) -> Discover
 }
 
 /// Checks that the response has one result per root.
-fn check_answer(
+fn check_response(
     answer: DiscoveredRoots,
     asked: usize,
 ) -> Result<Vec<DiscoveredRoot>, DiscoverError> {

@@ -233,7 +233,7 @@ impl FakeCatalog {
         Self::with_permits(Semaphore::MAX_PERMITS)
     }
 
-    /// Returns a catalog that responds only after [`Self::answer`].
+    /// Returns a catalog that responds only after [`Self::allow_responses`].
     pub(crate) fn closed() -> Arc<Self> {
         Self::with_permits(0)
     }
@@ -254,8 +254,8 @@ impl FakeCatalog {
     }
 
     /// Allows this number of responses.
-    pub(crate) fn answer(&self, questions: usize) {
-        self.gate.add_permits(questions);
+    pub(crate) fn allow_responses(&self, count: usize) {
+        self.gate.add_permits(count);
     }
 
     /// Returns the number of requests.

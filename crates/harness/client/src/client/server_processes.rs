@@ -54,7 +54,7 @@ impl ExecServerClient {
             Err(ExecServerError::Remote(_) | ExecServerError::Malformed { .. }) => None,
             Err(error) => return Err(error),
         };
-        self.attach_found(process_id, after, summary, None).await
+        self.attach_summary(process_id, after, summary, None).await
     }
 
     /// Attaches to a process from [`all_processes`](Self::all_processes), like
@@ -71,11 +71,11 @@ impl ExecServerClient {
         self.check(AttachProcess::NAME)?;
         let started = Some(process.started_at_ms);
         let summary = Some(process.clone());
-        self.attach_found(process.process_id.clone(), after, summary, started)
+        self.attach_summary(process.process_id.clone(), after, summary, started)
             .await
     }
 
-    async fn attach_found(
+    async fn attach_summary(
         &self,
         process_id: ProcessId,
         after: Option<OutputSeq>,

@@ -356,14 +356,14 @@ mod tests {
         let ticket = ticket.to_string();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                let (mut asked, mut part) = (Vec::new(), [0; 4096]);
+                let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
                 // An upgrade request ends with its head, a registry request with its body.
-                while !asked.ends_with(b"\r\n\r\n") && !asked.ends_with(b"}") {
-                    let read = stream.read(&mut part).await.unwrap();
+                while !request.ends_with(b"\r\n\r\n") && !request.ends_with(b"}") {
+                    let read = stream.read(&mut buffer).await.unwrap();
                     assert_ne!(read, 0, "request is incomplete");
-                    asked.extend_from_slice(&part[..read]);
+                    request.extend_from_slice(&buffer[..read]);
                 }
-                let (status, body) = match asked.starts_with(b"POST") {
+                let (status, body) = match request.starts_with(b"POST") {
                     true => ("200 OK", &*ticket),
                     false => ("403 Forbidden", ""),
                 };

@@ -104,8 +104,8 @@ impl ClientConnection {
             self.release(process.id());
         }
         self.processes.remove(process);
-        let gone = "the last handle of the process was dropped".to_owned();
-        process.fail(ProcessError::Disconnected(Disconnect::Transport(gone)));
+        let reason = "the last handle of the process was dropped".to_owned();
+        process.fail(ProcessError::Disconnected(Disconnect::Transport(reason)));
     }
 
     /// Handles the drop of the last handle of a server-owned process.
@@ -247,17 +247,17 @@ impl ClientConnection {
         if !self.processes.contains(process) {
             return self.fail_interrupted(pending);
         }
-        let answered = match result {
-            Ok(answered) => answered,
+        let response = match result {
+            Ok(response) => response,
             Err(error) => return self.handle_attach_error(pending, process, error),
         };
-        let attached = match serde_json::from_slice::<Attached>(&answered.result) {
+        let attached = match serde_json::from_slice::<Attached>(&response.result) {
             Ok(attached) => attached,
             Err(error) => {
                 let text = format!("result of `process/attach`: {error}");
                 self.fail_process(process, &EventsError::Malformed(text));
                 // The caller decodes the response, too, and reports the error.
-                return pending.settle(Ok(answered));
+                return pending.settle(Ok(response));
             }
         };
         if after >= attached.next_seq {
@@ -268,13 +268,13 @@ impl ClientConnection {
             AttachWaiter::Attach(reply) => {
                 self.handed_out_process = true;
                 // If the caller is gone, dropping the handle detaches.
-                drop(reply.send(Ok(answered)));
+                drop(reply.send(Ok(response)));
             }
             AttachWaiter::Start(reply) => {
                 self.handed_out_process = true;
                 process.handle_start_response();
-                let answered = self.start_response(process.id());
-                if reply.send(Ok(answered)).is_err() {
+                let response = self.start_response(process.id());
+                if reply.send(Ok(response)).is_err() {
                     // The process is probably the one that was started, but not certainly: leave it
                     // running.
                     self.detach(process);

@@ -203,12 +203,12 @@ impl ClientConnection {
         self.opened_at.elapsed()
     }
 
-    /// Fails the calls that cannot be retried, and keeps the rest. With `gone`, no call will be
+    /// Fails the calls that cannot be retried, and keeps the rest. With `reason`, no call will be
     /// retried.
     pub(super) fn into_resume_state(
         mut self,
         cause: &DisconnectCause,
-        gone: Option<&Disconnect>,
+        reason: Option<&Disconnect>,
     ) -> ResumeState {
         // A connection of some age was useful even without a response, because calls may take long.
         let since = self.stalled_since.filter(|_| self.age() < SETTLED_AFTER);
@@ -265,8 +265,8 @@ impl ClientConnection {
                         });
                     }
                 }
-                (sink, None) => sink.fail(match gone {
-                    Some(gone) => gone.clone().into(),
+                (sink, None) => sink.fail(match reason {
+                    Some(reason) => reason.clone().into(),
                     None => ExecServerError::Interrupted {
                         method: method.as_str(),
                         reason: cause.to_string(),
@@ -303,7 +303,7 @@ impl ClientConnection {
                     self.server_requests.handle_flushed();
                 }
                 message = self.link.reader.next(), if may_read => {
-                    let message = message?.ok_or_else(hung_up)?;
+                    let message = message?.ok_or_else(server_closed)?;
                     self.throttle_allowance = self.throttle_allowance.saturating_sub(1);
                     self.handle_message(&message)?;
                     self.read_available()?;
@@ -328,8 +328,8 @@ impl ClientConnection {
                         return Ok(());
                     }
                 },
-                answer = self.server_requests.next_response(), if !self.server_requests.is_empty() => {
-                    self.send_response(answer);
+                response = self.server_requests.next_response(), if !self.server_requests.is_empty() => {
+                    self.send_response(response);
                 }
                 () = self.shared.wait_for_wakeup() => self.handle_wakeup(),
                 path = path_changed(&mut self.link.path) => self.shared.set_connection(match path {
@@ -349,7 +349,7 @@ impl ClientConnection {
             let Some(message) = self.link.reader.next().now_or_never() else {
                 break;
             };
-            self.handle_message(&message?.ok_or_else(hung_up)?)?;
+            self.handle_message(&message?.ok_or_else(server_closed)?)?;
         }
         Ok(())
     }
@@ -401,7 +401,7 @@ async fn path_changed(path: &mut Option<watch::Receiver<Path>>) -> Path {
     std::future::pending().await
 }
 
-fn hung_up() -> DisconnectCause {
+fn server_closed() -> DisconnectCause {
     DisconnectCause::Transport("server closed the connection".to_owned())
 }
 

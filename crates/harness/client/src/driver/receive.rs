@@ -46,15 +46,15 @@ impl ClientConnection {
                 if let Some(answer) = self.calls.handle_answer(answer) {
                     self.unanswered -= 1;
                     self.record_response(answer.waiter.number);
-                    let answered = |result: &RawValue| RawResponse {
+                    let response = |result: &RawValue| RawResponse {
                         result: text.slice_ref(result.get().as_bytes()),
                         data: answer.data,
                         release_guard: None,
                         connection: self.number,
                     };
-                    let result = answer.result.map(answered);
+                    let result = answer.result.map(response);
                     let result = result.map_err(ExecServerError::Remote);
-                    self.handle_answer(answer.waiter.sink, result);
+                    self.handle_response(answer.waiter.sink, result);
                 }
             }
         }
@@ -149,7 +149,7 @@ impl ClientConnection {
 }
 
 impl ClientConnection {
-    pub(super) fn handle_answer(&mut self, sink: ResponseSink, result: CallResult) {
+    pub(super) fn handle_response(&mut self, sink: ResponseSink, result: CallResult) {
         match sink {
             ResponseSink::Call(reply) => drop(reply.send(result)),
             ResponseSink::Start(reply, process) => {
@@ -178,13 +178,13 @@ impl ClientConnection {
             ResponseSink::FillGap(process) => self.handle_page(&process, result),
             ResponseSink::Terminate(process) => self.handle_terminated(&process, result),
             ResponseSink::Cancellable(reply, resource) => {
-                self.bodies.handle_answer(&resource, result.is_ok());
+                self.bodies.handle_response(&resource, result.is_ok());
                 let result = match result {
-                    Ok(answered) => Ok(RawResponse {
+                    Ok(response) => Ok(RawResponse {
                         release_guard: self
                             .deferred_release(resource)
                             .map(|release| ReleaseGuard::new(&self.shared, release)),
-                        ..answered
+                        ..response
                     }),
                     Err(error) => {
                         self.watches.cancel(&resource);
@@ -203,8 +203,8 @@ impl ClientConnection {
             return;
         }
         self.release_unacked(process);
-        let running = result.is_ok_and(|answered| {
-            serde_json::from_slice(&answered.result).is_ok_and(|Terminated { running, .. }| running)
+        let running = result.is_ok_and(|response| {
+            serde_json::from_slice(&response.result).is_ok_and(|Terminated { running, .. }| running)
         });
         if self.flow_control == FlowControlMode::PerConnection || !running {
             self.processes.finish(process);

@@ -66,8 +66,8 @@ impl ClientDriver {
     /// Retries until the session is resumed, is refused, or the recovery window is over.
     pub(super) async fn recover(&mut self, resume_state: ResumeState) -> DriverState {
         let Some(connector) = self.connector.clone() else {
-            let gone = Disconnect::Transport(resume_state.cause.clone());
-            return self.lose_session(resume_state, gone);
+            let reason = Disconnect::Transport(resume_state.cause.clone());
+            return self.lose_session(resume_state, reason);
         };
         self.shared.set_connection(ConnectionState::Reconnecting);
         let (session, window) = (resume_state.session.clone(), self.recovery_window());
@@ -75,12 +75,12 @@ impl ClientDriver {
         match self.reopen(&connector, Some(session), deadline).await {
             ReopenOutcome::Opened(opened) => self.resume(*opened, resume_state),
             ReopenOutcome::TimedOut(last) => {
-                let gone = timed_out(&resume_state, window, last);
-                self.lose_session(resume_state, gone)
+                let reason = timed_out(&resume_state, window, last);
+                self.lose_session(resume_state, reason)
             }
             ReopenOutcome::Refused(error) => {
-                let gone = refused(&resume_state, error);
-                self.lose_session(resume_state, gone)
+                let reason = refused(&resume_state, error);
+                self.lose_session(resume_state, reason)
             }
             ReopenOutcome::ClientDropped => DriverState::Stopped,
         }

@@ -45,27 +45,27 @@ pub(super) struct ResumeState {
 
 impl ResumeState {
     /// Fails everything because the session is lost.
-    pub(super) fn fail(mut self, gone: &Disconnect) {
+    pub(super) fn fail(mut self, reason: &Disconnect) {
         self.processes
-            .fail(&ProcessError::Disconnected(gone.clone()));
+            .fail(&ProcessError::Disconnected(reason.clone()));
         for (pending, _) in self.pending {
-            pending.fail(gone.clone().into());
+            pending.fail(reason.clone().into());
         }
         for call in self.retries.into_iter().chain(self.unsent) {
-            call.sink.fail(gone.clone().into());
+            call.sink.fail(reason.clone().into());
         }
     }
 
     /// Fails the state of the session, and returns the rest: server-owned processes and their
     /// calls.
-    pub(super) fn fail_session(mut self, gone: &Disconnect) -> Self {
+    pub(super) fn fail_session(mut self, reason: &Disconnect) -> Self {
         let attached = self.processes.take_server_owned();
-        let of_server =
+        let is_server_owned =
             |(_, process): &mut (_, Arc<ProcessEvents>)| process.owner() == ProcessOwner::Server;
-        let pending = self.pending.extract_if(.., of_server).collect();
-        let of_server = |call: &mut Call| call.target.is_some();
-        let retries = self.retries.extract_if(.., of_server).collect();
-        let unsent = self.unsent.extract_if(.., of_server).collect();
+        let pending = self.pending.extract_if(.., is_server_owned).collect();
+        let is_server_owned = |call: &mut Call| call.target.is_some();
+        let retries = self.retries.extract_if(.., is_server_owned).collect();
+        let unsent = self.unsent.extract_if(.., is_server_owned).collect();
         let server_state = Self {
             session: self.session.clone(),
             cause: self.cause.clone(),
@@ -75,7 +75,7 @@ impl ResumeState {
             retries,
             unsent,
         };
-        self.fail(gone);
+        self.fail(reason);
         server_state
     }
 }
@@ -133,10 +133,10 @@ impl ClientConnection {
     /// Repeats the final acks that may have been lost.
     fn resend_final_acks(&mut self) {
         for FinalAck { id, seq, .. } in self.processes.finished.take_unconfirmed() {
-            let taken = self.processes.find(&id);
+            let process = self.processes.find(&id);
             // The id may name a new process with unread events.
-            let lives = taken.is_some_and(|process| !process.is_closed());
-            if self.flow_control == FlowControlMode::PerProcess && !lives {
+            let is_open = process.is_some_and(|process| !process.is_closed());
+            if self.flow_control == FlowControlMode::PerProcess && !is_open {
                 self.send_final_ack(&id, seq);
             }
         }
@@ -150,8 +150,8 @@ impl ClientConnection {
         };
         if start.is_some() && self.processes.finished.contains(process.id()) {
             // The server may still know a previous process with this id.
-            let gone = Disconnect::Transport(self.last_cause.clone());
-            process.fail(ProcessError::Disconnected(gone));
+            let reason = Disconnect::Transport(self.last_cause.clone());
+            process.fail(ProcessError::Disconnected(reason));
         }
         if process.is_failed() {
             if let Some(reply) = start {

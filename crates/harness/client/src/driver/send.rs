@@ -324,7 +324,7 @@ impl ClientConnection {
 fn process_failure(error: ProcessError) -> ExecServerError {
     match error {
         ProcessError::Remote(error) => ExecServerError::Remote(error),
-        ProcessError::Disconnected(gone) => gone.into(),
+        ProcessError::Disconnected(reason) => reason.into(),
         ProcessError::Terminated
         | ProcessError::StdinFull
         | ProcessError::NoTerminal(_)

@@ -98,7 +98,7 @@ impl HttpBodies {
     }
 
     /// Removes an answered or failed request, unless its body is streamed.
-    pub(super) fn handle_answer(&mut self, resource: &OpenedResource, answered: bool) {
+    pub(super) fn handle_response(&mut self, resource: &OpenedResource, answered: bool) {
         if let OpenedResource::Body(body) = resource
             && !(answered && body.delivery() == BodyDelivery::Streamed)
         {
@@ -126,9 +126,9 @@ impl HttpBodies {
     }
 
     /// Fails all bodies with the connection, because they cannot be resumed.
-    pub(super) fn disconnect(&mut self, gone: &Disconnect) {
+    pub(super) fn disconnect(&mut self, reason: &Disconnect) {
         for body in std::mem::take(&mut self.table).into_values() {
-            body.fail(HttpError::Disconnected(gone.clone()));
+            body.fail(HttpError::Disconnected(reason.clone()));
         }
     }
 }

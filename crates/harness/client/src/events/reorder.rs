@@ -219,8 +219,8 @@ impl EventReorder {
 
     /// Returns the missing sequence number below `end`, if exactly one is missing.
     fn only_missing(&self, end: OutputSeq) -> Option<OutputSeq> {
-        let come = self.early_events.range(..end).count() as u64;
-        (end.0.checked_sub(self.next.0)? == come + 1).then_some(())?;
+        let received = self.early_events.range(..end).count() as u64;
+        (end.0.checked_sub(self.next.0)? == received + 1).then_some(())?;
         let mut seq = self.next;
         while self.early_events.contains_key(&seq) {
             seq = seq.next();

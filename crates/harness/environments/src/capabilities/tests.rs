@@ -190,7 +190,7 @@ async fn concurrent_steps_share_one_discovery() {
         .collect();
     catalog.wait_for_calls(2).await;
     yield_now().await;
-    catalog.answer(2);
+    catalog.allow_responses(2);
     let seen = within(join_all(steps)).await;
     assert_eq!(seen[0].as_ref().unwrap(), &["a"]);
     for seen in &seen[1..] {
@@ -214,7 +214,7 @@ async fn dropped_step_leaves_a_shared_discovery_running() {
     });
     yield_now().await;
     drop(first);
-    catalog.answer(1);
+    catalog.allow_responses(1);
     assert_eq!(within(joined).await.unwrap(), ["a"]);
     assert_eq!(catalog.calls(), 1);
 }
@@ -227,7 +227,7 @@ async fn abandoned_discovery_is_started_again() {
     let cache = CapabilityCache::default();
     let roots = step(&["a"], "worker", &worker);
     assert!(cache.project(&roots).now_or_never().is_none());
-    catalog.answer(1);
+    catalog.allow_responses(1);
     assert_eq!(skills(&within(cache.project(&roots)).await), ["a"]);
     assert_eq!(catalog.calls(), 2);
 }
@@ -286,7 +286,7 @@ async fn step_retries_through_its_own_handle_when_a_joined_discovery_fails() {
     dead.wait_for_calls(1).await;
     let second = through(&alive);
     yield_now().await;
-    dead.answer(1);
+    dead.allow_responses(1);
     let first = within(first).await.unwrap();
     assert_eq!(first.failed[0].error, DiscoverError::Catalog(gone()));
     assert_eq!(skills(&within(second).await.unwrap()), ["a"]);
@@ -303,6 +303,6 @@ async fn unresponsive_environment_times_out() {
     let seen = cache.project(&roots).await;
     assert_eq!(seen.failed[0].error, DiscoverError::TimedOut);
     assert!(begun.elapsed() < 2 * DISCOVERY_TIMEOUT);
-    catalog.answer(1);
+    catalog.allow_responses(1);
     assert_eq!(skills(&cache.project(&roots).await), ["a"]);
 }

@@ -18,9 +18,9 @@ impl EnvironmentId {
         if text.is_empty() || text.len() > MAX_BYTES {
             return Err(EnvironmentIdError::Length(text.len()));
         }
-        let is_odd = |c: &char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
-        if let Some(odd) = text.chars().find(is_odd) {
-            return Err(EnvironmentIdError::Character(odd));
+        let is_invalid = |c: &char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+        if let Some(invalid) = text.chars().find(is_invalid) {
+            return Err(EnvironmentIdError::Character(invalid));
         }
         Ok(Self(text.into()))
     }
@@ -119,9 +119,9 @@ mod tests {
             let error = EnvironmentId::parse(&"x".repeat(length)).unwrap_err();
             assert_eq!(error, EnvironmentIdError::Length(length));
         }
-        for (text, odd) in [("a b", ' '), ("a/b", '/'), ("é", 'é'), ("a\n", '\n')] {
+        for (text, invalid) in [("a b", ' '), ("a/b", '/'), ("é", 'é'), ("a\n", '\n')] {
             let error = EnvironmentId::parse(text).unwrap_err();
-            assert_eq!(error, EnvironmentIdError::Character(odd));
+            assert_eq!(error, EnvironmentIdError::Character(invalid));
         }
     }
 
