@@ -11,7 +11,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use crate::{subject::HOST_ENVIRONMENT, within::within};
+use crate::{bounded_wait::within, subject::HOST_ENVIRONMENT};
 
 /// A server that listens. It is killed when it is dropped.
 #[derive(Debug)]

@@ -28,7 +28,7 @@ use exec_wire::{
     process::{ExitCause, TerminalSize},
 };
 
-use crate::{difference::Difference, running::Running, within::within};
+use crate::{bounded_wait::within, difference::Difference, followed_process::Running};
 
 /// Variables that the host's environment must hold for a subject, beside `PATH`. The second looks
 /// like a secret.

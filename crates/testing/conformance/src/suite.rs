@@ -14,21 +14,25 @@ macro_rules! conformance_suite {
                 usage_is_reported_with_the_exit,
                 numbers_begin_with_one_and_the_close_is_last,
                 exited_and_closed_come_exactly_once,
-                late_output_of_a_descendant_comes_before_the_close;
+                late_output_of_a_descendant_comes_before_the_close,
+                exited_and_closed_are_waited_for_apart,
+                a_wait_is_over_when_its_time_is,
+                a_wait_after_the_end_is_over_at_once,
+                a_wait_needs_no_follower;
             output:
                 stdout_keeps_its_order,
                 stdout_and_stderr_are_separate,
                 big_output_arrives_complete_and_in_order,
                 a_late_follower_is_replayed_what_is_retained,
                 a_follower_from_now_sees_only_what_comes;
-            pace:
+            backpressure:
                 a_follower_that_does_not_read_pauses_the_process,
                 a_wait_for_a_paused_process_is_over_when_its_time_is,
                 a_paused_process_can_be_terminated,
                 a_paused_process_holds_up_no_other,
                 a_free_follower_does_not_hold_up_the_process,
                 a_dropped_follower_lets_the_process_go_on;
-            input:
+            stdin:
                 a_write_reaches_stdin,
                 close_stdin_ends_cat,
                 every_byte_survives_both_ways,
@@ -49,7 +53,7 @@ macro_rules! conformance_suite {
                 close_stdin_is_the_end_of_file_on_a_terminal,
                 control_c_interrupts_the_foreground,
                 death_by_a_signal_is_told_on_a_terminal_too;
-            ending:
+            termination:
                 terminate_kills_the_whole_tree,
                 terminate_kills_the_whole_tree_of_a_terminal,
                 terminate_drains_what_was_written,
@@ -63,12 +67,7 @@ macro_rules! conformance_suite {
                 a_signal_after_the_end_does_nothing,
                 an_end_is_told_although_signals_are_under_way,
                 terminating_what_ends_by_itself_loses_no_status;
-            waiting:
-                exited_and_closed_are_waited_for_apart,
-                a_wait_is_over_when_its_time_is,
-                a_wait_after_the_end_is_over_at_once,
-                a_wait_needs_no_follower;
-            reading:
+            read_output:
                 reading_does_not_consume,
                 without_a_budget_the_next_number_is_the_processes,
                 with_a_budget_the_next_number_is_the_pages,
@@ -79,7 +78,7 @@ macro_rules! conformance_suite {
                 a_long_poll_without_news_is_empty,
                 a_small_snapshot_is_everything,
                 a_large_snapshot_is_head_and_tail;
-            communicating:
+            communicate:
                 eight_mebibytes_go_through_cat,
                 a_child_that_writes_before_it_reads_is_no_deadlock,
                 a_child_that_never_reads_is_communicated_with,
@@ -89,7 +88,7 @@ macro_rules! conformance_suite {
                 communicating_keeps_head_and_tail_under_a_cap,
                 communicating_is_over_when_its_time_is,
                 communicating_with_what_is_terminated_tells_its_end;
-            collecting:
+            collect:
                 a_window_ends_with_the_process,
                 a_window_ends_when_its_time_is_up,
                 what_comes_after_a_window_is_in_the_next_and_only_there,
@@ -98,7 +97,7 @@ macro_rules! conformance_suite {
                 a_terminal_is_shown_in_windows,
                 an_exit_is_shown_although_a_descendant_holds_the_output,
                 what_fell_out_before_a_window_is_counted;
-            limits:
+            process_limits:
                 the_wall_limit_kills_the_tree,
                 the_idle_limit_kills_a_silent_process,
                 output_defers_the_idle_limit,
@@ -126,14 +125,14 @@ macro_rules! conformance_suite {
                 a_foreign_directory_is_refused,
                 a_relative_program_begins_at_the_directory,
                 an_id_in_use_is_refused_where_ids_are_kept;
-            lifetime:
+            process_lifetime:
                 dropping_the_last_handle_kills_the_tree,
                 a_stream_outlives_the_handle_and_tells_the_end,
                 dropping_the_handle_kills_what_an_exited_process_left,
                 dropping_a_start_leaves_nothing_running,
                 thirty_two_run_at_once,
                 a_command_is_over_before_anybody_looks;
-            files:
+            read_file:
                 every_byte_value_survives_both_ways,
                 an_empty_file_survives_both_ways,
                 three_mebibytes_survive_both_ways,
@@ -146,7 +145,7 @@ macro_rules! conformance_suite {
                 what_the_user_may_not_read_is_invalid,
                 files_are_read_at_once,
                 what_was_read_may_be_kept;
-            writing:
+            write_file:
                 writing_creates_and_truncates,
                 parents_are_created_only_on_request,
                 a_directory_cannot_be_written,
@@ -160,7 +159,7 @@ macro_rules! conformance_suite {
                 an_atomic_write_that_fails_changes_nothing,
                 readers_see_the_old_content_or_the_new,
                 the_data_member_is_not_looked_at;
-            links:
+            nofollow:
                 a_path_without_links_needs_no_following,
                 a_final_link_is_not_followed,
                 a_link_on_the_way_is_not_followed,
@@ -175,7 +174,7 @@ macro_rules! conformance_suite {
                 what_is_missing_tells_nothing,
                 a_path_is_resolved_to_where_it_leads,
                 what_leads_nowhere_is_not_resolved;
-            directories:
+            directory:
                 a_directory_is_made_with_those_above_it,
                 what_is_no_directory_is_in_the_way,
                 a_directory_alone_needs_the_one_above_it,
@@ -183,7 +182,7 @@ macro_rules! conformance_suite {
                 names_that_are_not_text_are_listed_as_far_as_they_are,
                 what_is_no_directory_is_not_listed,
                 a_directory_beyond_the_limit_is_not_listed;
-            walking:
+            walk:
                 a_walk_is_breadth_first_and_by_name,
                 a_walk_goes_as_deep_as_it_is_told,
                 a_walk_stops_after_so_many_entries,
@@ -196,13 +195,13 @@ macro_rules! conformance_suite {
                 what_cannot_be_read_is_told_and_the_walk_goes_on,
                 names_that_are_not_text_can_be_followed,
                 the_answer_to_a_walk_is_bounded;
-            removing:
+            remove:
                 whatever_is_there_is_removed,
                 a_links_target_is_not_touched,
                 what_is_missing_is_removed_unless_it_must_be_there,
                 only_an_empty_directory_is_removed_alone,
                 a_deep_tree_is_removed;
-            copying:
+            copy:
                 a_file_is_copied_with_its_permission_bits,
                 a_copy_onto_itself_is_invalid_and_keeps_the_content,
                 a_link_is_copied_as_a_link,
@@ -212,14 +211,14 @@ macro_rules! conformance_suite {
                 a_directory_is_not_copied_into_itself,
                 a_pipe_is_not_copied,
                 a_copy_needs_both_its_ends;
-            renaming:
+            rename:
                 whatever_is_there_is_renamed,
                 a_rename_replaces_nothing,
                 a_rename_replaces_on_request,
                 what_cannot_be_replaced_is_kept,
                 a_rename_needs_both_its_ends,
                 a_directory_is_not_renamed_into_itself;
-            handles:
+            file_handle:
                 blocks_are_read_from_anywhere,
                 the_end_is_told_when_fewer_bytes_are_there,
                 replacing_creates_or_empties,
@@ -234,7 +233,7 @@ macro_rules! conformance_suite {
                 a_block_that_is_under_way_holds_the_file,
                 an_open_that_is_dropped_leaves_nothing_open,
                 a_file_is_streamed_whole;
-            order:
+            ordering:
                 the_last_of_many_writes_wins,
                 the_order_of_awaiting_does_not_matter,
                 changes_of_every_kind_build_on_each_other,
@@ -245,7 +244,7 @@ macro_rules! conformance_suite {
                 a_name_is_as_long_as_the_host_allows,
                 dots_are_taken_back_before_anything_is_looked_at,
                 a_path_of_another_host_is_invalid;
-            watching:
+            watch:
                 what_happens_to_a_file_is_told,
                 a_rename_is_told_by_both_names,
                 changes_through_the_environment_are_told_too,
@@ -260,7 +259,7 @@ macro_rules! conformance_suite {
                 a_watch_ends_when_it_is_dropped,
                 a_directory_that_is_gone_is_told,
                 what_is_missing_cannot_be_watched;
-            missing:
+            watch_missing:
                 a_missing_path_that_appears_is_told,
                 a_path_that_is_moved_into_its_place_is_told,
                 a_missing_ancestor_that_appears_is_told,
@@ -269,7 +268,7 @@ macro_rules! conformance_suite {
                 paths_that_are_not_as_they_are_said_are_not_watched,
                 an_earlier_watch_does_not_wait_forever,
                 a_dropped_watch_makes_room_for_another;
-            searching:
+            search:
                 matching_lines_are_told_by_path_and_line,
                 a_single_file_is_searched,
                 plain_text_is_no_expression,
@@ -283,7 +282,7 @@ macro_rules! conformance_suite {
                 lines_that_are_not_text_or_too_long_are_shown_as_far_as_they_are,
                 the_answer_to_a_search_is_bounded,
                 a_search_begins_where_something_is;
-            finding:
+            find:
                 a_glob_finds_by_name,
                 a_query_finds_the_best_first,
                 either_a_glob_or_a_query_is_needed,
@@ -306,7 +305,7 @@ macro_rules! conformance_suite {
                 a_request_that_cannot_be_made_is_refused,
                 a_header_can_end_with_a_variable_of_the_host,
                 a_request_that_is_given_up_is_over;
-            http_streams:
+            http_stream:
                 a_streamed_body_comes_as_it_is_sent,
                 an_empty_body_can_be_streamed,
                 a_large_body_arrives_whole,
@@ -330,7 +329,7 @@ macro_rules! conformance_suite {
                 more_roots_than_the_limit_are_invalid,
                 discovery_keeps_to_the_policy_of_its_root,
                 what_is_installed_is_listed;
-            sandbox:
+            sandbox_file_access:
                 a_read_only_sandbox_reads_and_does_not_write,
                 a_read_only_sandbox_with_network_does_not_write_either,
                 a_workspace_is_writable_in_a_sandbox_and_nothing_beside_it,
@@ -345,7 +344,7 @@ macro_rules! conformance_suite {
                 the_most_specific_entry_counts_in_a_sandbox,
                 the_commands_temporary_directory_is_writable_in_a_sandbox,
                 the_directory_of_a_command_is_entered_in_a_sandbox;
-            sandboxed:
+            sandbox_process:
                 the_exit_code_is_the_commands_in_a_sandbox,
                 death_by_a_signal_is_told_of_a_sandbox_too,
                 what_restricts_nothing_runs_in_a_sandbox_untouched,
@@ -360,7 +359,7 @@ macro_rules! conformance_suite {
                 what_a_command_left_in_a_sandbox_goes_on_writing,
                 many_sandboxes_run_at_once,
                 a_policy_that_cannot_be_is_refused_a_sandbox;
-            sandboxed_files:
+            sandbox_file_operations:
                 files_in_a_sandbox_are_read_and_written,
                 files_outside_a_sandbox_are_not_found,
                 denied_files_in_a_sandbox_are_invalid,
@@ -395,41 +394,40 @@ mod tests {
         let families = [
             include_str!("cases/exit.rs"),
             include_str!("cases/output.rs"),
-            include_str!("cases/pace.rs"),
-            include_str!("cases/input.rs"),
+            include_str!("cases/backpressure.rs"),
+            include_str!("cases/stdin.rs"),
             include_str!("cases/terminal.rs"),
-            include_str!("cases/ending.rs"),
-            include_str!("cases/waiting.rs"),
-            include_str!("cases/reading.rs"),
-            include_str!("cases/communicating.rs"),
-            include_str!("cases/collecting.rs"),
-            include_str!("cases/limits.rs"),
+            include_str!("cases/termination.rs"),
+            include_str!("cases/read_output.rs"),
+            include_str!("cases/communicate.rs"),
+            include_str!("cases/collect.rs"),
+            include_str!("cases/process_limits.rs"),
             include_str!("cases/environment.rs"),
             include_str!("cases/start.rs"),
-            include_str!("cases/lifetime.rs"),
-            include_str!("cases/files.rs"),
-            include_str!("cases/writing.rs"),
-            include_str!("cases/links.rs"),
+            include_str!("cases/process_lifetime.rs"),
+            include_str!("cases/read_file.rs"),
+            include_str!("cases/write_file.rs"),
+            include_str!("cases/nofollow.rs"),
             include_str!("cases/metadata.rs"),
-            include_str!("cases/directories.rs"),
-            include_str!("cases/walking.rs"),
-            include_str!("cases/removing.rs"),
-            include_str!("cases/copying.rs"),
-            include_str!("cases/renaming.rs"),
-            include_str!("cases/handles.rs"),
-            include_str!("cases/order.rs"),
+            include_str!("cases/directory.rs"),
+            include_str!("cases/walk.rs"),
+            include_str!("cases/remove.rs"),
+            include_str!("cases/copy.rs"),
+            include_str!("cases/rename.rs"),
+            include_str!("cases/file_handle.rs"),
+            include_str!("cases/ordering.rs"),
             include_str!("cases/paths.rs"),
-            include_str!("cases/watching.rs"),
-            include_str!("cases/missing.rs"),
-            include_str!("cases/searching.rs"),
-            include_str!("cases/finding.rs"),
+            include_str!("cases/watch.rs"),
+            include_str!("cases/watch_missing.rs"),
+            include_str!("cases/search.rs"),
+            include_str!("cases/find.rs"),
             include_str!("cases/http.rs"),
-            include_str!("cases/http_streams.rs"),
+            include_str!("cases/http_stream.rs"),
             include_str!("cases/configuration.rs"),
             include_str!("cases/discovery.rs"),
-            include_str!("cases/sandbox.rs"),
-            include_str!("cases/sandboxed.rs"),
-            include_str!("cases/sandboxed_files.rs"),
+            include_str!("cases/sandbox_file_access.rs"),
+            include_str!("cases/sandbox_process.rs"),
+            include_str!("cases/sandbox_file_operations.rs"),
         ];
         for line in families.iter().flat_map(|family| family.lines()) {
             if let Some(rest) = line.strip_prefix("pub async fn ") {

@@ -11,8 +11,8 @@ use exec_wire::{
 };
 
 use crate::{
-    outcome::{done, host_fails, refused},
-    scratch::Scratch,
+    bounded_wait::{done, host_fails, refused},
+    scratch_dir::Scratch,
     subject::{Subject, uri},
 };
 

@@ -13,10 +13,10 @@ use exec_wire::{
 
 use super::configuration::homes;
 use crate::{
+    bounded_wait::{done, invalid},
     difference::Difference,
-    outcome::{done, invalid},
-    policy::{Policy, path},
-    scratch::Scratch,
+    sandbox_policy::{Policy, path},
+    scratch_dir::Scratch,
     subject::{Subject, uri},
 };
 

@@ -6,10 +6,10 @@ use exec_env::command::Command;
 use exec_wire::process::{EnvInherit, EnvPolicy, Metadata};
 
 use crate::{
+    bounded_wait::within,
     difference::Difference,
-    scratch::Scratch,
+    scratch_dir::Scratch,
     subject::{HOST_ENVIRONMENT, Subject, on_terminal, uri},
-    within::within,
 };
 
 const POLICY: EnvPolicy = EnvPolicy {

@@ -7,7 +7,9 @@ use exec_env::http::{HttpError, HttpRequest, HttpResponse};
 use exec_wire::http::{HttpHeader, HttpResponseHeader, RedirectPolicy};
 use futures_util::future::join;
 
-use crate::{difference::Difference, subject::Subject, upstream::Upstream, within::within};
+use crate::{
+    bounded_wait::within, difference::Difference, subject::Subject, upstream_server::Upstream,
+};
 
 async fn request(
     subject: &Subject,

@@ -9,10 +9,10 @@ use std::{
 use exec_wire::fs::FileMetadata;
 
 use crate::{
+    bounded_wait::{done, host_fails, not_found},
     difference::Difference,
-    outcome::{done, host_fails, not_found},
     request::{canonicalize, metadata},
-    scratch::Scratch,
+    scratch_dir::Scratch,
     subject::{Subject, uri},
 };
 

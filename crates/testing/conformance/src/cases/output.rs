@@ -5,10 +5,10 @@ use exec_env::process::ExecProcessEvent as Event;
 use futures_util::StreamExt;
 
 use crate::{
+    bounded_wait::within,
+    followed_process::follow,
     pattern,
-    running::follow,
     subject::{Subject, piped},
-    within::within,
 };
 
 pub async fn stdout_keeps_its_order(subject: &Subject) {

@@ -8,13 +8,13 @@ use exec_wire::{fs::OpenMode, path_uri::PathUri};
 use futures_util::FutureExt;
 
 use crate::{
+    bounded_wait::{done, host_fails, invalid, unknown},
     difference::Difference,
-    outcome::{done, host_fails, invalid, unknown},
     request::{
         FAR, canonicalize, copy, create, find, list, metadata, open, read, remove, rename, search,
         walk, watch, write,
     },
-    scratch::Scratch,
+    scratch_dir::Scratch,
     subject::{Subject, uri},
 };
 

@@ -10,7 +10,7 @@ use exec_wire::{error::ErrorCode, process::TerminalSize};
 
 use crate::{
     difference::Difference,
-    scratch::Scratch,
+    scratch_dir::Scratch,
     subject::{Ids, Refusals, Subject, on_terminal, uri},
 };
 

@@ -4,10 +4,10 @@ use exec_env::{backend::StartError, process::ProcessError};
 use exec_wire::process::{OutputStream, TerminalSize};
 
 use crate::{
+    bounded_wait::within,
     difference::Difference,
-    running::{assert_unknown, contains},
+    followed_process::{assert_unknown, contains},
     subject::{Subject, on_terminal, piped},
-    within::within,
 };
 
 pub async fn a_terminal_echoes_what_is_written(subject: &Subject) {

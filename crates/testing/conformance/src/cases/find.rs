@@ -1,0 +1,156 @@
+//! Files and directories, found by their names.
+
+use exec_wire::fs::{Find, FoundPaths};
+
+use crate::{
+    bounded_wait::{done, not_found, refused, unknown},
+    difference::Difference,
+    request::{find, find_query},
+    scratch_dir::Scratch,
+    subject::Subject,
+};
+
+/// Where there is no `fs/find`, sees that it is refused.
+async fn lacking(subject: &Subject) -> bool {
+    let lacking = subject.differs(Difference::NoFind);
+    if lacking {
+        let scratch = Scratch::new();
+        unknown(subject.files.find(find(scratch.root(), "*"))).await;
+    }
+    lacking
+}
+
+async fn found(subject: &Subject, request: Find) -> FoundPaths {
+    done(subject.files.find(request)).await
+}
+
+/// The paths below the root.
+async fn names(subject: &Subject, scratch: &Scratch, request: Find) -> Vec<String> {
+    let found = found(subject, request).await;
+    assert!(!found.truncated);
+    let name = |path: &exec_wire::path_uri::PathUri| {
+        let path = path.to_native().unwrap();
+        let name = path.strip_prefix(scratch.root()).unwrap();
+        name.to_str().unwrap().to_owned()
+    };
+    found.paths.iter().map(name).collect()
+}
+
+pub async fn a_glob_finds_by_name(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    for name in ["z.rs", "a.rs", "src/b.rs", "src/lib/c.rs", "src/d.txt"] {
+        scratch.file(name, "");
+    }
+    scratch.directory("src/module.rs");
+    let root = scratch.root();
+    let rust = names(subject, &scratch, find(root, "**/*.rs")).await;
+    let expected = ["a.rs", "src/b.rs", "src/lib/c.rs", "src/module.rs", "z.rs"];
+    assert_eq!(rust, expected);
+    let exact = names(subject, &scratch, find(root, "src/d.txt")).await;
+    assert_eq!(exact, ["src/d.txt"]);
+    let none = names(subject, &scratch, find(root, "**/none")).await;
+    assert!(none.is_empty());
+}
+
+pub async fn a_query_finds_the_best_first(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    for name in ["src/main.rs", "my/archive/in/there", "none", "lib.rs"] {
+        scratch.file(name, "");
+    }
+    let best = names(subject, &scratch, find_query(scratch.root(), "main")).await;
+    assert_eq!(best.first().map(String::as_str), Some("src/main.rs"));
+    assert!(best.contains(&"my/archive/in/there".to_owned()), "{best:?}");
+    assert!(!best.contains(&"none".to_owned()), "{best:?}");
+    let none = names(subject, &scratch, find_query(scratch.root(), "zzz")).await;
+    assert!(none.is_empty());
+}
+
+pub async fn either_a_glob_or_a_query_is_needed(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let both = Find {
+        query: Some("x".to_owned()),
+        ..find(scratch.root(), "*")
+    };
+    refused(subject.files.find(both)).await;
+    let neither = Find {
+        glob: None,
+        ..find(scratch.root(), "*")
+    };
+    refused(subject.files.find(neither)).await;
+    refused(subject.files.find(find(scratch.root(), "["))).await;
+}
+
+pub async fn a_find_ends_with_so_many_paths(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    for number in 0..20 {
+        scratch.file(format!("file {number:02}"), "");
+    }
+    for request in [
+        find(scratch.root(), "*"),
+        find_query(scratch.root(), "file"),
+    ] {
+        for (max_results, truncated) in [(7, true), (20, false), (21, false)] {
+            let request = Find {
+                max_results,
+                ..request.clone()
+            };
+            let found = found(subject, request).await;
+            assert_eq!(found.paths.len(), max_results.min(20));
+            assert_eq!(found.truncated, truncated, "{max_results}");
+        }
+    }
+}
+
+pub async fn what_ignore_files_name_is_not_found(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.directory(".git");
+    scratch.file(".gitignore", "/target\n*.log\n");
+    scratch.file(".ignore", "vendor/\n");
+    for name in ["kept.x", "target/a.x", "x.log", "src/x.log", "vendor/d.x"] {
+        scratch.file(name, "");
+    }
+    let kept = names(subject, &scratch, find(scratch.root(), "**/*x*")).await;
+    assert_eq!(kept, ["kept.x"]);
+    let kept = names(subject, &scratch, find_query(scratch.root(), "x")).await;
+    assert_eq!(kept, ["kept.x"]);
+}
+
+pub async fn nothing_in_a_tree_holds_up_a_find(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("directory/file", "");
+    scratch.link("directory/turn", "..");
+    scratch.link("dangling", "none");
+    scratch.fifo("pipe");
+    let found = found(subject, find(scratch.root(), "**/file")).await;
+    assert_eq!(found.paths.len(), 1);
+}
+
+pub async fn a_find_begins_where_something_is(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let none = scratch.path("none");
+    let text = not_found(subject.files.find(find(&none, "*"))).await;
+    assert!(text.contains(none.to_str().unwrap()), "{text}");
+    let empty = found(subject, find(scratch.root(), "*")).await;
+    assert_eq!(empty, FoundPaths::default());
+}

@@ -1,0 +1,184 @@
+//! What a process may use, and how it is told that it used too much.
+
+use exec_env::{backend::StartError, command::Command};
+use exec_wire::process::{ExitCause, Limits};
+
+use crate::{
+    difference::Difference,
+    followed_process::Told,
+    scratch_dir::Scratch,
+    subject::{Subject, piped},
+};
+
+/// Where there are no limits, sees that one is refused.
+async fn lacking(subject: &Subject) -> bool {
+    let lacking = subject.differs(Difference::NoLimits);
+    if lacking {
+        let limits = Limits {
+            wall_ms: Some(300),
+            ..Limits::default()
+        };
+        let command = subject.sh("exit 0", &[]);
+        let error = subject.refused(Command { limits, ..command }).await;
+        assert!(matches!(
+            error,
+            StartError::Refused {
+                field: "limits",
+                ..
+            }
+        ));
+    }
+    lacking
+}
+
+async fn limited(subject: &Subject, command: Command, limits: Limits) -> Told {
+    subject
+        .start(Command { limits, ..command })
+        .await
+        .finish()
+        .await
+}
+
+pub async fn the_wall_limit_kills_the_tree(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let lifeline = scratch.lifeline();
+    let script =
+        r#"exec 9>"$1"; echo held >&9; setsid sleep 1000 & while :; do echo .; sleep 1; done"#;
+    let limits = Limits {
+        wall_ms: Some(300),
+        ..Limits::default()
+    };
+    let told = limited(subject, subject.sh(script, &[lifeline.path()]), limits).await;
+    lifeline.held().await;
+    lifeline.gone().await;
+    let exit = told.exit().unwrap();
+    let killed = (137, Some("SIGKILL"), ExitCause::WallLimit);
+    assert_eq!((exit.code, exit.signal, exit.cause), killed);
+}
+
+pub async fn the_idle_limit_kills_a_silent_process(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let limits = Limits {
+        idle_ms: Some(300),
+        ..Limits::default()
+    };
+    let told = limited(
+        subject,
+        subject.sh("echo once; exec sleep 1000", &[]),
+        limits,
+    )
+    .await;
+    assert_eq!(told.text(), "once\n");
+    let exit = told.exit().unwrap();
+    assert_eq!((exit.code, exit.cause), (137, ExitCause::IdleLimit));
+}
+
+pub async fn output_defers_the_idle_limit(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let limits = Limits {
+        idle_ms: Some(1000),
+        ..Limits::default()
+    };
+    // Twice as long as the limit, but never silent for so long.
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.2; done";
+    let told = limited(subject, subject.sh(script, &[]), limits).await;
+    let exit = told.exit().unwrap();
+    assert_eq!((exit.code, exit.cause), (0, ExitCause::Exit));
+}
+
+pub async fn input_defers_the_idle_limit(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let limits = Limits {
+        idle_ms: Some(1000),
+        ..Limits::default()
+    };
+    let silent = piped(subject.command(&["sh", "-c", "cat >/dev/null"]));
+    let running = subject.start(Command { limits, ..silent }).await;
+    let mut beats = tokio::time::interval(std::time::Duration::from_millis(200));
+    for _ in 0..10 {
+        beats.tick().await;
+        running.write(b"x").await;
+    }
+    running.close_stdin().await;
+    assert_eq!(running.finish().await.code(), 0);
+}
+
+pub async fn the_limit_of_open_files_is_the_processes(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let limits = Limits {
+        open_files: Some(23),
+        ..Limits::default()
+    };
+    let told = limited(subject, subject.sh("ulimit -n; ulimit -Hn", &[]), limits).await;
+    assert_eq!((told.text().as_str(), told.code()), ("23\n23\n", 0));
+}
+
+pub async fn the_limit_of_a_files_size_is_a_signal(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let file = scratch.path("file");
+    let limits = Limits {
+        file_bytes: Some(4096),
+        ..Limits::default()
+    };
+    let script = r#"exec head -c 100000 /dev/zero >"$1""#;
+    let told = limited(
+        subject,
+        subject.sh(script, &[file.to_str().unwrap()]),
+        limits,
+    )
+    .await;
+    let exit = told.exit().unwrap();
+    let killed = (153, Some("SIGXFSZ"), ExitCause::Signal);
+    assert_eq!((exit.code, exit.signal, exit.cause), killed);
+    assert_eq!(std::fs::metadata(file).unwrap().len(), 4096);
+}
+
+pub async fn the_limit_of_processor_time_is_a_signal(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let limits = Limits {
+        cpu_ms: Some(100),
+        ..Limits::default()
+    };
+    let told = limited(subject, subject.sh("while :; do :; done", &[]), limits).await;
+    let exit = told.exit().unwrap();
+    assert_eq!(exit.cause, ExitCause::Signal);
+    // Where soft and hard limit are one, the kernel does not warn first.
+    assert!(
+        matches!(exit.signal, Some("SIGXCPU" | "SIGKILL")),
+        "{exit:?}"
+    );
+}
+
+pub async fn limits_that_are_not_reached_change_nothing(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let limits = Limits {
+        wall_ms: Some(60_000),
+        idle_ms: Some(60_000),
+        cpu_ms: Some(60_000),
+        memory_bytes: Some(1 << 30),
+        open_files: Some(256),
+        file_bytes: Some(1 << 20),
+        processes: None,
+    };
+    let told = limited(subject, subject.sh("echo fine; exit 3", &[]), limits).await;
+    assert_eq!((told.text().as_str(), told.code()), ("fine\n", 3));
+    assert_eq!(told.exit().unwrap().cause, ExitCause::Exit);
+}

@@ -1,0 +1,336 @@
+//! Changes of files, told as they happen.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use exec_env::filesystem::{Changes, WatchDepth, Watcher};
+use exec_wire::fs::{Change, ChangeKind};
+use futures_util::StreamExt;
+
+use crate::{
+    bounded_wait::within,
+    bounded_wait::{done, not_found, unknown},
+    difference::Difference,
+    request::{copy, create, remove, rename, watch, write},
+    scratch_dir::{Scratch, set_mode},
+    subject::{Subject, uri},
+};
+
+/// Where there is no `fs/watch`, sees that it is refused.
+async fn lacking(subject: &Subject) -> bool {
+    let lacking = subject.differs(Difference::NoWatch);
+    if lacking {
+        let scratch = Scratch::new();
+        unknown(subject.files.watch(watch(scratch.root(), WatchDepth::Tree))).await;
+    }
+    lacking
+}
+
+/// A watch, and what it has told.
+struct Watched {
+    watcher: Watcher,
+    /// Since it was last looked at.
+    told: Vec<Change>,
+    all: Vec<Change>,
+    overflow: bool,
+}
+
+impl Watched {
+    async fn new(subject: &Subject, path: &Path, depth: WatchDepth) -> Self {
+        Self {
+            watcher: done(subject.files.watch(watch(path, depth))).await,
+            told: Vec::new(),
+            all: Vec::new(),
+            overflow: false,
+        }
+    }
+
+    async fn next(&mut self) {
+        let next = within("changes are told", self.watcher.changes.next()).await;
+        let Changes { changes, overflow } = next.expect("a watch does not end by itself");
+        assert!(!changes.is_empty() || overflow, "something is told");
+        let paths: BTreeSet<_> = changes.iter().map(|change| change.path.as_str()).collect();
+        assert_eq!(paths.len(), changes.len(), "each path is told once");
+        self.all.extend_from_slice(&changes);
+        self.told.extend(changes);
+        self.overflow |= overflow;
+    }
+
+    /// Waits until this was told since the last time. A few changes never overflow.
+    async fn until(&mut self, path: &Path, kind: ChangeKind) {
+        let wanted = Change {
+            path: uri(path),
+            kind,
+        };
+        while !self.told.contains(&wanted) {
+            self.next().await;
+            assert!(!self.overflow, "nothing was lost");
+        }
+        self.told.clear();
+    }
+}
+
+pub async fn what_happens_to_a_file_is_told(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (file, moved) = (scratch.path("file"), scratch.path("moved"));
+    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
+    assert_eq!(watched.watcher.path, uri(scratch.root()));
+    fs::write(&file, "created").unwrap();
+    watched.until(&file, ChangeKind::Created).await;
+    fs::write(&file, "modified").unwrap();
+    watched.until(&file, ChangeKind::Modified).await;
+    set_mode(&file, 0o600);
+    watched.until(&file, ChangeKind::Modified).await;
+    fs::rename(&file, &moved).unwrap();
+    watched.until(&moved, ChangeKind::Renamed).await;
+    fs::remove_file(&moved).unwrap();
+    watched.until(&moved, ChangeKind::Removed).await;
+}
+
+pub async fn a_rename_is_told_by_both_names(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (old, new) = (scratch.file("old", ""), scratch.path("new"));
+    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
+    fs::rename(&old, &new).unwrap();
+    let change = |path: &PathBuf| Change {
+        path: uri(path),
+        kind: ChangeKind::Renamed,
+    };
+    while !(watched.told.contains(&change(&old)) && watched.told.contains(&change(&new))) {
+        watched.next().await;
+    }
+}
+
+pub async fn changes_through_the_environment_are_told_too(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let files = &subject.files;
+    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
+    let directory = scratch.path("directory");
+    done(files.create_directory(create(&directory))).await;
+    watched.until(&directory, ChangeKind::Created).await;
+    let (one, two, three) = (
+        directory.join("one"),
+        directory.join("two"),
+        directory.join("three"),
+    );
+    done(files.write_file(write(&one), Bytes::from_static(b"x"))).await;
+    watched.until(&one, ChangeKind::Created).await;
+    done(files.copy(copy(&one, &two))).await;
+    watched.until(&two, ChangeKind::Created).await;
+    done(files.rename(rename(&two, &three))).await;
+    watched.until(&three, ChangeKind::Renamed).await;
+    done(files.remove(remove(&directory))).await;
+    watched.until(&directory, ChangeKind::Removed).await;
+}
+
+pub async fn a_new_directory_is_watched_with_what_is_in_it(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
+    // At once, before anybody can have seen the directories.
+    let early = scratch.file("a/b/c/early", "");
+    watched.until(&early, ChangeKind::Created).await;
+    let late = scratch.file("a/b/c/late", "");
+    watched.until(&late, ChangeKind::Created).await;
+    // Renamed, it is watched under its new name.
+    fs::rename(scratch.path("a"), scratch.path("z")).unwrap();
+    watched.until(&scratch.path("z"), ChangeKind::Renamed).await;
+    let later = scratch.file("z/b/c/later", "");
+    watched.until(&later, ChangeKind::Created).await;
+}
+
+pub async fn what_is_moved_in_appears_and_what_is_moved_out_is_gone(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("outside/tree/deep/file", "");
+    let root = scratch.directory("root");
+    let mut watched = Watched::new(subject, &root, WatchDepth::Tree).await;
+    let (outside, tree) = (scratch.path("outside/tree"), root.join("tree"));
+    fs::rename(&outside, &tree).unwrap();
+    watched.until(&tree, ChangeKind::Created).await;
+    let new = scratch.file("root/tree/deep/new", "");
+    watched.until(&new, ChangeKind::Created).await;
+    fs::rename(&tree, &outside).unwrap();
+    watched.until(&tree, ChangeKind::Removed).await;
+    // It is not watched where it is now.
+    scratch.file("outside/tree/deep/late", "");
+    let last = scratch.file("root/last", "");
+    watched.until(&last, ChangeKind::Created).await;
+    let elsewhere = |change: &Change| change.path.as_str().ends_with("late");
+    assert!(!watched.all.iter().any(elsewhere), "{:?}", watched.all);
+}
+
+pub async fn entries_alone_are_watched_on_request(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let directory = scratch.directory("directory");
+    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Entries).await;
+    scratch.file("directory/below", "");
+    scratch.file("new/below", "");
+    let last = scratch.file("last", "");
+    watched.until(&last, ChangeKind::Created).await;
+    let below = |change: &Change| {
+        let path = change.path.to_native().unwrap();
+        path.parent() != Some(scratch.root()) && path != scratch.root()
+    };
+    assert!(!watched.all.iter().any(below), "{:?}", watched.all);
+    fs::remove_dir_all(directory).unwrap();
+    watched
+        .until(&scratch.path("directory"), ChangeKind::Removed)
+        .await;
+}
+
+pub async fn a_single_file_is_watched(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let file = scratch.file("file", "");
+    let mut watched = Watched::new(subject, &file, WatchDepth::Tree).await;
+    assert_eq!(watched.watcher.path, uri(&file));
+    scratch.file("other", "");
+    fs::write(&file, "modified").unwrap();
+    watched.next().await;
+    let modified = Change {
+        path: uri(&file),
+        kind: ChangeKind::Modified,
+    };
+    assert_eq!(watched.told, [modified]);
+    watched.told.clear();
+    fs::remove_file(&file).unwrap();
+    watched.until(&file, ChangeKind::Removed).await;
+}
+
+pub async fn a_watch_through_a_link_tells_real_paths(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let real = scratch.directory("real");
+    let link = scratch.link("link", "real");
+    let mut watched = Watched::new(subject, &link, WatchDepth::Tree).await;
+    assert_eq!(watched.watcher.path, uri(&real));
+    let file = scratch.file("real/file", "");
+    watched.until(&file, ChangeKind::Created).await;
+}
+
+/// Waits until all these names were told, or it was said that something is lost.
+async fn all_or_overflow(scratch: &Scratch, watched: &mut Watched, names: &[String]) {
+    let text = |name: &String| uri(&scratch.path(name)).as_str().to_owned();
+    let mut missing: BTreeSet<_> = names.iter().map(text).collect();
+    while !missing.is_empty() && !watched.overflow {
+        watched.next().await;
+        for change in watched.told.drain(..) {
+            missing.remove(change.path.as_str());
+        }
+    }
+}
+
+pub async fn a_burst_is_told_whole_or_said_to_be_too_much(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
+    let names: Vec<_> = (0..2000).map(|number| number.to_string()).collect();
+    for name in &names {
+        scratch.file(name, "x");
+    }
+    all_or_overflow(&scratch, &mut watched, &names).await;
+}
+
+pub async fn a_watcher_that_does_not_read_is_told_of_what_it_missed(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
+    let names: Vec<_> = (0..20_000).map(|number| number.to_string()).collect();
+    for names in names.chunks(1000) {
+        scratch.crowd(names.to_vec());
+        // Others are not held up, and it has time to be told.
+        let other = scratch.path("other");
+        done(subject.files.create_directory(create(&other))).await;
+    }
+    all_or_overflow(&scratch, &mut watched, &names).await;
+    // Whatever was lost, what happens from now on is told.
+    watched.overflow = false;
+    let after = scratch.file("after", "");
+    let told = |change: &Change| change.path == uri(&after);
+    while !watched.told.iter().any(told) && !watched.overflow {
+        watched.next().await;
+    }
+}
+
+pub async fn two_watches_of_one_directory_are_both_told(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut one = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
+    let mut two = Watched::new(subject, scratch.root(), WatchDepth::Entries).await;
+    let file = scratch.file("file", "");
+    one.until(&file, ChangeKind::Created).await;
+    two.until(&file, ChangeKind::Created).await;
+    drop(one);
+    let other = scratch.file("other", "");
+    two.until(&other, ChangeKind::Created).await;
+}
+
+pub async fn a_watch_ends_when_it_is_dropped(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    // More than a connection may hold, unless they end.
+    for _ in 0..100 {
+        drop(Watched::new(subject, scratch.root(), WatchDepth::Tree).await);
+    }
+    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
+    let file = scratch.file("file", "");
+    watched.until(&file, ChangeKind::Created).await;
+}
+
+pub async fn a_directory_that_is_gone_is_told(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let root = scratch.directory("root");
+    let mut watched = Watched::new(subject, &root, WatchDepth::Tree).await;
+    fs::remove_dir(&root).unwrap();
+    watched.until(&root, ChangeKind::Removed).await;
+    let end = within("the watch ends", watched.watcher.changes.next()).await;
+    assert_eq!(end, None);
+}
+
+pub async fn what_is_missing_cannot_be_watched(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
+    let scratch = Scratch::new();
+    let none = scratch.path("none");
+    for depth in [WatchDepth::Tree, WatchDepth::Entries] {
+        let text = not_found(subject.files.watch(watch(&none, depth))).await;
+        assert!(text.contains(none.to_str().unwrap()), "{text}");
+    }
+}

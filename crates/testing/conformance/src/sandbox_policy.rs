@@ -1,0 +1,216 @@
+//! Sandbox policies in their JSON form, and file operations under such a policy.
+
+use std::{path::Path, sync::Arc};
+
+use bytes::Bytes;
+use exec_env::{
+    command::Command,
+    filesystem::{FileFuture, Open, OpenFile},
+};
+use exec_wire::{
+    fs::{
+        Canonicalize, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find, FoundPaths,
+        GetMetadata, OpenMode, ReadDirectory, ReadFile, Remove, Rename, Search, SearchResult, Walk,
+        WalkResult, WriteFile,
+    },
+    path_uri::PathUri,
+    sandbox::Sandbox,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    request,
+    subject::{Subject, uri},
+};
+
+/// A policy in the making. The network is closed unless it is enabled.
+#[derive(Clone, Debug)]
+pub(crate) struct Policy(Value);
+
+impl Policy {
+    /// A policy of these permissions.
+    pub(crate) fn of(permissions: &Value) -> Self {
+        Self(json!({"permissions": permissions, "windowsSandboxLevel": "disabled"}))
+    }
+
+    /// A policy that allows nothing yet.
+    pub(crate) fn nothing() -> Self {
+        let files = json!({"type": "restricted", "entries": []});
+        Self::of(&json!({"type": "managed", "file_system": files, "network": "restricted"}))
+    }
+
+    /// Everything may be read.
+    pub(crate) fn read_only() -> Self {
+        Self::nothing().entry(special("root"), "read")
+    }
+
+    /// What nearly every program needs may be read.
+    pub(crate) fn minimal() -> Self {
+        Self::nothing().entry(special("minimal"), "read")
+    }
+
+    /// Everything may be read, and the workspace may be written.
+    pub(crate) fn workspace(root: &Path) -> Self {
+        Self::read_only()
+            .entry(special("project_roots"), "write")
+            .rooted(root)
+    }
+
+    /// Adds an entry.
+    pub(crate) fn entry(mut self, path: Value, access: &str) -> Self {
+        let entries = self.0["permissions"]["file_system"]["entries"].as_array_mut();
+        let entry = json!({"path": path, "access": access});
+        entries.expect("files are restricted").push(entry);
+        self
+    }
+
+    /// Says where the project is.
+    pub(crate) fn rooted(self, root: &Path) -> Self {
+        let root = uri(root).to_string();
+        self.with("workspaceRoots", json!([root]))
+            .with("cwd", json!(root))
+    }
+
+    /// Opens the network.
+    pub(crate) fn with_network(mut self) -> Self {
+        self.0["permissions"]["network"] = json!("enabled");
+        self
+    }
+
+    /// Sets a member.
+    pub(crate) fn with(mut self, member: &str, value: Value) -> Self {
+        self.0[member] = value;
+        self
+    }
+
+    /// What a request carries.
+    pub(crate) fn sandbox(&self) -> Option<Box<Sandbox>> {
+        let sandbox = serde_json::from_value(self.0.clone());
+        Some(Box::new(sandbox.expect("the policy decodes")))
+    }
+
+    /// The command under the policy.
+    pub(crate) fn around(&self, command: Command) -> Command {
+        Command {
+            sandbox: self.sandbox(),
+            ..command
+        }
+    }
+}
+
+/// An entry's path that differs from host to host.
+pub(crate) fn special(kind: &str) -> Value {
+    json!({"type": "special", "value": {"kind": kind}})
+}
+
+/// An entry's path by itself.
+pub(crate) fn path(path: &Path) -> Value {
+    json!({"type": "path", "path": uri(path).to_string()})
+}
+
+/// An entry's path by a pattern.
+pub(crate) fn glob(pattern: &str) -> Value {
+    json!({"type": "glob_pattern", "pattern": pattern})
+}
+
+/// The files of a subject under a policy.
+#[derive(Debug)]
+pub(crate) struct Under<'a> {
+    pub(crate) subject: &'a Subject,
+    pub(crate) policy: Policy,
+}
+
+impl Under<'_> {
+    pub(crate) fn read(&self, path: &Path) -> FileFuture<Bytes> {
+        self.subject.files.read_file(ReadFile {
+            sandbox: self.policy.sandbox(),
+            ..request::read(path)
+        })
+    }
+
+    pub(crate) fn write(&self, path: &Path, data: impl Into<Bytes>) -> FileFuture<()> {
+        let write = WriteFile {
+            sandbox: self.policy.sandbox(),
+            ..request::write(path)
+        };
+        self.subject.files.write_file(write, data.into())
+    }
+
+    pub(crate) fn create(&self, path: &Path) -> FileFuture<()> {
+        self.subject.files.create_directory(CreateDirectory {
+            sandbox: self.policy.sandbox(),
+            ..request::create(path)
+        })
+    }
+
+    pub(crate) fn metadata(&self, path: &Path) -> FileFuture<FileMetadata> {
+        self.subject.files.metadata(GetMetadata {
+            sandbox: self.policy.sandbox(),
+            ..request::metadata(path)
+        })
+    }
+
+    pub(crate) fn canonicalize(&self, path: &Path) -> FileFuture<PathUri> {
+        self.subject.files.canonicalize(Canonicalize {
+            sandbox: self.policy.sandbox(),
+            ..request::canonicalize(path)
+        })
+    }
+
+    pub(crate) fn list(&self, path: &Path) -> FileFuture<Vec<DirectoryEntry>> {
+        self.subject.files.read_directory(ReadDirectory {
+            sandbox: self.policy.sandbox(),
+            ..request::list(path)
+        })
+    }
+
+    pub(crate) fn walk(&self, path: &Path) -> FileFuture<WalkResult> {
+        self.subject.files.walk(Walk {
+            sandbox: self.policy.sandbox(),
+            ..request::walk(path, request::FAR)
+        })
+    }
+
+    pub(crate) fn remove(&self, path: &Path) -> FileFuture<()> {
+        self.subject.files.remove(Remove {
+            sandbox: self.policy.sandbox(),
+            force: Some(false),
+            ..request::remove(path)
+        })
+    }
+
+    pub(crate) fn copy(&self, source: &Path, destination: &Path) -> FileFuture<()> {
+        self.subject.files.copy(Copy {
+            sandbox: self.policy.sandbox(),
+            ..request::copy_tree(source, destination)
+        })
+    }
+
+    pub(crate) fn rename(&self, source: &Path, destination: &Path) -> FileFuture<()> {
+        self.subject.files.rename(Rename {
+            sandbox: self.policy.sandbox(),
+            ..request::rename(source, destination)
+        })
+    }
+
+    pub(crate) fn search(&self, path: &Path, text: &str) -> FileFuture<SearchResult> {
+        self.subject.files.search(Search {
+            sandbox: self.policy.sandbox(),
+            ..request::search(path, text)
+        })
+    }
+
+    pub(crate) fn find(&self, path: &Path, glob: &str) -> FileFuture<FoundPaths> {
+        self.subject.files.find(Find {
+            sandbox: self.policy.sandbox(),
+            ..request::find(path, glob)
+        })
+    }
+
+    pub(crate) fn open(&self, path: &Path, mode: OpenMode) -> FileFuture<Arc<dyn OpenFile>> {
+        self.subject.files.open(Open {
+            sandbox: self.policy.sandbox(),
+            ..request::open(path, mode)
+        })
+    }
+}

@@ -1,0 +1,162 @@
+//! Connections that are cut under load, direct and through a hub: nothing is lost, repeated or hangs.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a panic is how a test fails"
+)]
+
+use std::{net::SocketAddr, time::Duration};
+
+use bytes::Bytes;
+use exec_client::{
+    client::ExecServerClient,
+    connect::{RelayExecServerConnectArgs, RemoteExecServerConnectArgs},
+};
+use exec_conformance::{
+    cutting_proxy::CuttingProxy,
+    hub::{ENVIRONMENT, Executor, Hub},
+    load_generator::Load,
+    server::Server,
+};
+use exec_env::{
+    command::{Command, Io, Stdin},
+    process::Communicate,
+};
+use exec_wire::{id::ProcessId, path_uri::PathUri};
+use tokio::{runtime::Builder, time::timeout};
+
+const WEBSOCKET_CUTS: usize = 1000;
+/// Longest that all of it may take.
+const WEBSOCKET_PATIENCE: Duration = Duration::from_secs(220);
+
+#[tokio::test]
+async fn a_thousand_cuts_lose_nothing_and_repeat_nothing() {
+    let server = Server::listen("ws://127.0.0.1:0").await;
+    let upstream: SocketAddr = server.url.trim_start_matches("ws://").parse().unwrap();
+    let proxy = CuttingProxy::start(upstream, WEBSOCKET_CUTS, 0x5eed).await;
+    let client = connect_websocket(&proxy).await;
+    let load = Load::new(client.environment());
+    let rounds = timeout(
+        WEBSOCKET_PATIENCE,
+        load.run(proxy.until_cut(WEBSOCKET_CUTS)),
+    )
+    .await
+    .unwrap_or_else(|_| panic!("something hangs after {} cuts", proxy.cuts()));
+    assert_eq!(proxy.cuts(), WEBSOCKET_CUTS);
+    assert!(rounds > 100, "there was load all the time: {rounds}");
+    load.assert_mostly_started();
+}
+
+async fn connect_websocket(proxy: &CuttingProxy) -> ExecServerClient {
+    loop {
+        // The first handshake may be cut, too; who connects hears of it and tries again.
+        let args = RemoteExecServerConnectArgs::new(format!("ws://{}", proxy.address()), "cuts");
+        if let Ok(client) = ExecServerClient::connect_websocket(args).await {
+            return client;
+        }
+    }
+}
+
+/// Connections of the harness that are cut, requests to the registry among them.
+const HARNESS_CUTS: usize = 120;
+/// Connections of the executor that are cut; it waits longer after each.
+const EXECUTOR_CUTS: usize = 3;
+/// Longest that all of it may take.
+const RELAY_PATIENCE: Duration = Duration::from_secs(110);
+
+#[tokio::test]
+async fn a_harness_that_is_cut_off_goes_on_without_a_new_session() {
+    let hub = Hub::start().await;
+    let _executor = hub.executor().await;
+    let proxy = before(&hub, 0, HARNESS_CUTS).await;
+    survive(&hub, &url(&proxy), &proxy, HARNESS_CUTS).await;
+}
+
+#[tokio::test]
+async fn an_executor_that_is_cut_off_goes_on_with_its_streams() {
+    let hub = Hub::start().await;
+    // The first connection is the request to the registry: an executor that does not know whether it
+    // was heard there gives up.
+    let proxy = before(&hub, 1, EXECUTOR_CUTS).await;
+    let _executor = Executor::start(&url(&proxy), &hub.token, ENVIRONMENT).await;
+    survive(&hub, &hub.url, &proxy, EXECUTOR_CUTS).await;
+}
+
+#[tokio::test]
+async fn a_command_outlives_a_path_of_its_executor_that_dies_without_a_word() {
+    let hub = Hub::start().await;
+    let proxy = before(&hub, 0, 0).await;
+    let _executor = Executor::start(&url(&proxy), &hub.token, ENVIRONMENT).await;
+    let client = connect_relay(&hub.url, &hub.token).await;
+    let began = client.session().session_id.clone();
+    let argv = ["cat"].map(str::to_owned).to_vec();
+    let command = Command {
+        io: Io::Pipes {
+            stdin: Stdin::Piped,
+        },
+        ..Command::new(
+            ProcessId::new("cat").unwrap(),
+            argv,
+            PathUri::parse("file:///").unwrap(),
+        )
+    };
+    let started = client.environment().backend.start(command).await;
+    let cat = started.unwrap().process;
+    proxy.swallow();
+    let said = cat.communicate(Bytes::from_static(b"still there"), Communicate::default());
+    let said = timeout(RELAY_PATIENCE, said).await.unwrap().unwrap();
+    assert_eq!(said.stdout.data, b"still there");
+    assert_eq!(client.session().session_id, began);
+}
+
+#[test]
+fn a_session_whose_harness_died_is_taken_up_by_another() {
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let ours = runtime();
+    // Its tasks end without a word, as in a process that is killed.
+    let theirs = runtime();
+    let hub = ours.block_on(Hub::start());
+    let _executor = ours.block_on(hub.executor());
+    let first = theirs.block_on(ExecServerClient::connect_relay(hub.args()));
+    let session = first.as_ref().unwrap().session().session_id.clone();
+    drop(theirs);
+    let args = RelayExecServerConnectArgs {
+        resume_session_id: Some(session.clone()),
+        ..hub.args()
+    };
+    let second = ours.block_on(ExecServerClient::connect_relay(args));
+    assert_eq!(second.unwrap().session().session_id, session);
+}
+
+/// Does work until all cuts are made; then asks for the session, which is the one that began.
+async fn survive(hub: &Hub, registry: &str, proxy: &CuttingProxy, cuts: usize) {
+    let client = connect_relay(registry, &hub.token).await;
+    let began = client.session().session_id.clone();
+    let load = Load::new(client.environment());
+    let rounds = timeout(RELAY_PATIENCE, load.run(proxy.until_cut(cuts)))
+        .await
+        .unwrap_or_else(|_| panic!("something hangs after {} cuts", proxy.cuts()));
+    assert!(rounds > 5, "there was load all the time: {rounds}");
+    assert_eq!(client.session().session_id, began);
+    assert_eq!(load.refused(), 0, "a stream that goes on cuts no start off");
+}
+
+async fn connect_relay(registry: &str, token: &str) -> ExecServerClient {
+    loop {
+        let args = RelayExecServerConnectArgs::new(registry, ENVIRONMENT, token, "cuts");
+        // The first connection may be cut, too; who connects hears of it and tries again.
+        if let Ok(client) = ExecServerClient::connect_relay(args).await {
+            return client;
+        }
+    }
+}
+
+/// A proxy before the hub. The hub hands out URLs of the host that it was asked by.
+async fn before(hub: &Hub, spared: usize, cuts: usize) -> CuttingProxy {
+    let upstream: SocketAddr = hub.url.trim_start_matches("http://").parse().unwrap();
+    CuttingProxy::start_after(spared, upstream, cuts, 0x5eed).await
+}
+
+fn url(proxy: &CuttingProxy) -> String {
+    format!("http://{}", proxy.address())
+}

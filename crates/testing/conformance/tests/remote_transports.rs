@@ -1,0 +1,159 @@
+//! Runs the suite over every transport: memory, stdio, unix socket, websocket, and relay through a hub.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a subject that cannot be built fails its case"
+)]
+
+use std::{
+    collections::BTreeMap, ffi::OsString, num::NonZeroUsize, path::Path, sync::Arc, time::Duration,
+};
+
+use exec_client::client::ExecServerClient;
+use exec_conformance::{
+    conformance_suite,
+    difference::RELAYED,
+    hub::Hub,
+    server::{self, Server},
+    subject::{HOST_ENVIRONMENT, Subject},
+};
+use exec_core::log::Retention;
+use exec_env::environment::Environment;
+use exec_local::{
+    backend::{LocalBackend, LocalConfig},
+    catalog::{CatalogConfig, LocalCatalog},
+    filesystem::LocalFileSystem,
+    host::{Host, HostFacts},
+    http_client::LocalHttpClient,
+};
+use exec_service::{Concurrency, Service, ServiceConfig};
+use exec_transport::{
+    connect::{Address, Program, WebSocket},
+    memory,
+};
+use exec_wire::{initialize::ServerName, limits};
+
+const PROBE: &str = env!("CARGO_BIN_EXE_exec-probe");
+
+conformance_suite!(remote_memory, over_memory());
+
+async fn over_memory() -> Subject {
+    let backend = local_backend();
+    let config = ServiceConfig {
+        session_ttl: Duration::ZERO,
+        process_retention: limits::CLOSED_RETENTION,
+        max_processes: limits::MAX_PROCESSES,
+        allow_direct_exec: true,
+        allow_prepared_exec: true,
+        concurrency: Concurrency::AtMost(NonZeroUsize::MIN.saturating_add(63)),
+        attention: Duration::ZERO,
+        server: ServerName {
+            name: "memory".to_owned(),
+            version: "0.0.0".to_owned(),
+        },
+    };
+    let files = LocalFileSystem::default().with_policies_of(&backend);
+    let home = server::home();
+    let catalog = LocalCatalog::new(CatalogConfig {
+        files: Arc::new(files.clone()),
+        codex_home: home.path().join(".codex"),
+        user_home: Some(home.path().to_owned()),
+        system: home.path().join("system"),
+        hostname: None,
+    });
+    let http = LocalHttpClient::new(environment());
+    let open = move || Environment {
+        backend: Arc::new(backend.clone()),
+        files: Arc::new(files.clone()),
+        http: Arc::new(http.clone()),
+        catalog: Arc::new(catalog.clone()),
+    };
+    let service = Service::new(config, open);
+    let (here, there) = memory::pair();
+    let served = service.clone();
+    tokio::spawn(async move { served.serve(there).await });
+    Subject::remote(here, PROBE, (service, home)).await
+}
+
+fn environment() -> BTreeMap<OsString, OsString> {
+    let mut env: BTreeMap<OsString, OsString> =
+        BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]);
+    env.extend(HOST_ENVIRONMENT.map(|(name, value)| (name.into(), value.into())));
+    env
+}
+
+fn local_backend() -> LocalBackend {
+    let env = environment();
+    let host = Host::new(&HostFacts {
+        env: &env,
+        passwd: "",
+        uid: 0,
+        cwd: Path::new("/"),
+        exists: &|path: &Path| path.exists(),
+    });
+    let (version, retention) = ("0.0.0".to_owned(), Retention::default());
+    LocalBackend::new(LocalConfig {
+        env,
+        host,
+        version,
+        retention,
+        sandbox: exec_sandbox::Settings::default(),
+    })
+}
+
+conformance_suite!(remote_stdio, over_stdio());
+
+async fn over_stdio() -> Subject {
+    let home = server::home();
+    let link = stdio_program(home.path()).start().unwrap();
+    Subject::remote(link, PROBE, home).await
+}
+
+/// A server with the environment that subjects need, and nothing of the test's own.
+fn stdio_program(home: &Path) -> Program {
+    let mut server = server::program("stdio");
+    let server = server.env("HOME", home).as_std();
+    let variables = server.get_envs().map(|(name, value)| {
+        let mut variable = name.to_owned();
+        variable.push("=");
+        variable.push(value.unwrap_or_default());
+        variable
+    });
+    let mut args = vec![OsString::from("-i")];
+    args.extend(variables);
+    args.push(server.get_program().to_owned());
+    args.extend(server.get_args().map(ToOwned::to_owned));
+    Program {
+        args,
+        ..Program::new("env")
+    }
+}
+
+conformance_suite!(remote_unix, over_unix());
+
+async fn over_unix() -> Subject {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("socket");
+    let server = Server::listen(&format!("unix://{}", socket.display())).await;
+    let link = WebSocket::new(Address::Unix(socket)).open().await.unwrap();
+    Subject::remote(link, PROBE, (server, directory)).await
+}
+
+conformance_suite!(remote_websocket, over_websocket());
+
+async fn over_websocket() -> Subject {
+    let server = Server::listen("ws://127.0.0.1:0").await;
+    let link = WebSocket::new(server.url.parse().unwrap())
+        .open()
+        .await
+        .unwrap();
+    Subject::remote(link, PROBE, server).await
+}
+
+conformance_suite!(remote_relay, over_relay());
+
+async fn over_relay() -> Subject {
+    let hub = Hub::start().await;
+    let executor = hub.executor().await;
+    let client = ExecServerClient::connect_relay(hub.args()).await.unwrap();
+    Subject::of_client(&client, RELAYED, PROBE, (hub, executor))
+}
