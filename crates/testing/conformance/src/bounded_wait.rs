@@ -6,10 +6,10 @@ use exec_env::filesystem::{FileError, FileFuture};
 use exec_wire::error::ErrorCode;
 use tokio::time::timeout;
 
-/// How long anything may take on a loaded machine.
+/// Timeout of every wait, sized for a loaded machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Waits for something that must happen.
+/// Waits for a future and panics after the timeout.
 #[track_caller]
 pub(crate) fn within<F: Future>(what: &str, future: F) -> impl Future<Output = F::Output> {
     let caller = std::panic::Location::caller();
@@ -21,11 +21,11 @@ pub(crate) fn within<F: Future>(what: &str, future: F) -> impl Future<Output = F
     }
 }
 
-/// Waits for something that must be done.
+/// Waits for an operation that must succeed.
 #[track_caller]
 pub(crate) fn done<T>(operation: FileFuture<T>) -> impl Future<Output = T> {
     let caller = std::panic::Location::caller();
-    let operation = within("an operation on files is answered", operation);
+    let operation = within("file operation completes", operation);
     async move {
         match operation.await {
             Ok(outcome) => outcome,
@@ -34,31 +34,31 @@ pub(crate) fn done<T>(operation: FileFuture<T>) -> impl Future<Output = T> {
     }
 }
 
-/// Waits for something that must find nothing. Returns what it says.
+/// Waits for an operation that must fail with `NotFound`, and returns the message.
 #[track_caller]
 pub(crate) fn not_found<T: Debug>(operation: FileFuture<T>) -> impl Future<Output = String> {
     fails(operation, |error| matches!(error, FileError::NotFound(_)))
 }
 
-/// Waits for something that may not be done. Returns what it says.
+/// Waits for an operation that must fail with `Invalid`, and returns the message.
 #[track_caller]
 pub(crate) fn invalid<T: Debug>(operation: FileFuture<T>) -> impl Future<Output = String> {
     fails(operation, |error| matches!(error, FileError::Invalid(_)))
 }
 
-/// Waits for something that cannot be asked for. Returns what it says.
+/// Waits for an operation that must fail with `Refused`, and returns the message.
 #[track_caller]
 pub(crate) fn refused<T: Debug>(operation: FileFuture<T>) -> impl Future<Output = String> {
     fails(operation, |error| matches!(error, FileError::Refused(_)))
 }
 
-/// Waits for something that the operating system must fail. Returns what it says.
+/// Waits for an operation that must fail with `Host`, and returns the message.
 #[track_caller]
 pub(crate) fn host_fails<T: Debug>(operation: FileFuture<T>) -> impl Future<Output = String> {
     fails(operation, |error| matches!(error, FileError::Host(_)))
 }
 
-/// Waits for something that must fail in one way or the other: which one is the host's choice.
+/// Waits for an operation that must fail with `Invalid` or `Host`, depending on the host.
 #[track_caller]
 pub(crate) fn invalid_or_host_fails<T: Debug>(
     operation: FileFuture<T>,
@@ -68,7 +68,7 @@ pub(crate) fn invalid_or_host_fails<T: Debug>(
     })
 }
 
-/// Waits for something that the peer does not know at all.
+/// Waits for an operation whose method the peer must not know.
 #[track_caller]
 pub(crate) fn unknown<T: Debug>(operation: FileFuture<T>) -> impl Future<Output = String> {
     fails(
@@ -83,7 +83,7 @@ fn fails<T: Debug>(
     expected: impl FnOnce(&FileError) -> bool,
 ) -> impl Future<Output = String> {
     let caller = std::panic::Location::caller();
-    let operation = within("an operation on files is answered", operation);
+    let operation = within("file operation completes", operation);
     async move {
         match operation.await {
             Err(error) if expected(&error) => error.to_string(),

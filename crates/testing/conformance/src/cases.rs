@@ -1,4 +1,4 @@
-//! The cases, by family. Each gets a fresh subject.
+//! The cases, grouped by area. Each case gets a new subject.
 #![expect(missing_docs, reason = "the names of the cases are sentences")]
 
 pub mod backpressure;

@@ -1,8 +1,8 @@
-//! A proxy that cuts connections at random points, to see what a client makes of it.
+//! TCP proxy that cuts connections at random points, for testing reconnects.
 //!
-//! Every connection has a budget of bytes, both directions together; when it is used up, both ends are
-//! closed at once, in the middle of whatever travels. The points follow from a seed. It can also let
-//! connections die without a word: they stay open, and nothing comes through.
+//! Each connection has a byte budget for both directions together. When it is used up, the proxy
+//! closes both ends in the middle of any message. The budgets follow from a seed. The proxy can
+//! also blackhole connections: they stay open, but no byte gets through.
 
 use std::{
     net::SocketAddr,
@@ -22,10 +22,10 @@ use tokio::{
     task::AbortHandle,
 };
 
-/// Small, so that a cut falls into the middle of messages.
+/// Small, so that cuts fall into the middle of messages.
 const READ_BYTES: usize = 4096;
 
-/// The proxy. Dropping it cuts everything.
+/// Proxy that cuts connections. Dropping it closes every connection.
 #[derive(Debug)]
 pub struct CuttingProxy {
     address: SocketAddr,
@@ -36,30 +36,34 @@ pub struct CuttingProxy {
 #[derive(Debug)]
 struct State {
     upstream: SocketAddr,
-    /// Connections that are still to be passed on whole.
+    /// Connections still to be forwarded without a cut.
     spared: AtomicUsize,
-    /// Connections that are still to be cut after that.
+    /// Connections still to be cut after those.
     left: AtomicUsize,
     cuts: AtomicUsize,
     cut: Notify,
     random: AtomicU64,
-    /// Connections so far.
+    /// Connections accepted so far.
     accepted: AtomicUsize,
-    /// How many of the first of them swallow everything.
+    /// Connections up to this number are blackholed.
     swallowing: AtomicUsize,
 }
 
 impl CuttingProxy {
-    /// Passes connections on to `upstream`, and cuts the first `cuts` of them.
+    /// Forwards connections to `upstream` and cuts the first `cuts` of them.
     pub async fn start(upstream: SocketAddr, cuts: usize, seed: u64) -> Self {
         Self::start_after(0, upstream, cuts, seed).await
     }
 
-    /// The same, but the first `spared` connections are not cut: what is asked for on them cannot be
-    /// asked for again.
+    /// Like [`start`](Self::start), but does not cut the first `spared` connections, whose requests
+    /// cannot be repeated.
     pub async fn start_after(spared: usize, upstream: SocketAddr, cuts: usize, seed: u64) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("a bound address");
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("failed to bind a loopback port");
+        let address = listener
+            .local_addr()
+            .expect("failed to read the local address");
         let state = Arc::new(State {
             upstream,
             spared: AtomicUsize::new(spared),
@@ -78,27 +82,26 @@ impl CuttingProxy {
         }
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many connections were cut so far.
+    /// Returns the number of connections cut so far.
     pub fn cuts(&self) -> usize {
         self.state.cuts.load(Ordering::Relaxed)
     }
 
-    /// Lets all connections that there are swallow everything from now on. Their ends hear nothing of
-    /// it; new ones work.
-    pub fn swallow(&self) {
+    /// Blackholes all current connections. Their peers get no error; new connections work.
+    pub fn blackhole_existing(&self) {
         let accepted = self.state.accepted.load(Ordering::Relaxed);
         self.state.swallowing.store(accepted, Ordering::Relaxed);
     }
 
-    /// Waits until `cuts` connections were cut.
+    /// Waits until `cuts` connections have been cut.
     pub async fn until_cut(&self, cuts: usize) {
         loop {
-            // Registered before looking, so that no cut in between is missed.
+            // Register before reading the counter, so that no cut in between is missed.
             let next = self.state.cut.notified();
             if self.cuts() >= cuts {
                 return;
@@ -128,7 +131,7 @@ async fn pass(client: TcpStream, state: Arc<State>) {
         return;
     };
     drop((client.set_nodelay(true), server.set_nodelay(true)));
-    let cut = !take_one(&state.spared) && take_one(&state.left);
+    let cut = !decrement_if_positive(&state.spared) && decrement_if_positive(&state.left);
     let budget = if cut { state.budget() } else { u64::MAX };
     let used = AtomicU64::new(0);
     let swallows = || number < state.swallowing.load(Ordering::Relaxed);
@@ -138,23 +141,23 @@ async fn pass(client: TcpStream, state: Arc<State>) {
         () = copy(from_client, to_server, budget, &used, swallows) => {}
         () = copy(from_server, to_client, budget, &used, swallows) => {}
     }
-    // Both ends are dropped here: what was not passed on yet is gone.
+    // Dropping both ends loses all bytes not yet forwarded.
     if cut {
         state.cuts.fetch_add(1, Ordering::Relaxed);
         state.cut.notify_waiters();
     }
 }
 
-/// Counts one down; tells whether there was one left.
-fn take_one(left: &AtomicUsize) -> bool {
+/// Decrements a counter unless it is zero, and returns whether it did.
+fn decrement_if_positive(left: &AtomicUsize) -> bool {
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
         left.checked_sub(1)
     })
     .is_ok()
 }
 
-/// Passes bytes on until the budget is used up; of the last piece only what is in the budget. What is
-/// swallowed is gone, and so is the end of a connection.
+/// Forwards bytes until the budget is used up, and only the part of the last read that fits the
+/// budget. A blackholed connection drops its bytes and its end of file.
 async fn copy(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
@@ -184,8 +187,8 @@ async fn copy(
 }
 
 impl State {
-    /// A number of bytes from the first to half a megabyte, small ones as likely as large ones. Most are
-    /// beyond the handshake: a cut within it is tried again only after a pause.
+    /// Returns a byte budget between 1 and half a megabyte, on a logarithmic scale. Most budgets
+    /// exceed the handshake, since a cut handshake is retried only after a delay.
     fn budget(&self) -> u64 {
         let early = self.random().is_multiple_of(20);
         let bits = if early { 11 } else { 11 + self.random() % 9 };
@@ -193,7 +196,7 @@ impl State {
         base + self.random() % (1 << bits)
     }
 
-    /// The next number of a linear congruence; its low bits repeat, so they are left out.
+    /// Returns the next number of a linear congruential generator, without its weak low bits.
     fn random(&self) -> u64 {
         let step = |seed: u64| {
             seed.wrapping_mul(6_364_136_223_846_793_005)

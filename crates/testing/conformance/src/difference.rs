@@ -1,12 +1,13 @@
-//! Promises that the exec-server of the stock Codex CLI keeps in another way, or not at all.
+//! Differences of the stock Codex CLI's exec-server from the trait contract.
 
-use crate::subject::{Capabilities, Ids, REMOTE, Refusals};
+use crate::subject::{ProcessIdScope, REMOTE, StartErrorForm, SubjectCapabilities};
 
-/// A promise of the traits that a subject keeps in another way. The cases assert what it does instead.
+/// Part of the trait contract that a subject implements differently. The cases assert its actual
+/// behaviour.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Difference {
-    /// There is no `process/closeStdin`: nobody can end the input of a process.
+    /// There is no `process/closeStdin`, so stdin cannot be closed.
     NoCloseStdin,
     /// There is no `process/resize`.
     NoResize,
@@ -14,34 +15,34 @@ pub enum Difference {
     OneTerminalSize,
     /// `interrupt` is the only signal.
     OnlyInterrupt,
-    /// A process can only be killed.
+    /// Processes can be killed, but not terminated gracefully.
     NoGracefulEnd,
-    /// A process has no limits.
+    /// There are no resource limits.
     NoLimits,
-    /// An exit is told by its code alone: no signal, no cause, no usage.
+    /// An exit carries only a code: no signal, cause or usage.
     BareExits,
-    /// Death by a signal on a terminal is code 1.
+    /// On a terminal, death by a signal is reported as code 1.
     TerminalsHideSignals,
-    /// A write just after an end may still be taken.
+    /// A write just after the exit may still be accepted.
     LateWritesAreTaken,
-    /// What has left the process group is not ended.
+    /// Processes outside the process group survive a terminate.
     DescendantsSurvive,
-    /// What an exited process left is not ended.
+    /// Descendants of an exited process survive.
     LeftoversSurvive,
-    /// A terminal's process starts at home if its directory is missing.
+    /// On a terminal, a missing working directory falls back to the home directory.
     TerminalsStartAnywhere,
-    /// `arg0` is what is run on a terminal.
+    /// On a terminal, `arg0` is the program that runs.
     TerminalsRunArg0,
-    /// A process that is given a terminal under a policy does not get one that it controls.
+    /// A sandboxed process on a terminal has no controlling terminal.
     SandboxedTerminalsAreNotControlling,
-    /// What a command left in its sandbox is killed when it exits.
+    /// Descendants in a sandbox are killed when the command exits.
     SandboxesEndWithTheirCommand,
-    /// One request is handled after the other: one that waits holds up all others.
+    /// Requests are handled serially: a blocked request blocks all later ones.
     SerialRequests,
-    /// A process has no flow control of its own: it is paused once all buffers of its connection
+    /// There is no flow control per process: a process pauses once all buffers of its connection
     /// are full.
     SharedWindow,
-    /// Errors do not name what they are about; those of terminals may.
+    /// Errors do not name the offending path or program, except sometimes on terminals.
     ErrorsNameNothing,
     /// There is no `fs/rename`.
     NoRename,
@@ -55,49 +56,49 @@ pub enum Difference {
     NoUpdate,
     /// `fs/writeFile` has no `createParents`, `atomic` and `mode`.
     PlainWrites,
-    /// Writing to a pipe that nobody reads waits.
+    /// Writing to a FIFO without a reader blocks.
     PipesAreWaitedFor,
-    /// The time of creation is not told.
+    /// The creation time is not reported.
     NoCreationTime,
-    /// A file that is copied onto itself, or onto another name of its own, is emptied.
+    /// Copying a file onto itself, or onto another hard link of it, truncates it.
     CopiesEmptyThemselves,
-    /// Walks pass over names that are not text of one line.
+    /// Walks skip names that are not UTF-8 or contain a newline.
     WalksKnowOnlyText,
-    /// What is installed is looked for only once, while the server starts: whatever comes then may or
-    /// may not be listed.
+    /// Installed skills and plugins are scanned only once at start-up, so later ones may or may not
+    /// be listed.
     InventoryOfTheStart,
-    /// There is no `http/request/cancel`: a request that was given up goes on.
+    /// There is no `http/request/cancel`, so a cancelled request continues.
     NoHttpCancel,
-    /// Missing metadata directories are seen in a sandbox, empty and read-only; and its temporary
-    /// directory holds marks of them.
+    /// In a sandbox, missing metadata directories appear as empty read-only directories, and the
+    /// temporary directory holds markers for them.
     MetadataIsSeen,
     /// A single file cannot be made writable in a sandbox.
     NoWritableFiles,
-    /// Policies that cannot be enforced are not refused as such: some are taken, others fail when they
-    /// are put into force.
+    /// Unenforceable policies are not refused up front: some are accepted, others fail during
+    /// enforcement.
     FewerRefusals,
-    /// A file that does not fit into one message of a relay cannot be read at once.
+    /// `fs/readFile` fails for files that do not fit into one relay message.
     AnswersAreBounded,
-    /// An answer that does not fit into one message of a relay never comes.
+    /// Responses that do not fit into one relay message never arrive.
     LongAnswersAreLost,
 }
 
-/// An executor of ours behind a hub.
-pub const RELAYED: Capabilities = Capabilities {
+/// SubjectCapabilities of our executor behind a hub.
+pub const RELAYED: SubjectCapabilities = SubjectCapabilities {
     on_the_way: &[Difference::AnswersAreBounded],
     ..REMOTE
 };
 
-/// An executor of the stock Codex CLI behind a hub.
-pub const STOCK_RELAYED: Capabilities = Capabilities {
+/// SubjectCapabilities of the stock Codex CLI's executor behind a hub.
+pub const STOCK_RELAYED: SubjectCapabilities = SubjectCapabilities {
     on_the_way: &[Difference::LongAnswersAreLost],
     ..STOCK
 };
 
-/// The exec-server of the stock Codex CLI.
-pub const STOCK: Capabilities = Capabilities {
-    refusals: Refusals::Rpc,
-    ids: Ids::Unique,
+/// SubjectCapabilities of the stock Codex CLI's exec-server.
+pub const STOCK: SubjectCapabilities = SubjectCapabilities {
+    refusals: StartErrorForm::Rpc,
+    ids: ProcessIdScope::Unique,
     differences: &[
         Difference::NoCloseStdin,
         Difference::NoResize,
@@ -136,9 +137,9 @@ pub const STOCK: Capabilities = Capabilities {
     on_the_way: &[],
 };
 
-impl Capabilities {
-    /// Tells whether a promise is kept in another way, which the case then asserts. It is said, so that
-    /// such cases can be counted.
+impl SubjectCapabilities {
+    /// Returns whether the subject declares `difference`, and prints it so that such cases can be
+    /// counted.
     #[expect(
         clippy::print_stdout,
         reason = "whoever runs the suite counts these lines"

@@ -1,4 +1,4 @@
-//! A process of a case: what it has told so far, and waiting for what it tells next.
+//! Process of a case with its recorded events.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -12,64 +12,64 @@ use exec_wire::{
 };
 use futures_util::StreamExt;
 
-use crate::{bounded_wait::within, difference::Difference, subject::Capabilities};
+use crate::{bounded_wait::within, difference::Difference, subject::SubjectCapabilities};
 
-/// A process that is followed from its first event on, losing nothing.
-pub(crate) struct Running {
+/// Process followed from its first event, with backpressure, so that no event is lost.
+pub(crate) struct FollowedProcess {
     pub(crate) process: Arc<dyn ExecProcess>,
-    capabilities: Capabilities,
+    capabilities: SubjectCapabilities,
     events: EventStream,
-    told: Told,
+    told: EventHistory,
 }
 
-/// Events, in the order in which they came.
+/// Events in arrival order.
 #[derive(Debug, Default)]
-pub(crate) struct Told(pub(crate) Vec<Event>);
+pub(crate) struct EventHistory(pub(crate) Vec<Event>);
 
-impl Running {
-    pub(crate) fn new(process: Arc<dyn ExecProcess>, capabilities: Capabilities) -> Self {
+impl FollowedProcess {
+    pub(crate) fn new(process: Arc<dyn ExecProcess>, capabilities: SubjectCapabilities) -> Self {
         let events = follow(&process, Pace::Held);
         Self {
             process,
             capabilities,
             events,
-            told: Told::default(),
+            told: EventHistory::default(),
         }
     }
 
-    /// Waits for the next event; there must be one.
+    /// Waits for the next event, which must exist.
     pub(crate) async fn next(&mut self) -> Event {
-        let event = within("an event comes", self.events.next()).await;
-        let event = event.expect("events come until the close");
+        let event = within("event arrives", self.events.next()).await;
+        let event = event.expect("event stream ended before the close");
         self.told.0.push(event.clone());
         event
     }
 
-    /// Waits until the output of `stream` so far satisfies `done`.
+    /// Waits until the output of `stream` satisfies `done`.
     pub(crate) async fn until(&mut self, stream: OutputStream, done: impl Fn(&[u8]) -> bool) {
         while !done(&self.told.output(stream)) {
             let event = self.next().await;
             assert!(
                 !matches!(event, Event::Closed(_)),
-                "closed too early: {:?}",
+                "process closed too early: {:?}",
                 self.told
             );
         }
     }
 
-    /// Waits until `text` was written to standard output.
-    pub(crate) async fn until_says(&mut self, text: &str) {
+    /// Waits until stdout contains `text`.
+    pub(crate) async fn until_stdout_contains(&mut self, text: &str) {
         self.until(OutputStream::Stdout, |output| contains(output, text))
             .await;
     }
 
-    /// Waits until the terminal shows `text`.
-    pub(crate) async fn until_shows(&mut self, text: &str) {
+    /// Waits until the terminal output contains `text`.
+    pub(crate) async fn until_terminal_contains(&mut self, text: &str) {
         self.until(OutputStream::Pty, |output| contains(output, text))
             .await;
     }
 
-    /// Waits until it was reaped.
+    /// Waits for the exit event.
     pub(crate) async fn exit(&mut self) -> Exit {
         loop {
             if let Some(exit) = self.told.exit() {
@@ -79,41 +79,41 @@ impl Running {
         }
     }
 
-    /// Waits for the close; nothing follows it.
-    pub(crate) async fn finish(mut self) -> Told {
+    /// Waits for the close event and asserts that nothing follows it.
+    pub(crate) async fn finish(mut self) -> EventHistory {
         while !matches!(self.told.0.last(), Some(Event::Closed(_))) {
             self.next().await;
         }
-        let behind = within("the stream ends", self.events.next()).await;
+        let behind = within("event stream ends", self.events.next()).await;
         assert_eq!(behind, None, "nothing follows the close");
         self.told
     }
 
-    /// Lets go of the process, but not of its events.
+    /// Drops the process handle and returns the event stream.
     pub(crate) fn into_events(self) -> EventStream {
         self.events
     }
 
-    /// Writes what must be accepted.
+    /// Writes to stdin; the write must be accepted.
     pub(crate) async fn write(&self, data: &[u8]) {
         let write = self
             .process
             .write(None, bytes::Bytes::copy_from_slice(data));
         assert_eq!(
-            within("a write is taken", write).await,
+            within("write is accepted", write).await,
             Ok(WriteStatus::Accepted)
         );
     }
 
-    /// Ends its input, which must be accepted.
+    /// Closes stdin; the call must be accepted.
     pub(crate) async fn close_stdin(&self) {
         let close = self.process.close_stdin(None);
-        let closed = within("the end is answered", close).await;
+        let closed = within("close-stdin response arrives", close).await;
         assert_closed(&self.capabilities, closed, WriteStatus::Accepted);
     }
 }
 
-impl Told {
+impl EventHistory {
     pub(crate) fn stdout(&self) -> Vec<u8> {
         self.output(OutputStream::Stdout)
     }
@@ -126,12 +126,12 @@ impl Told {
         self.output(OutputStream::Pty)
     }
 
-    /// Standard output as text.
+    /// Returns stdout as text.
     pub(crate) fn text(&self) -> String {
-        String::from_utf8(self.stdout()).expect("the output is text")
+        String::from_utf8(self.stdout()).expect("output is not UTF-8")
     }
 
-    /// How it ended, once it did.
+    /// Returns the exit status if it has exited.
     pub(crate) fn exit(&self) -> Option<Exit> {
         self.0.iter().find_map(|event| match event {
             Event::Exited(_, exit) => Some(exit.clone()),
@@ -139,9 +139,9 @@ impl Told {
         })
     }
 
-    /// The code it ended with.
+    /// Returns the exit code.
     pub(crate) fn code(&self) -> i32 {
-        self.exit().expect("it exited").code
+        self.exit().expect("process has not exited").code
     }
 
     fn output(&self, stream: OutputStream) -> Vec<u8> {
@@ -153,10 +153,10 @@ impl Told {
     }
 }
 
-/// Sees that the end of a process's input was answered so.
+/// Asserts the outcome of closing stdin.
 #[track_caller]
 pub(crate) fn assert_closed(
-    capabilities: &Capabilities,
+    capabilities: &SubjectCapabilities,
     closed: Result<WriteStatus, ProcessError>,
     expected: WriteStatus,
 ) {
@@ -167,7 +167,7 @@ pub(crate) fn assert_closed(
     }
 }
 
-/// Sees that the peer refused because it does not know the method.
+/// Asserts that the peer does not know the method.
 #[track_caller]
 pub(crate) fn assert_unknown<T: Debug>(outcome: Result<T, ProcessError>) {
     match outcome {
@@ -176,7 +176,7 @@ pub(crate) fn assert_unknown<T: Debug>(outcome: Result<T, ProcessError>) {
     }
 }
 
-/// Follows a process from its first event on.
+/// Follows a process from its first event.
 pub(crate) fn follow(process: &Arc<dyn ExecProcess>, pace: Pace) -> EventStream {
     process.follow(Follow {
         from: From::After(OutputSeq(0)),
@@ -184,7 +184,7 @@ pub(crate) fn follow(process: &Arc<dyn ExecProcess>, pace: Pace) -> EventStream 
     })
 }
 
-/// Tells whether `text` is anywhere in `bytes`.
+/// Returns whether `bytes` contains `text`.
 pub(crate) fn contains(bytes: &[u8], text: &str) -> bool {
     bytes
         .windows(text.len())

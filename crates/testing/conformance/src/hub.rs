@@ -28,15 +28,15 @@ use crate::{
     subject::HOST_ENVIRONMENT,
 };
 
-/// The environment that executors offer.
+/// Environment id of the executors.
 pub const ENVIRONMENT: &str = "conformance";
 
-/// A hub on a free port, with a store of its own. It is killed when it is dropped.
+/// Hub on a free port with its own data directory. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Hub {
-    /// Its registry, as it printed it.
+    /// Registry URL that the hub printed.
     pub url: String,
-    /// A token for all that is done here.
+    /// Token with all roles.
     pub token: String,
     _child: Child,
     _data: TempDir,
@@ -56,7 +56,7 @@ impl Hub {
         }
     }
 
-    /// Starts one hub with these flags on a data directory; returns it and its URL.
+    /// Starts a hub node with these flags on a data directory, and returns it with its URL.
     pub async fn node(data: &TempDir, flags: &[&str]) -> (Child, String) {
         let mut child = clean(Command::new(executable()))
             .arg("hub")
@@ -65,32 +65,32 @@ impl Hub {
             .arg(data.path())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("the hub starts");
+            .expect("failed to start the hub");
         let url = first_line("the hub prints its URL", &mut child).await;
         (child, url)
     }
 
-    /// Starts our executor and waits until it is there.
+    /// Starts our executor and waits until it is online.
     pub async fn executor(&self) -> Executor {
         Executor::start(&self.url, &self.token, ENVIRONMENT).await
     }
 
-    /// What connects to the environment.
+    /// Returns the arguments for connecting to the environment.
     pub fn args(&self) -> RelayExecServerConnectArgs {
         RelayExecServerConnectArgs::new(&self.url, ENVIRONMENT, &self.token, "conformance")
     }
 }
 
-/// An executor of ours. It is killed when it is dropped.
+/// Our executor as a child process. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Executor {
-    /// The process.
+    /// Child process.
     pub child: Child,
     _home: TempDir,
 }
 
 impl Executor {
-    /// Starts an executor and waits for the line that says that it is there.
+    /// Starts an executor and waits until it prints that it is online.
     pub async fn start(registry: &str, token: &str, environment: &str) -> Self {
         let home = server::home();
         let mut child = clean(Command::new(executable()))
@@ -100,13 +100,13 @@ impl Executor {
             .env("EXEC_SERVER_REMOTE_TOKEN", token)
             .stdout(Stdio::piped())
             .spawn()
-            .expect("the executor starts");
-        first_line("the executor is online", &mut child).await;
+            .expect("failed to start the executor");
+        first_line("executor is online", &mut child).await;
         Self { child, _home: home }
     }
 }
 
-/// Makes a token that may do everything, in the token file of a data directory.
+/// Creates a token with all roles in the token file of a data directory.
 pub async fn token(data: &TempDir) -> String {
     let made = clean(Command::new(executable()))
         .args(["hub", "token", "create", "--name", "conformance"])
@@ -115,10 +115,10 @@ pub async fn token(data: &TempDir) -> String {
         .arg(data.path())
         .output()
         .await
-        .expect("the program runs");
+        .expect("failed to run exec-server");
     assert!(made.status.success(), "{made:?}");
-    let text = String::from_utf8(made.stdout).expect("a token is text");
-    let token = text.lines().last().expect("a token is printed");
+    let text = String::from_utf8(made.stdout).expect("token is not UTF-8");
+    let token = text.lines().last().expect("no token was printed");
     token.trim().to_owned()
 }
 
@@ -131,26 +131,27 @@ fn clean(mut command: Command) -> Command {
     command
 }
 
-/// Waits for the first line that a child prints.
+/// Waits for the first line of a child's stdout.
 pub async fn first_line(what: &str, child: &mut Child) -> String {
-    let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
+    let mut lines = BufReader::new(child.stdout.take().expect("stdout is not piped")).lines();
     let line = within(what, lines.next_line()).await;
-    line.expect("stdout can be read").expect("one line comes")
+    line.expect("failed to read stdout")
+        .expect("stdout closed without a line")
 }
 
-/// The server. It is killed when it is dropped.
+/// NATS server with JetStream as a child process. Dropping it kills the process.
 #[derive(Debug)]
-pub struct Nats {
-    /// Where it listens.
+pub struct NatsServer {
+    /// URL of the server.
     pub url: String,
     _child: Child,
     _data: TempDir,
 }
 
-impl Nats {
+impl NatsServer {
     /// Starts a server on a free port and waits until it is ready.
     pub async fn start() -> Self {
-        let data = tempfile::tempdir().expect("a temporary directory can be made");
+        let data = tempfile::tempdir().expect("failed to create a temporary directory");
         let child = Command::new(nats_program())
             .args(["--addr", "127.0.0.1", "--port", "-1", "--jetstream"])
             .arg("--store_dir")
@@ -162,8 +163,8 @@ impl Nats {
             .stderr(Stdio::null())
             .kill_on_drop(true)
             .spawn()
-            .expect("nats-server is installed and starts");
-        let url = within("nats-server tells its port", nats_url(data.path())).await;
+            .expect("failed to start nats-server; is it installed?");
+        let url = within("nats-server writes its ports file", nats_url(data.path())).await;
         Self {
             url,
             _child: child,
@@ -172,7 +173,7 @@ impl Nats {
     }
 }
 
-/// Debian puts it where only administrators look.
+/// Debian installs it in `/usr/sbin`, which may not be in `PATH`.
 fn nats_program() -> &'static str {
     let there = "/usr/sbin/nats-server";
     if Path::new(there).exists() {
@@ -182,7 +183,7 @@ fn nats_program() -> &'static str {
     }
 }
 
-/// Waits for the file in which the server writes its URLs when it is ready.
+/// Waits for the file into which the server writes its URLs once it is ready.
 async fn nats_url(directory: &Path) -> String {
     loop {
         let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
@@ -193,34 +194,40 @@ async fn nats_url(directory: &Path) -> String {
         if let Some(url) = ports.and_then(|ports| Some(ports["nats"][0].as_str()?.to_owned())) {
             return url;
         }
-        // The server signals nothing else; a watch on the directory would see half of the file.
+        // The ports file is the only readiness signal, and an inotify watch could see it
+        // half-written.
         sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// The balancer. Dropping it cuts everything.
+/// TCP load balancer in front of several hub nodes. Forwards each connection to the next node that
+/// accepts it, without looking at the bytes. Dropping it closes every connection.
 #[derive(Debug)]
-pub struct Balancer {
+pub struct LoadBalancer {
     address: SocketAddr,
     accepting: AbortHandle,
 }
 
-impl Balancer {
-    /// Spreads connections over `nodes`, in turns.
+impl LoadBalancer {
+    /// Distributes connections over `nodes` round-robin.
     pub async fn start(nodes: Vec<SocketAddr>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("a bound address");
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("failed to bind a loopback port");
+        let address = listener
+            .local_addr()
+            .expect("failed to read the local address");
         let accepting = tokio::spawn(accept(listener, nodes.into())).abort_handle();
         Self { address, accepting }
     }
 
-    /// The registry behind it.
+    /// Returns the registry URL of the nodes behind the balancer.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 }
 
-impl Drop for Balancer {
+impl Drop for LoadBalancer {
     fn drop(&mut self) {
         self.accepting.abort();
     }
@@ -240,7 +247,7 @@ async fn forward(mut client: TcpStream, nodes: Arc<[SocketAddr]>, turn: Arc<Atom
         let node = nodes[turn.fetch_add(1, Ordering::Relaxed) % nodes.len()];
         if let Ok(mut server) = TcpStream::connect(node).await {
             drop((client.set_nodelay(true), server.set_nodelay(true)));
-            // However it ends, both are closed then.
+            // Both sockets close here, with or without an error.
             drop(copy_bidirectional(&mut client, &mut server).await);
             return;
         }

@@ -1,14 +1,14 @@
-//! One suite for every environment: each promise of the traits is a case.
+//! Conformance suite for every environment: each promise of the traits is a case.
 //!
-//! [`conformance_suite!`] makes every case a named test of a [`Subject`](subject::Subject). What
-//! legitimately differs between subjects is declared in their
-//! [`Capabilities`](subject::Capabilities), and the cases assert both sides of it. Not here: the
-//! subjects themselves, which are built in `tests/`.
+//! [`conformance_suite!`] makes every case a named test of a [`Subject`](subject::Subject).
+//! Legitimate differences between subjects are declared in their
+//! [`SubjectCapabilities`](subject::SubjectCapabilities), and the cases assert both variants. The subjects
+//! themselves are built in `tests/`.
 #![expect(
     clippy::expect_used,
     clippy::unwrap_used,
     clippy::panic,
-    reason = "everything here runs in tests, where a panic is how a case fails"
+    reason = "runs only in tests, where a failed assertion panics"
 )]
 
 mod bounded_wait;

@@ -1,6 +1,8 @@
-//! Work of every kind, done over and over, to see what becomes of it while connections are cut.
+//! Load generator for reconnect tests: runs work of every kind repeatedly while connections are
+//! cut.
 //!
-//! Every byte is compared. What may fail under a cut is said where it may; everything else must not.
+//! Every byte is compared. Steps that may fail because of a cut are marked; all others must
+//! succeed.
 
 use std::{
     collections::BTreeMap,
@@ -30,25 +32,25 @@ use exec_wire::{
 use futures_util::{StreamExt, future::join_all};
 use tokio::{sync::watch, time::timeout};
 
-/// Longest that a single step may take. Cut again and again, even recovery takes its time.
+/// Timeout of a single step. Under repeated cuts even recovery takes time.
 const STEP: Duration = Duration::from_secs(90);
-/// Lines of one writer: some megabytes, as fast as it can.
+/// Lines of one writer: a few megabytes, written as fast as possible.
 const LINES: u64 = 400_000;
 
-/// What the tasks share.
+/// State shared by the load tasks.
 #[derive(Clone, Debug)]
-pub struct Load {
+pub struct LoadGenerator {
     environment: Environment,
     over: Arc<AtomicBool>,
     started: Arc<AtomicU64>,
-    /// Starts whose answer was cut off before the server had begun them, or might have.
+    /// Starts that failed because the connection was cut before the response.
     refused: Arc<AtomicU64>,
-    /// Rounds of work that were done.
+    /// Completed rounds.
     rounds: Arc<watch::Sender<u64>>,
 }
 
-impl Load {
-    /// Work that is done in an environment.
+impl LoadGenerator {
+    /// Creates a load generator for an environment.
     pub fn new(environment: Environment) -> Self {
         Self {
             environment,
@@ -59,15 +61,16 @@ impl Load {
         }
     }
 
-    /// Waits until so many more rounds are done.
+    /// Waits for `rounds` more completed rounds.
     pub async fn until_more(&self, rounds: u64) {
         let mut done = self.rounds.subscribe();
         let enough = *done.borrow_and_update() + rounds;
-        // It ends with the load, which is here.
+        // The channel closes with the load, which is borrowed here.
         drop(done.wait_for(|done| *done >= enough).await);
     }
 
-    /// Does everything at once until `over`, each kind at least once; returns how many rounds were done.
+    /// Runs all kinds of work concurrently until `over`, each at least once, and returns the number
+    /// of rounds.
     pub async fn run(&self, over: impl Future<Output = ()>) -> u64 {
         let over = async {
             over.await;
@@ -86,27 +89,27 @@ impl Load {
         *self.rounds.borrow()
     }
 
-    /// Sees that most starts succeeded.
-    pub fn assert_mostly_started(&self) {
+    /// Asserts that most starts succeeded.
+    pub fn assert_most_starts_succeeded(&self) {
         assert!(
             self.refused() < self.started.load(Ordering::Relaxed),
             "{self:?}"
         );
     }
 
-    /// How many starts were cut off.
+    /// Returns the number of starts that were cut off.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Counts a round; tells whether it was the last.
+    /// Counts a round and returns whether it was the last.
     fn finish_round(&self) -> bool {
         self.rounds.send_modify(|rounds| *rounds += 1);
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Starts a command. A start that was cut off is reported and left to the caller: here it is made
-    /// again under another name.
+    /// Starts a command. A start that was cut off reports an error to the caller; retry it here
+    /// under another id.
     async fn start(&self, argv: &[&str], stdin: Stdin) -> Arc<dyn ExecProcess> {
         loop {
             let number = self.started.fetch_add(1, Ordering::Relaxed);
@@ -118,7 +121,10 @@ impl Load {
                 ..Command::new(id, argv, "file:///".parse().unwrap())
             };
             let start = self.environment.backend.start(command);
-            match timeout(STEP, start).await.expect("a start is answered") {
+            match timeout(STEP, start)
+                .await
+                .expect("start response timed out")
+            {
                 Ok(started) => return started.process,
                 Err(StartError::Disconnected(_)) => self.refused.fetch_add(1, Ordering::Relaxed),
                 Err(error) => panic!("start is refused: {error}"),
@@ -127,8 +133,8 @@ impl Load {
     }
 }
 
-/// Writers of megabytes, one after the other; what they wrote is compared byte by byte.
-async fn writers(load: Load) {
+/// Runs writers of several megabytes one after the other and compares their output.
+async fn writers(load: LoadGenerator) {
     let expected = (1..=LINES).fold(String::new(), |mut text, line| {
         writeln!(text, "{line}").unwrap();
         text
@@ -146,8 +152,8 @@ async fn writers(load: Load) {
     }
 }
 
-/// Lines that go to `cat` and come back, one at a time, as a person types them.
-async fn echoes(load: Load) {
+/// Sends lines through `cat` one at a time, like interactive input.
+async fn echoes(load: LoadGenerator) {
     for round in 0.. {
         let process = load.start(&["cat"], Stdin::Piped).await;
         let mut events = follow(&process);
@@ -156,7 +162,7 @@ async fn echoes(load: Load) {
             let line = format!("line {line} of {round}\n");
             written.extend_from_slice(line.as_bytes());
             let write = process.write(None, Bytes::from(line));
-            let status = timeout(STEP, write).await.expect("a write is answered");
+            let status = timeout(STEP, write).await.expect("write response arrives");
             assert_eq!(status, Ok(WriteStatus::Accepted));
             while output.len() < written.len() {
                 match next(&process, &mut events).await {
@@ -169,7 +175,9 @@ async fn echoes(load: Load) {
             compare(&output, &written);
         }
         let close = process.close_stdin(None);
-        let status = timeout(STEP, close).await.expect("a close is answered");
+        let status = timeout(STEP, close)
+            .await
+            .expect("close response timed out");
         assert_eq!(status, Ok(WriteStatus::Accepted));
         let (rest, code) = finish(&process, events).await;
         assert_eq!((rest.as_slice(), code), (&b""[..], 0));
@@ -179,8 +187,8 @@ async fn echoes(load: Load) {
     }
 }
 
-/// Commands that are over before their start is answered.
-async fn short_commands(load: Load) {
+/// Runs commands that exit before their start is answered.
+async fn short_commands(load: LoadGenerator) {
     for round in 0.. {
         let script = format!("echo {round}; exit 7");
         let process = load.start(&["sh", "-c", &script], Stdin::Null).await;
@@ -193,8 +201,8 @@ async fn short_commands(load: Load) {
     }
 }
 
-/// A file that is read again and again.
-async fn files(load: Load) {
+/// Reads a file repeatedly.
+async fn files(load: LoadGenerator) {
     let dir = tempfile::tempdir().unwrap();
     let path = uri(&dir.path().join("file"));
     let content = Bytes::from(vec![b'x'; 20_000]);
@@ -205,13 +213,13 @@ async fn files(load: Load) {
             follow_symlinks: None,
             sandbox: None,
         });
-        let read = timeout(STEP, read).await.expect("a read is answered");
+        let read = timeout(STEP, read).await.expect("read response arrives");
         assert!(
             read.as_ref() == Ok(&content),
             "{:?}",
             read.map(|content| content.len())
         );
-        // A change that is cut off may have happened or not; it is answered all the same.
+        // A change that is cut off may or may not have happened, but the call completes.
         let write = load.environment.files.write_file(
             WriteFile {
                 path: path.clone(),
@@ -224,7 +232,7 @@ async fn files(load: Load) {
             },
             content.clone(),
         );
-        drop(timeout(STEP, write).await.expect("a write is answered"));
+        drop(timeout(STEP, write).await.expect("write response arrives"));
         if load.finish_round() {
             return;
         }
@@ -247,14 +255,14 @@ async fn next(process: &Arc<dyn ExecProcess>, events: &mut EventStream) -> ExecP
         };
         let there = timeout(STEP, process.read(read)).await;
         panic!(
-            "no event of {} comes: {here:?}, {there:?} there",
+            "no event of {}: {here:?} here, {there:?} on the server",
             process.id()
         );
     };
-    event.expect("events come until the close")
+    event.expect("event stream ended before the close")
 }
 
-/// Everything up to the close.
+/// Collects all events until the close.
 async fn finish(process: &Arc<dyn ExecProcess>, mut events: EventStream) -> (Vec<u8>, i32) {
     let (mut output, mut code, mut last) = (Vec::new(), None, 0);
     loop {
@@ -274,13 +282,13 @@ async fn finish(process: &Arc<dyn ExecProcess>, mut events: EventStream) -> (Vec
     }
 }
 
-/// Compares without printing megabytes.
+/// Compares bytes without printing megabytes on failure.
 fn compare(output: &[u8], expected: &[u8]) {
     let same = output.iter().zip(expected).take_while(|(a, b)| a == b);
     let same = same.count();
     assert!(
         output.len() == expected.len() && same == output.len(),
-        "{} bytes instead of {}; different from byte {same} on",
+        "{} bytes instead of {}; first difference at byte {same}",
         output.len(),
         expected.len()
     );

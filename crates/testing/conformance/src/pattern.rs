@@ -1,8 +1,8 @@
-//! Bytes that tell where they belong: numbered lines of sixteen bytes.
+//! Byte pattern in which each byte's position is recognisable: numbered lines of sixteen bytes.
 
 use std::io::{self, Write};
 
-/// Bytes that are written at once.
+/// Bytes per write.
 const BLOCK: usize = 64 << 10;
 
 /// Returns the first `length` bytes of the pattern.
@@ -10,7 +10,7 @@ pub fn bytes(length: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(length + 16);
     let mut line = 0;
     while out.len() < length {
-        writeln!(out, "{line:015}").expect("a vector takes everything");
+        writeln!(out, "{line:015}").expect("writing to a vector cannot fail");
         line += 1;
     }
     out.truncate(length);
@@ -26,7 +26,7 @@ pub fn write(length: usize, out: &mut impl Write) -> io::Result<()> {
     out.flush()
 }
 
-/// Fails at the first byte that differs, without printing megabytes.
+/// Asserts equality, and reports the first difference without printing megabytes.
 #[track_caller]
 pub(crate) fn assert_same(found: &[u8], expected: &[u8]) {
     let difference = found
@@ -36,7 +36,7 @@ pub(crate) fn assert_same(found: &[u8], expected: &[u8]) {
     assert_eq!(
         difference,
         None,
-        "first difference, of {} bytes",
+        "first difference in {} bytes",
         expected.len()
     );
     assert_eq!(found.len(), expected.len(), "length");

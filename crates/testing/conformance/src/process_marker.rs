@@ -1,4 +1,4 @@
-//! Processes that are found by a mark in their environment, wherever they went.
+//! Finds processes by a marker in their environment.
 
 use std::{
     fs,
@@ -13,57 +13,57 @@ use tokio::time::sleep;
 
 use crate::bounded_wait::within;
 
-/// How often processes are looked for, where nobody tells when they are gone.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Interval for polling `/proc`, which does not notify.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 const VARIABLE: &str = "EXEC_CONFORMANCE_MARK";
 
-/// A mark of a case's own. What bears it is killed when this is dropped.
+/// Unique marker of a case. Dropping it kills all marked processes.
 #[derive(Debug)]
-pub(crate) struct Mark(String);
+pub(crate) struct ProcessMarker(String);
 
-impl Mark {
+impl ProcessMarker {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self(format!("{}-{number}", std::process::id()))
     }
 
-    /// Puts the mark on a command.
+    /// Adds the marker to a command.
     pub(crate) fn on(&self, mut command: Command) -> Command {
         command.env.insert(VARIABLE.to_owned(), self.0.clone());
         command
     }
 
-    /// Waits until nothing bears the mark.
+    /// Waits until no marked process is left.
     pub(crate) async fn gone(&self) {
-        within("all are gone", async {
-            while !self.bearers().is_empty() {
-                sleep(LOOK_AGAIN).await;
+        within("all marked processes are gone", async {
+            while !self.marked_processes().is_empty() {
+                sleep(POLL_INTERVAL).await;
             }
         })
         .await;
     }
 
-    /// Waits until exactly so many bear the mark.
+    /// Waits until exactly `count` marked processes are left.
     pub(crate) async fn left(&self, count: usize) {
-        within("some are left", async {
-            while self.bearers().len() != count {
-                sleep(LOOK_AGAIN).await;
+        within("expected number of marked processes is left", async {
+            while self.marked_processes().len() != count {
+                sleep(POLL_INTERVAL).await;
             }
         })
         .await;
     }
 
-    /// Returns the processes of this machine that bear the mark.
-    fn bearers(&self) -> Vec<PathBuf> {
+    /// Returns the marked processes of this machine.
+    fn marked_processes(&self) -> Vec<PathBuf> {
         let entry = format!("{VARIABLE}={}", self.0);
         let processes = fs::read_dir("/proc")
             .unwrap()
             .flatten()
             .map(|process| process.path());
         let has = |process: &PathBuf| {
-            // What is gone, or another account's, cannot be read and is none of ours.
+            // Processes that are gone or belong to another user cannot be read, and are not marked.
             let environment = fs::read(process.join("environ")).unwrap_or_default();
             environment
                 .split(|byte| *byte == 0)
@@ -73,12 +73,12 @@ impl Mark {
     }
 }
 
-impl Drop for Mark {
+impl Drop for ProcessMarker {
     fn drop(&mut self) {
         let pid = |process: &PathBuf| process.file_name()?.to_str()?.parse().ok();
-        for pid in self.bearers().iter().filter_map(pid) {
+        for pid in self.marked_processes().iter().filter_map(pid) {
             if let Some(pid) = Pid::from_raw(pid) {
-                // It may have ended meanwhile.
+                // It may have exited already.
                 kill_process(pid, Signal::KILL).ok();
             }
         }

@@ -1,4 +1,4 @@
-//! Requests of files by native paths, with everything else left at its default.
+//! File requests by native path, with default options.
 
 use std::path::{Path, PathBuf};
 
@@ -14,30 +14,30 @@ use exec_wire::{
 
 use crate::subject::uri;
 
-/// A path of a request: a native one, or a URI.
-pub(crate) trait Named {
+/// Path of a request: native or a URI.
+pub(crate) trait ToPathUri {
     fn uri(&self) -> PathUri;
 }
 
-impl Named for Path {
+impl ToPathUri for Path {
     fn uri(&self) -> PathUri {
         uri(self)
     }
 }
 
-impl Named for PathBuf {
+impl ToPathUri for PathBuf {
     fn uri(&self) -> PathUri {
         uri(self)
     }
 }
 
-impl Named for PathUri {
+impl ToPathUri for PathUri {
     fn uri(&self) -> PathUri {
         self.clone()
     }
 }
 
-pub(crate) fn read(path: &(impl Named + ?Sized)) -> ReadFile {
+pub(crate) fn read(path: &(impl ToPathUri + ?Sized)) -> ReadFile {
     ReadFile {
         path: path.uri(),
         follow_symlinks: None,
@@ -45,7 +45,7 @@ pub(crate) fn read(path: &(impl Named + ?Sized)) -> ReadFile {
     }
 }
 
-pub(crate) fn write(path: &(impl Named + ?Sized)) -> WriteFile {
+pub(crate) fn write(path: &(impl ToPathUri + ?Sized)) -> WriteFile {
     WriteFile {
         path: path.uri(),
         data_base64: None,
@@ -57,7 +57,7 @@ pub(crate) fn write(path: &(impl Named + ?Sized)) -> WriteFile {
     }
 }
 
-pub(crate) fn create(path: &(impl Named + ?Sized)) -> CreateDirectory {
+pub(crate) fn create(path: &(impl ToPathUri + ?Sized)) -> CreateDirectory {
     CreateDirectory {
         path: path.uri(),
         recursive: None,
@@ -66,7 +66,7 @@ pub(crate) fn create(path: &(impl Named + ?Sized)) -> CreateDirectory {
     }
 }
 
-pub(crate) fn metadata(path: &(impl Named + ?Sized)) -> GetMetadata {
+pub(crate) fn metadata(path: &(impl ToPathUri + ?Sized)) -> GetMetadata {
     GetMetadata {
         path: path.uri(),
         follow_symlinks: None,
@@ -74,22 +74,22 @@ pub(crate) fn metadata(path: &(impl Named + ?Sized)) -> GetMetadata {
     }
 }
 
-pub(crate) fn canonicalize(path: &(impl Named + ?Sized)) -> Canonicalize {
+pub(crate) fn canonicalize(path: &(impl ToPathUri + ?Sized)) -> Canonicalize {
     Canonicalize {
         path: path.uri(),
         sandbox: None,
     }
 }
 
-pub(crate) fn list(path: &(impl Named + ?Sized)) -> ReadDirectory {
+pub(crate) fn list(path: &(impl ToPathUri + ?Sized)) -> ReadDirectory {
     ReadDirectory {
         path: path.uri(),
         sandbox: None,
     }
 }
 
-/// As far as a walk may go.
-pub(crate) const FAR: WalkOptions = WalkOptions {
+/// Walk limits at their maximum.
+pub(crate) const UNLIMITED_WALK: WalkOptions = WalkOptions {
     max_depth: limits::MAX_WALK_DEPTH,
     max_directories: limits::MAX_WALK_DIRECTORIES,
     max_entries: limits::MAX_WALK_ENTRIES,
@@ -97,7 +97,7 @@ pub(crate) const FAR: WalkOptions = WalkOptions {
     prune_hidden_directories: false,
 };
 
-pub(crate) fn walk(path: &(impl Named + ?Sized), options: WalkOptions) -> Walk {
+pub(crate) fn walk(path: &(impl ToPathUri + ?Sized), options: WalkOptions) -> Walk {
     Walk {
         path: path.uri(),
         options,
@@ -105,7 +105,7 @@ pub(crate) fn walk(path: &(impl Named + ?Sized), options: WalkOptions) -> Walk {
     }
 }
 
-pub(crate) fn remove(path: &(impl Named + ?Sized)) -> Remove {
+pub(crate) fn remove(path: &(impl ToPathUri + ?Sized)) -> Remove {
     Remove {
         path: path.uri(),
         recursive: None,
@@ -115,8 +115,11 @@ pub(crate) fn remove(path: &(impl Named + ?Sized)) -> Remove {
     }
 }
 
-/// Copies without what is below a directory.
-pub(crate) fn copy(source: &(impl Named + ?Sized), destination: &(impl Named + ?Sized)) -> Copy {
+/// Builds a non-recursive copy.
+pub(crate) fn copy(
+    source: &(impl ToPathUri + ?Sized),
+    destination: &(impl ToPathUri + ?Sized),
+) -> Copy {
     Copy {
         source_path: source.uri(),
         destination_path: destination.uri(),
@@ -125,10 +128,10 @@ pub(crate) fn copy(source: &(impl Named + ?Sized), destination: &(impl Named + ?
     }
 }
 
-/// Copies with everything below a directory.
+/// Builds a recursive copy.
 pub(crate) fn copy_tree(
-    source: &(impl Named + ?Sized),
-    destination: &(impl Named + ?Sized),
+    source: &(impl ToPathUri + ?Sized),
+    destination: &(impl ToPathUri + ?Sized),
 ) -> Copy {
     Copy {
         recursive: true,
@@ -136,10 +139,10 @@ pub(crate) fn copy_tree(
     }
 }
 
-/// Renames without replacing anything.
+/// Builds a rename that does not replace.
 pub(crate) fn rename(
-    source: &(impl Named + ?Sized),
-    destination: &(impl Named + ?Sized),
+    source: &(impl ToPathUri + ?Sized),
+    destination: &(impl ToPathUri + ?Sized),
 ) -> Rename {
     Rename {
         source_path: source.uri(),
@@ -149,7 +152,7 @@ pub(crate) fn rename(
     }
 }
 
-pub(crate) fn open(path: &(impl Named + ?Sized), mode: OpenMode) -> Open {
+pub(crate) fn open(path: &(impl ToPathUri + ?Sized), mode: OpenMode) -> Open {
     Open {
         path: path.uri(),
         mode,
@@ -157,8 +160,8 @@ pub(crate) fn open(path: &(impl Named + ?Sized), mode: OpenMode) -> Open {
     }
 }
 
-/// Searches for plain text.
-pub(crate) fn search(path: &(impl Named + ?Sized), pattern: &str) -> Search {
+/// Builds a search for plain text.
+pub(crate) fn search(path: &(impl ToPathUri + ?Sized), pattern: &str) -> Search {
     Search {
         path: path.uri(),
         pattern: pattern.to_owned(),
@@ -171,16 +174,16 @@ pub(crate) fn search(path: &(impl Named + ?Sized), pattern: &str) -> Search {
     }
 }
 
-/// Searches for a regular expression.
-pub(crate) fn search_regex(path: &(impl Named + ?Sized), pattern: &str) -> Search {
+/// Builds a search for a regular expression.
+pub(crate) fn search_regex(path: &(impl ToPathUri + ?Sized), pattern: &str) -> Search {
     Search {
         regex: true,
         ..search(path, pattern)
     }
 }
 
-/// Finds by a glob.
-pub(crate) fn find(path: &(impl Named + ?Sized), glob: &str) -> Find {
+/// Builds a find by glob.
+pub(crate) fn find(path: &(impl ToPathUri + ?Sized), glob: &str) -> Find {
     Find {
         path: path.uri(),
         glob: Some(glob.to_owned()),
@@ -190,8 +193,8 @@ pub(crate) fn find(path: &(impl Named + ?Sized), glob: &str) -> Find {
     }
 }
 
-/// Finds by letters.
-pub(crate) fn find_query(path: &(impl Named + ?Sized), query: &str) -> Find {
+/// Builds a find by fuzzy query.
+pub(crate) fn find_query(path: &(impl ToPathUri + ?Sized), query: &str) -> Find {
     Find {
         glob: None,
         query: Some(query.to_owned()),
@@ -199,7 +202,7 @@ pub(crate) fn find_query(path: &(impl Named + ?Sized), query: &str) -> Find {
     }
 }
 
-pub(crate) fn watch(path: &(impl Named + ?Sized), depth: WatchDepth) -> WatchPath {
+pub(crate) fn watch(path: &(impl ToPathUri + ?Sized), depth: WatchDepth) -> WatchPath {
     WatchPath {
         path: path.uri(),
         depth,

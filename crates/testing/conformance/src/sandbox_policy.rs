@@ -23,33 +23,33 @@ use crate::{
     subject::{Subject, uri},
 };
 
-/// A policy in the making. The network is closed unless it is enabled.
+/// Builder of a sandbox policy. The network is disabled by default.
 #[derive(Clone, Debug)]
-pub(crate) struct Policy(Value);
+pub(crate) struct PolicyBuilder(Value);
 
-impl Policy {
-    /// A policy of these permissions.
+impl PolicyBuilder {
+    /// Creates a policy with these permissions.
     pub(crate) fn of(permissions: &Value) -> Self {
         Self(json!({"permissions": permissions, "windowsSandboxLevel": "disabled"}))
     }
 
-    /// A policy that allows nothing yet.
+    /// Creates a policy that allows nothing.
     pub(crate) fn nothing() -> Self {
         let files = json!({"type": "restricted", "entries": []});
         Self::of(&json!({"type": "managed", "file_system": files, "network": "restricted"}))
     }
 
-    /// Everything may be read.
+    /// Creates a policy that allows reading everything.
     pub(crate) fn read_only() -> Self {
         Self::nothing().entry(special("root"), "read")
     }
 
-    /// What nearly every program needs may be read.
+    /// Creates a policy that allows reading what nearly every program needs.
     pub(crate) fn minimal() -> Self {
         Self::nothing().entry(special("minimal"), "read")
     }
 
-    /// Everything may be read, and the workspace may be written.
+    /// Creates a policy that allows reading everything and writing to the workspace.
     pub(crate) fn workspace(root: &Path) -> Self {
         Self::read_only()
             .entry(special("project_roots"), "write")
@@ -60,37 +60,37 @@ impl Policy {
     pub(crate) fn entry(mut self, path: Value, access: &str) -> Self {
         let entries = self.0["permissions"]["file_system"]["entries"].as_array_mut();
         let entry = json!({"path": path, "access": access});
-        entries.expect("files are restricted").push(entry);
+        entries.expect("policy does not restrict files").push(entry);
         self
     }
 
-    /// Says where the project is.
+    /// Sets the project root.
     pub(crate) fn rooted(self, root: &Path) -> Self {
         let root = uri(root).to_string();
         self.with("workspaceRoots", json!([root]))
             .with("cwd", json!(root))
     }
 
-    /// Opens the network.
+    /// Enables the network.
     pub(crate) fn with_network(mut self) -> Self {
         self.0["permissions"]["network"] = json!("enabled");
         self
     }
 
-    /// Sets a member.
+    /// Sets a field.
     pub(crate) fn with(mut self, member: &str, value: Value) -> Self {
         self.0[member] = value;
         self
     }
 
-    /// What a request carries.
+    /// Returns the policy as a request field.
     pub(crate) fn sandbox(&self) -> Option<Box<Sandbox>> {
         let sandbox = serde_json::from_value(self.0.clone());
-        Some(Box::new(sandbox.expect("the policy decodes")))
+        Some(Box::new(sandbox.expect("failed to decode the policy")))
     }
 
-    /// The command under the policy.
-    pub(crate) fn around(&self, command: Command) -> Command {
+    /// Returns the command with this policy.
+    pub(crate) fn sandboxed_command(&self, command: Command) -> Command {
         Command {
             sandbox: self.sandbox(),
             ..command
@@ -98,29 +98,29 @@ impl Policy {
     }
 }
 
-/// An entry's path that differs from host to host.
+/// Returns an entry's path of a special kind, which depends on the host.
 pub(crate) fn special(kind: &str) -> Value {
     json!({"type": "special", "value": {"kind": kind}})
 }
 
-/// An entry's path by itself.
+/// Returns an entry's literal path.
 pub(crate) fn path(path: &Path) -> Value {
     json!({"type": "path", "path": uri(path).to_string()})
 }
 
-/// An entry's path by a pattern.
+/// Returns an entry's glob pattern.
 pub(crate) fn glob(pattern: &str) -> Value {
     json!({"type": "glob_pattern", "pattern": pattern})
 }
 
-/// The files of a subject under a policy.
+/// File operations of a subject under a policy, with default options.
 #[derive(Debug)]
-pub(crate) struct Under<'a> {
+pub(crate) struct SandboxedFiles<'a> {
     pub(crate) subject: &'a Subject,
-    pub(crate) policy: Policy,
+    pub(crate) policy: PolicyBuilder,
 }
 
-impl Under<'_> {
+impl SandboxedFiles<'_> {
     pub(crate) fn read(&self, path: &Path) -> FileFuture<Bytes> {
         self.subject.files.read_file(ReadFile {
             sandbox: self.policy.sandbox(),
@@ -167,7 +167,7 @@ impl Under<'_> {
     pub(crate) fn walk(&self, path: &Path) -> FileFuture<WalkResult> {
         self.subject.files.walk(Walk {
             sandbox: self.policy.sandbox(),
-            ..request::walk(path, request::FAR)
+            ..request::walk(path, request::UNLIMITED_WALK)
         })
     }
 

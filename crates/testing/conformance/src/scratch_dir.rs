@@ -1,5 +1,4 @@
-//! A directory of a case's own, with files in it, and pipes that tell when processes live and let
-//! them go on.
+//! Temporary directory of a case, and FIFOs that detect and control the lifetime of processes.
 
 use std::{
     fs, io,
@@ -13,18 +12,21 @@ use tokio::net::unix::pipe;
 
 use crate::bounded_wait::within;
 
-/// A directory that is removed with its value.
+/// Temporary directory that is removed on drop.
 #[derive(Debug)]
-pub(crate) struct Scratch {
-    /// Without links.
+pub(crate) struct ScratchDir {
+    /// Canonical path.
     root: PathBuf,
     _dir: TempDir,
 }
 
-impl Scratch {
+impl ScratchDir {
     pub(crate) fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory can be made");
-        let root = dir.path().canonicalize().expect("the directory exists");
+        let dir = tempfile::tempdir().expect("failed to create a temporary directory");
+        let root = dir
+            .path()
+            .canonicalize()
+            .expect("failed to canonicalize the temporary directory");
         Self { root, _dir: dir }
     }
 
@@ -36,92 +38,93 @@ impl Scratch {
         self.root.join(name)
     }
 
-    /// Makes a file, and the directories above it.
+    /// Creates a file and its parents.
     pub(crate) fn file(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
-        let parent = path.parent().expect("it is below the root");
-        fs::create_dir_all(parent).expect("directories can be made");
-        fs::write(&path, content).expect("a file can be made");
+        let parent = path.parent().expect("path has no parent");
+        fs::create_dir_all(parent).expect("failed to create the parents");
+        fs::write(&path, content).expect("failed to write the file");
         path
     }
 
-    /// Makes a file that has so many bytes, and holds none.
+    /// Creates a sparse file of `bytes` bytes.
     pub(crate) fn sparse(&self, name: &str, length: u64) -> PathBuf {
         let path = self.file(name, "");
         let file = fs::OpenOptions::new().write(true).open(&path);
         let grown = file.and_then(|file| file.set_len(length));
-        grown.expect("a file can have holes");
+        grown.expect("failed to set the file size");
         path
     }
 
-    /// Makes many files. They are names of one, which costs less.
-    pub(crate) fn crowd(&self, names: impl IntoIterator<Item = String>) {
+    /// Creates many files as hard links of one file, which is cheaper.
+    pub(crate) fn hard_linked_files(&self, names: impl IntoIterator<Item = String>) {
         let mut names = names.into_iter();
         let first = names.next().map(|name| self.file(name, ""));
         for name in names {
-            let first = first.as_ref().expect("there is a first one");
-            fs::hard_link(first, self.path(name)).expect("a file can have names");
+            let first = first.as_ref().expect("no first file");
+            fs::hard_link(first, self.path(name)).expect("failed to create a hard link");
         }
     }
 
-    /// Makes a directory, and those above it.
+    /// Creates a directory and its parents.
     pub(crate) fn directory(&self, name: impl AsRef<Path>) -> PathBuf {
         let path = self.path(name);
-        fs::create_dir_all(&path).expect("a directory can be made");
+        fs::create_dir_all(&path).expect("failed to create the directory");
         path
     }
 
-    /// Makes a link to `target`, which need not exist.
+    /// Creates a symlink to `target`, which need not exist.
     pub(crate) fn link(&self, name: impl AsRef<Path>, target: impl AsRef<Path>) -> PathBuf {
         let path = self.path(name);
-        symlink(target, &path).expect("a link can be made");
+        symlink(target, &path).expect("failed to create the symlink");
         path
     }
 
-    /// Makes a pipe that processes hold open for writing: it ends when the last of them does.
-    pub(crate) fn lifeline(&self) -> Lifeline {
+    /// Creates a FIFO that processes hold open for writing: it reaches end of file when the last of
+    /// them exits.
+    pub(crate) fn lifeline(&self) -> LifelinePipe {
         let path = self.fifo("lifeline");
         let end = pipe::OpenOptions::new()
             .open_receiver(&path)
-            .expect("a fifo can be read");
-        Lifeline { path, end }
+            .expect("failed to open the FIFO for reading");
+        LifelinePipe { path, end }
     }
 
-    /// Makes a pipe that processes read a line from when they are to go on.
-    pub(crate) fn gate(&self) -> Gate {
+    /// Creates a FIFO from which processes read a line before they continue.
+    pub(crate) fn gate(&self) -> GatePipe {
         let path = self.fifo("gate");
-        // Open in both directions, so that neither side waits for the other to open it.
+        // Open in both directions, so that neither side blocks in `open`.
         let end = pipe::OpenOptions::new().read_write(true).open_sender(&path);
-        Gate {
+        GatePipe {
             path,
-            end: end.expect("a fifo can be written"),
+            end: end.expect("failed to open the FIFO for writing"),
         }
     }
 
     pub(crate) fn fifo(&self, name: &str) -> PathBuf {
         let path = self.path(name);
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
-            .expect("a fifo can be made");
+            .expect("failed to create the FIFO");
         path
     }
 }
 
-/// Returns the permission bits of what a path names.
+/// Returns the permission bits of a path.
 pub(crate) fn mode(path: &Path) -> u32 {
-    let metadata = fs::metadata(path).expect("the path names something");
+    let metadata = fs::metadata(path).expect("failed to read metadata");
     metadata.permissions().mode() & 0o7777
 }
 
-/// Sets the permission bits of what a path names.
+/// Sets the permission bits of a path.
 pub(crate) fn set_mode(path: &Path, mode: u32) {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("permissions can be set");
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("failed to set permissions");
 }
 
-/// Returns the names in a directory, in order.
+/// Returns the sorted names in a directory.
 pub(crate) fn names(path: &Path) -> Vec<String> {
-    let entries = fs::read_dir(path).expect("the directory can be read");
+    let entries = fs::read_dir(path).expect("failed to read the directory");
     let name = |entry: io::Result<fs::DirEntry>| {
-        let name = entry.expect("an entry can be read").file_name();
+        let name = entry.expect("failed to read a directory entry").file_name();
         name.to_string_lossy().into_owned()
     };
     let mut names: Vec<_> = entries.map(name).collect();
@@ -129,49 +132,49 @@ pub(crate) fn names(path: &Path) -> Vec<String> {
     names
 }
 
-/// Tells when nothing of a process tree lives any more.
+/// FIFO that detects the end of a process tree.
 #[derive(Debug)]
-pub(crate) struct Lifeline {
+pub(crate) struct LifelinePipe {
     path: PathBuf,
     end: pipe::Receiver,
 }
 
-impl Lifeline {
+impl LifelinePipe {
     pub(crate) fn path(&self) -> &str {
         text(&self.path)
     }
 
-    /// Waits until a holder has written a line: from here on, the end means that all are gone.
+    /// Waits until a process has written a line: from now on, end of file means that all are gone.
     pub(crate) async fn held(&self) {
-        let line = within("a process holds the lifeline", read(&self.end)).await;
+        let line = within("process writes to the lifeline", read(&self.end)).await;
         assert_eq!(line, b"held\n");
     }
 
-    /// Waits until the last holder is gone.
+    /// Waits until the last process is gone.
     pub(crate) async fn gone(&self) {
-        let rest = within("the whole tree is gone", read(&self.end)).await;
+        let rest = within("process tree is gone", read(&self.end)).await;
         assert_eq!(rest, b"", "nothing but the end comes");
     }
 }
 
-/// Lets processes go on.
+/// FIFO that lets processes continue.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct GatePipe {
     path: PathBuf,
     end: pipe::Sender,
 }
 
-impl Gate {
+impl GatePipe {
     pub(crate) fn path(&self) -> &str {
         text(&self.path)
     }
 
-    /// Lets one reader go on.
+    /// Lets one reader continue.
     pub(crate) fn open(&self) {
         assert_eq!(
             self.end.try_write(b"\n").ok(),
             Some(1),
-            "an empty pipe takes a byte"
+            "failed to write to the gate"
         );
     }
 }
@@ -179,7 +182,7 @@ impl Gate {
 async fn read(end: &pipe::Receiver) -> Vec<u8> {
     let mut line = vec![0; 64];
     loop {
-        end.readable().await.expect("a pipe can be waited for");
+        end.readable().await.expect("failed to poll the FIFO");
         match end.try_read(&mut line) {
             Ok(length) => {
                 line.truncate(length);
@@ -192,5 +195,5 @@ async fn read(end: &pipe::Receiver) -> Vec<u8> {
 }
 
 fn text(path: &Path) -> &str {
-    path.to_str().expect("temporary paths are text")
+    path.to_str().expect("temporary path is not UTF-8")
 }

@@ -1,4 +1,4 @@
-//! The `exec-server` program as a child, for subjects that need a real one.
+//! The `exec-server` program as a child process.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,23 +13,23 @@ use tokio::{
 
 use crate::{bounded_wait::within, subject::HOST_ENVIRONMENT};
 
-/// A server that listens. It is killed when it is dropped.
+/// Server that listens. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Server {
-    /// Where it listens, as it printed it.
+    /// URL that the server printed.
     pub url: String,
     _child: Child,
-    /// What it takes for the account's home.
+    /// Home directory of the server.
     _home: TempDir,
 }
 
 impl Server {
-    /// Starts a server and waits for the line with its URL.
+    /// Starts a server and waits until it prints its URL.
     pub async fn listen(url: &str) -> Self {
         Self::listen_with(url, &[]).await
     }
 
-    /// Starts a server with more flags, and waits for the line with its URL.
+    /// Starts a server with extra flags and waits until it prints its URL.
     pub async fn listen_with(url: &str, flags: &[&str]) -> Self {
         let mut command = program(url);
         let home = home();
@@ -38,10 +38,12 @@ impl Server {
             .env("HOME", home.path())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("the server starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
-        let line = within("the server prints its URL", lines.next_line()).await;
-        let url = line.expect("stdout can be read").expect("one line comes");
+            .expect("failed to start the server");
+        let mut lines = BufReader::new(child.stdout.take().expect("stdout is not piped")).lines();
+        let line = within("server prints its URL", lines.next_line()).await;
+        let url = line
+            .expect("failed to read stdout")
+            .expect("stdout closed without a line");
         Self {
             url,
             _child: child,
@@ -50,12 +52,12 @@ impl Server {
     }
 }
 
-/// An empty home for a subject. Cases find it by asking for the configuration.
+/// Creates an empty home for a subject. Cases look it up in the configuration.
 pub fn home() -> TempDir {
-    tempfile::tempdir().expect("a temporary directory can be made")
+    tempfile::tempdir().expect("failed to create a temporary directory")
 }
 
-/// The command that runs a server on `url`, with the environment that subjects need.
+/// Returns the command for a server on `url` with the environment that subjects need.
 pub fn program(url: &str) -> Command {
     let mut command = Command::new(executable());
     command
@@ -69,13 +71,13 @@ pub fn program(url: &str) -> Command {
     command
 }
 
-/// Finds the program beside the running test, and builds it if it is not there.
+/// Finds the program next to the test binary, and builds it if it is missing.
 pub(crate) fn executable() -> PathBuf {
-    let test = std::env::current_exe().expect("a test knows its program");
+    let test = std::env::current_exe().expect("failed to find the test binary");
     let profile = test
         .parent()
         .and_then(Path::parent)
-        .expect("tests are in `deps` of a profile");
+        .expect("test binary is not in `deps` of a profile");
     let server = profile.join("exec-server");
     if !server.exists() {
         build(profile);
@@ -87,11 +89,11 @@ fn build(profile: &Path) {
     let name = profile
         .file_name()
         .and_then(|name| name.to_str())
-        .expect("a profile has a name");
+        .expect("profile directory has no name");
     let name = if name == "debug" { "dev" } else { name };
     let target = profile
         .parent()
-        .expect("profiles are in the target directory");
+        .expect("profile directory is not in the target directory");
     let status = std::process::Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
         .args([
             "build",
@@ -107,6 +109,6 @@ fn build(profile: &Path) {
         .status();
     assert!(
         status.is_ok_and(|status| status.success()),
-        "exec-server can be built"
+        "failed to build exec-server"
     );
 }

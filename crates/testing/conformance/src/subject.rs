@@ -1,4 +1,4 @@
-//! What the suite is run on.
+//! The environment under test.
 
 use std::{
     any::Any,
@@ -28,65 +28,65 @@ use exec_wire::{
     process::{ExitCause, TerminalSize},
 };
 
-use crate::{bounded_wait::within, difference::Difference, followed_process::Running};
+use crate::{bounded_wait::within, difference::Difference, followed_process::FollowedProcess};
 
-/// Variables that the host's environment must hold for a subject, beside `PATH`. The second looks
+/// Variables that a subject's host environment must contain besides `PATH`. The second one looks
 /// like a secret.
 pub const HOST_ENVIRONMENT: [(&str, &str); 2] = [
     ("EXEC_CONFORMANCE_PLAIN", "plain"),
     ("EXEC_CONFORMANCE_TOKEN", "secret"),
 ];
 
-/// Where cases find programs.
+/// `PATH` of the cases.
 const PATH: &str = "/usr/bin:/bin";
 
-/// An environment under test, and what it needs to stay alive.
+/// Environment under test, with the values that keep it alive.
 pub struct Subject {
     pub(crate) backend: Arc<dyn ExecBackend>,
     pub(crate) files: Arc<dyn ExecutorFileSystem>,
     pub(crate) http: Arc<dyn HttpClient>,
     pub(crate) catalog: Arc<dyn ExecutorCatalog>,
-    pub(crate) capabilities: Capabilities,
+    pub(crate) capabilities: SubjectCapabilities,
     probe: PathBuf,
     _kept: Box<dyn Any + Send>,
 }
 
-/// What legitimately differs between environments.
+/// Legitimate differences between environments.
 #[derive(Clone, Copy, Debug)]
-pub struct Capabilities {
-    /// How a start that the host refuses is told.
-    pub refusals: Refusals,
-    /// Whether an id can be in use.
-    pub ids: Ids,
-    /// Promises that are kept in another way, or refused.
+pub struct SubjectCapabilities {
+    /// Form of the error if the host refuses a start.
+    pub refusals: StartErrorForm,
+    /// Whether process ids must be unique.
+    pub ids: ProcessIdScope,
+    /// Parts of the contract that the subject implements differently.
     pub differences: &'static [Difference],
-    /// The same, because of the way that leads there.
+    /// The same, because of the transport.
     pub on_the_way: &'static [Difference],
 }
 
-/// What every server of ours promises.
-pub const REMOTE: Capabilities = Capabilities {
-    refusals: Refusals::Rpc,
-    ids: Ids::Unique,
+/// SubjectCapabilities of our server over any transport.
+pub const REMOTE: SubjectCapabilities = SubjectCapabilities {
+    refusals: StartErrorForm::Rpc,
+    ids: ProcessIdScope::Unique,
     differences: &[],
     on_the_way: &[],
 };
 
-/// How a start that the host refuses is told.
+/// Form of the error if the host refuses a start.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Refusals {
-    /// By the operating system's own error.
+pub enum StartErrorForm {
+    /// The operating system's error.
     Errno,
-    /// By an error of the wire.
+    /// A protocol error.
     Rpc,
 }
 
-/// Whether an id can be in use.
+/// Whether process ids must be unique.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Ids {
-    /// A session keeps a table: a second process of the same id is refused.
+pub enum ProcessIdScope {
+    /// The session tracks ids and refuses a duplicate.
     Unique,
-    /// Nothing is kept: ids are only names.
+    /// Ids are not tracked.
     Free,
 }
 
@@ -100,10 +100,10 @@ impl fmt::Debug for Subject {
 }
 
 impl Subject {
-    /// Takes an environment, the probe program, and whatever the environment needs to be kept.
+    /// Wraps an environment, the probe program, and the values that keep the environment alive.
     pub fn new(
         environment: Environment,
-        capabilities: Capabilities,
+        capabilities: SubjectCapabilities,
         probe: impl AsRef<Path>,
         kept: impl Any + Send,
     ) -> Self {
@@ -119,39 +119,39 @@ impl Subject {
         }
     }
 
-    /// Takes the other end of a link to a server as an environment.
+    /// Connects to a server over `link` and wraps it as an environment.
     pub async fn remote(link: Link, probe: impl AsRef<Path>, kept: impl Any + Send) -> Self {
         Self::remote_with(link, REMOTE, probe, kept).await
     }
 
-    /// Takes a server that a client is connected to as an environment.
+    /// Wraps the server of a connected client as an environment.
     pub fn of_client(
         client: &ExecServerClient,
-        capabilities: Capabilities,
+        capabilities: SubjectCapabilities,
         probe: impl AsRef<Path>,
         kept: impl Any + Send,
     ) -> Self {
         Self::new(client.environment(), capabilities, probe, kept)
     }
 
-    /// Takes the other end of a link to a server that does not promise everything.
+    /// Connects to a server with limited capabilities over `link`.
     pub async fn remote_with(
         link: Link,
-        capabilities: Capabilities,
+        capabilities: SubjectCapabilities,
         probe: impl AsRef<Path>,
         kept: impl Any + Send,
     ) -> Self {
         let connected = ExecServerClient::connect(link, Default::default()).await;
-        let client = connected.expect("the server takes a client");
+        let client = connected.expect("failed to connect to the server");
         Self::of_client(&client, capabilities, probe, kept)
     }
 
-    /// Tells whether a promise is kept in another way, which the case then asserts.
+    /// Returns whether the subject declares this difference, which the case then asserts.
     pub(crate) fn differs(&self, difference: Difference) -> bool {
         self.capabilities.differs(difference)
     }
 
-    /// Sees that an exit is told as it was.
+    /// Asserts the reported exit.
     #[track_caller]
     pub(crate) fn assert_end(
         &self,
@@ -168,18 +168,18 @@ impl Subject {
         assert_eq!((exit.code, exit.signal, exit.cause), (code, signal, cause));
     }
 
-    /// Sees that an error names what it is about.
+    /// Asserts that an error message names `name`.
     #[track_caller]
     pub(crate) fn assert_names(&self, text: &str, culprit: &str) {
         let named = !self.differs(Difference::ErrorsNameNothing);
         assert_eq!(text.contains(culprit), named, "{culprit}: {text}");
     }
 
-    /// A command with a fresh id, on pipes and without stdin.
+    /// Builds a command with a new id, on pipes, without stdin.
     pub(crate) fn command(&self, argv: &[&str]) -> Command {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = format!("case-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let id = ProcessId::new(&id).expect("the id is short");
+        let id = ProcessId::new(&id).expect("process id is too long");
         let argv = argv.iter().map(|&argument| argument.to_owned()).collect();
         let env = BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]);
         Command {
@@ -188,8 +188,8 @@ impl Subject {
         }
     }
 
-    /// A program that writes what is written to it, and ends when its input does: at the latest, where
-    /// nobody can end it, after so many bytes.
+    /// Builds a `cat` that exits when stdin closes or, for servers that cannot close stdin, after
+    /// `bytes` bytes.
     pub(crate) fn cat(&self, bytes: usize) -> Command {
         if self
             .capabilities
@@ -202,37 +202,37 @@ impl Subject {
         }
     }
 
-    /// A script of the shell's; `$1` and so on are `arguments`.
+    /// Builds a shell script; `$1` and so on are `arguments`.
     pub(crate) fn sh(&self, script: &str, arguments: &[&str]) -> Command {
         self.command(&[&["/bin/sh", "-c", script, "sh"], arguments].concat())
     }
 
-    /// The probe.
+    /// Builds a command that runs the probe.
     pub(crate) fn probe(&self, arguments: &[&str]) -> Command {
         self.command(&[&[self.probe_path()], arguments].concat())
     }
 
     pub(crate) fn probe_path(&self) -> &str {
-        self.probe.to_str().expect("the probe's path is text")
+        self.probe.to_str().expect("probe path is not UTF-8")
     }
 
-    /// Starts a command that must start, and follows it so that nothing is lost.
-    pub(crate) async fn start(&self, command: Command) -> Running {
-        let started = within("a command starts", self.backend.start(command)).await;
-        let process = started.expect("the command starts").process;
-        Running::new(process, self.capabilities)
+    /// Starts a command that must succeed, and follows it from its first event.
+    pub(crate) async fn start(&self, command: Command) -> FollowedProcess {
+        let started = within("command starts", self.backend.start(command)).await;
+        let process = started.expect("command failed to start").process;
+        FollowedProcess::new(process, self.capabilities)
     }
 
-    /// Starts a command that must not start.
+    /// Starts a command that must be refused, and returns the error.
     pub(crate) async fn refused(&self, command: Command) -> StartError {
-        match within("a start is refused", self.backend.start(command)).await {
+        match within("start is refused", self.backend.start(command)).await {
             Ok(started) => panic!("expected a refusal: {started:?}"),
             Err(error) => error,
         }
     }
 }
 
-/// The command with a stdin that can be written.
+/// Returns the command with a piped stdin.
 pub(crate) fn piped(command: Command) -> Command {
     Command {
         io: Io::Pipes {
@@ -242,7 +242,7 @@ pub(crate) fn piped(command: Command) -> Command {
     }
 }
 
-/// The command on a terminal.
+/// Returns the command on a terminal.
 pub(crate) fn on_terminal(command: Command, rows: u16, cols: u16) -> Command {
     Command {
         io: Io::Terminal(TerminalSize { rows, cols }),
@@ -251,5 +251,5 @@ pub(crate) fn on_terminal(command: Command, rows: u16, cols: u16) -> Command {
 }
 
 pub(crate) fn uri(path: &Path) -> PathUri {
-    PathUri::from_native(path).expect("the path is absolute")
+    PathUri::from_native(path).expect("path is not absolute")
 }

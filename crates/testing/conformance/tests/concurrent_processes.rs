@@ -1,5 +1,5 @@
-//! Many processes through one client: none holds up another.
-#![expect(clippy::unwrap_used, reason = "the functions below are parts of tests")]
+//! Many processes over one client: none blocks another.
+#![expect(clippy::unwrap_used, reason = "helper functions of tests")]
 
 use std::{
     collections::BTreeMap, ffi::OsString, num::NonZeroUsize, path::Path, sync::Arc, time::Duration,
@@ -31,7 +31,7 @@ use exec_wire::{
 use futures_util::{StreamExt, future::join_all};
 use tokio::time::timeout;
 
-/// How long anything may take on a loaded machine.
+/// Timeout of every wait, sized for a loaded machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const ALL: Follow = Follow {
@@ -72,7 +72,7 @@ async fn start(environment: &Environment, id: &str, script: &str) -> Arc<dyn Exe
         .process
 }
 
-/// Follows a process to its close, and returns how many bytes it wrote.
+/// Follows a process until its close and returns the number of bytes it wrote.
 async fn count(process: &Arc<dyn ExecProcess>) -> usize {
     let mut bytes = 0;
     let mut stream = process.follow(ALL);
@@ -87,7 +87,7 @@ async fn count(process: &Arc<dyn ExecProcess>) -> usize {
 }
 
 #[tokio::test]
-async fn a_follower_that_does_not_read_holds_up_nobody_else() {
+async fn stalled_follower_does_not_block_other_processes() {
     let client = connect().await;
     let environment = client.environment();
     let mut held = Vec::new();
@@ -102,7 +102,7 @@ async fn a_follower_that_does_not_read_holds_up_nobody_else() {
     for (_, process) in &held {
         assert!(process.status().exit.is_none(), "{:?}", process.status());
     }
-    // Nothing of theirs is lost: they go on when they are read.
+    // The stalled processes lose no output and continue once they are read.
     for (mut stream, process) in held {
         let mut bytes = 0;
         while let Some(event) = within(stream.next()).await {
@@ -116,7 +116,7 @@ async fn a_follower_that_does_not_read_holds_up_nobody_else() {
 }
 
 #[tokio::test]
-async fn two_hundred_processes_stream_at_once_and_none_starves() {
+async fn two_hundred_processes_stream_concurrently_without_starvation() {
     let client = connect().await;
     let environment = client.environment();
     let script = "head -c 1000000 /dev/zero; sleep 1; head -c 1000000 /dev/zero";

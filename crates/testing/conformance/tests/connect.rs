@@ -1,5 +1,5 @@
-//! Every way to a real server, from the arguments of a connection to a command that runs.
-#![expect(clippy::unwrap_used, reason = "what cannot be set up fails its case")]
+//! Connecting to a real server over every transport.
+#![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
 use std::{ffi::OsString, path::Path, time::Duration};
 
@@ -22,7 +22,7 @@ use rustix::process::{Pid, test_kill_process};
 
 const TOKEN: &str = "correct horse battery staple é";
 
-/// Waits, but not forever.
+/// Waits for a future and panics after a timeout.
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     let waited = tokio::time::timeout(Duration::from_secs(30), future).await;
     waited.unwrap_or_else(|_| panic!("{what}: not in time"))
@@ -39,14 +39,14 @@ fn with_token(url: &str, token: &str) -> RemoteExecServerConnectArgs {
     }
 }
 
-/// The server as a program that is started for its client.
+/// Returns the arguments for a server that the client starts itself.
 fn stdio() -> StdioExecServerConnectArgs {
     let server = server::program("stdio");
     let (program, args) = (server.as_std().get_program(), server.as_std().get_args());
     StdioExecServerConnectArgs::new(program, args.map(OsString::from), "connecting")
 }
 
-/// Runs a command; returns what it wrote.
+/// Runs a command and returns its stdout.
 async fn run(client: &ExecServerClient, script: &str) -> String {
     let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
     let cwd = PathUri::from_native(Path::new("/")).unwrap();
@@ -72,7 +72,7 @@ async fn expect_served(client: &ExecServerClient) {
 }
 
 #[tokio::test]
-async fn by_websocket_with_a_token_from_a_file() {
+async fn connects_by_websocket_with_a_token_file() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
     std::fs::write(&file, format!("{TOKEN}\n")).unwrap();
@@ -100,7 +100,7 @@ async fn by_websocket_with_a_token_from_a_file() {
 }
 
 #[tokio::test]
-async fn by_tls_with_a_certificate_that_is_trusted() {
+async fn connects_by_tls_with_a_trusted_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
@@ -125,7 +125,7 @@ async fn by_tls_with_a_certificate_that_is_trusted() {
     };
     let connecting = ExecServerClient::connect_websocket(trusting);
     expect_served(&within("a client", connecting).await.unwrap()).await;
-    // Trusting others too is not trusting less; trusting others instead is.
+    // An additional root certificate keeps the connection trusted; a different one does not.
     let both = RemoteExecServerConnectArgs {
         trust: Trust::platform().and(&cert),
         ..with_token(&server.url, TOKEN)
@@ -152,20 +152,20 @@ async fn by_tls_with_a_certificate_that_is_trusted() {
 }
 
 #[tokio::test]
-async fn by_unix_socket() {
+async fn connects_by_unix_socket() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("socket");
     let server = Server::listen(&format!("unix://{}", socket.display())).await;
     let options = ExecServerClientConnectOptions::default();
     let connecting = ExecServerClient::connect_unix(&socket, options);
     expect_served(&within("a client", connecting).await.unwrap()).await;
-    // The URL that the server prints leads to the same place.
+    // The URL that the server printed works as well.
     let connecting = ExecServerClient::connect_websocket(remote(&server.url));
     expect_served(&within("a client", connecting).await.unwrap()).await;
 }
 
 #[tokio::test]
-async fn by_a_program_that_ends_with_its_client() {
+async fn connects_by_stdio_program_that_ends_with_its_client() {
     let dir = tempfile::tempdir().unwrap();
     let server = stdio();
     let mut args = StdioExecServerConnectArgs::new(
@@ -181,19 +181,19 @@ async fn by_a_program_that_ends_with_its_client() {
     expect_served(&client).await;
     let pid = std::fs::read_to_string(dir.path().join("pid")).unwrap();
     let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
-    assert!(test_kill_process(pid).is_ok(), "the server runs");
+    assert!(test_kill_process(pid).is_ok(), "server is not running");
     drop(client);
     let gone = async {
-        // Nothing tells when it is reaped.
+        // There is no notification when it is reaped, so poll.
         while test_kill_process(pid).is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    within("the server is gone", gone).await;
+    within("server exits", gone).await;
 }
 
 #[tokio::test]
-async fn a_program_that_is_no_server_tells_why() {
+async fn program_that_fails_to_start_reports_its_stderr() {
     let mut args = stdio();
     args.args
         .extend(["--config", "/no/such/file"].map(OsString::from));

@@ -1,5 +1,5 @@
-//! Processes that belong to a real server, and the clients that come and go.
-#![expect(clippy::unwrap_used, reason = "what cannot be set up fails its case")]
+//! Detached processes of a real server, used by several clients.
+#![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ const ALL: Follow = Follow {
     pace: Pace::Held,
 };
 
-/// Waits, but not forever.
+/// Waits for a future and panics after a timeout.
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     let waited = tokio::time::timeout(Duration::from_secs(60), future).await;
     waited.unwrap_or_else(|_| panic!("{what}: not in time"))
@@ -35,7 +35,7 @@ async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
 
 async fn connect(url: &str) -> ExecServerClient {
     loop {
-        // A proxy may cut the first handshake, too.
+        // The proxy may cut the first handshake.
         let args = RemoteExecServerConnectArgs::new(url, "detached");
         match within("a connection", ExecServerClient::connect_websocket(args)).await {
             Ok(client) => return client,
@@ -79,7 +79,8 @@ async fn write(process: &Arc<dyn ExecProcess>, text: &'static str) {
     assert_eq!(written, Ok(WriteStatus::Accepted));
 }
 
-/// Follows a process until it wrote so many bytes, or to its close. Returns them, and the last number.
+/// Follows a process until it wrote `bytes` bytes or closed. Returns the output and the last
+/// sequence number.
 async fn output(process: &Arc<dyn ExecProcess>, bytes: usize) -> (String, OutputSeq) {
     let mut events = process.follow(ALL);
     let (mut written, mut last) = (Vec::new(), OutputSeq(0));
@@ -90,13 +91,13 @@ async fn output(process: &Arc<dyn ExecProcess>, bytes: usize) -> (String, Output
         if let ExecProcessEvent::Output(chunk) = event {
             written.extend_from_slice(&chunk.data);
         }
-        last = seq.unwrap_or_else(|| panic!("the process fails"));
+        last = seq.unwrap_or_else(|| panic!("process failed"));
     }
     (String::from_utf8(written).unwrap(), last)
 }
 
 #[tokio::test]
-async fn it_outlives_its_client_and_another_one_takes_it_up() {
+async fn detached_process_outlives_its_client_and_is_attached_by_another() {
     let server = Server::listen("ws://127.0.0.1:0").await;
     let first = connect(&server.url).await;
     let process = start(&first, script("shared", "read a; echo $a; read b; echo $b")).await;
@@ -109,7 +110,7 @@ async fn it_outlives_its_client_and_another_one_takes_it_up() {
     let second = connect(&server.url).await;
     let listed = within("a list", second.processes()).await.unwrap();
     let [summary] = &listed[..] else {
-        panic!("one process: {listed:?}")
+        panic!("expected one process: {listed:?}")
     };
     assert_eq!(
         (summary.process_id.as_str(), summary.running),
@@ -119,17 +120,21 @@ async fn it_outlives_its_client_and_another_one_takes_it_up() {
     assert!(matches!(taken, Err(StartError::Remote(_))), "{taken:?}");
     let process = attach(&second, "shared", None).await;
     assert_eq!(process.status().os_pid, pid);
-    assert_eq!(output(&process, 4).await.0, "one\n", "it is replayed");
+    assert_eq!(
+        output(&process, 4).await.0,
+        "one\n",
+        "retained output was not replayed"
+    );
     drop(process);
     let process = attach(&second, "shared", Some(last)).await;
-    // The names of its writes are not those of the first client.
+    // Write ids of the second client do not collide with those of the first.
     write(&process, "two\n").await;
     assert_eq!(output(&process, usize::MAX).await.0, "two\n");
     let status = within("the end", process.wait(WaitUntil::Closed, None)).await;
     assert_eq!(status.unwrap().exit.unwrap().code, 0);
     drop(process);
 
-    // It is over, and known for a while; whoever has seen all of it learns how it ended.
+    // The exited process is retained: attaching after the last event still returns its exit status.
     let last = OutputSeq(last.0 + 3);
     let process = attach(&second, "shared", Some(last)).await;
     let status = within("the end", process.wait(WaitUntil::Closed, None)).await;
@@ -142,7 +147,7 @@ async fn it_outlives_its_client_and_another_one_takes_it_up() {
 }
 
 #[tokio::test]
-async fn everything_can_be_done_to_a_process_that_was_attached() {
+async fn attached_process_supports_every_operation() {
     let server = Server::listen("ws://127.0.0.1:0").await;
     let client = connect(&server.url).await;
     let mut command = script(
@@ -187,11 +192,12 @@ async fn everything_can_be_done_to_a_process_that_was_attached() {
     assert_eq!(ended.unwrap().exit.unwrap().cause, ExitCause::Terminated);
 }
 
-/// Lines that a process writes, a line for every one that it reads.
+/// Lines that the process writes, one for each line it reads.
 const LINES: usize = 400;
 const CUTS: usize = 12;
 
-/// Has a client cut off again and again while a process writes: nothing is lost, nothing repeated.
+/// Cuts a client's connection repeatedly while a process writes, and asserts that no output is lost
+/// or repeated.
 async fn survive(flags: &[&str]) {
     let server = Server::listen_with("ws://127.0.0.1:0", flags).await;
     let upstream: SocketAddr = server.url.trim_start_matches("ws://").parse().unwrap();
@@ -202,7 +208,7 @@ async fn survive(flags: &[&str]) {
     let url = format!("ws://{}", proxy.address());
     let client = connect(&url).await;
     let process = loop {
-        // A session that is lost with the answer is no fault of the process.
+        // The session may be lost with the response, which does not affect the process.
         match within("attaching", client.attach(id("cut"), None)).await {
             Ok(process) => break process,
             Err(error) => assert!(
@@ -237,11 +243,11 @@ async fn survive(flags: &[&str]) {
 }
 
 #[tokio::test]
-async fn cuts_lose_nothing_and_repeat_nothing() {
+async fn disconnects_lose_and_repeat_no_output() {
     survive(&[]).await;
 }
 
 #[tokio::test]
-async fn cuts_that_lose_the_session_lose_nothing_either() {
+async fn disconnects_that_lose_the_session_lose_no_output() {
     survive(&["--session-ttl", "0"]).await;
 }

@@ -2,7 +2,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
-    reason = "a panic is how a test fails"
+    reason = "a failed assertion panics"
 )]
 
 use std::{net::SocketAddr, time::Duration};
@@ -15,7 +15,7 @@ use exec_client::{
 use exec_conformance::{
     cutting_proxy::CuttingProxy,
     hub::{ENVIRONMENT, Executor, Hub},
-    load_generator::Load,
+    load_generator::LoadGenerator,
     server::Server,
 };
 use exec_env::{
@@ -26,30 +26,27 @@ use exec_wire::{id::ProcessId, path_uri::PathUri};
 use tokio::{runtime::Builder, time::timeout};
 
 const WEBSOCKET_CUTS: usize = 1000;
-/// Longest that all of it may take.
-const WEBSOCKET_PATIENCE: Duration = Duration::from_secs(220);
+/// Timeout of the whole test.
+const WEBSOCKET_TIMEOUT: Duration = Duration::from_secs(220);
 
 #[tokio::test]
-async fn a_thousand_cuts_lose_nothing_and_repeat_nothing() {
+async fn thousand_disconnects_lose_and_repeat_nothing() {
     let server = Server::listen("ws://127.0.0.1:0").await;
     let upstream: SocketAddr = server.url.trim_start_matches("ws://").parse().unwrap();
     let proxy = CuttingProxy::start(upstream, WEBSOCKET_CUTS, 0x5eed).await;
     let client = connect_websocket(&proxy).await;
-    let load = Load::new(client.environment());
-    let rounds = timeout(
-        WEBSOCKET_PATIENCE,
-        load.run(proxy.until_cut(WEBSOCKET_CUTS)),
-    )
-    .await
-    .unwrap_or_else(|_| panic!("something hangs after {} cuts", proxy.cuts()));
+    let load = LoadGenerator::new(client.environment());
+    let rounds = timeout(WEBSOCKET_TIMEOUT, load.run(proxy.until_cut(WEBSOCKET_CUTS)))
+        .await
+        .unwrap_or_else(|_| panic!("test hangs after {} cuts", proxy.cuts()));
     assert_eq!(proxy.cuts(), WEBSOCKET_CUTS);
-    assert!(rounds > 100, "there was load all the time: {rounds}");
-    load.assert_mostly_started();
+    assert!(rounds > 100, "too few rounds under load: {rounds}");
+    load.assert_most_starts_succeeded();
 }
 
 async fn connect_websocket(proxy: &CuttingProxy) -> ExecServerClient {
     loop {
-        // The first handshake may be cut, too; who connects hears of it and tries again.
+        // The first handshake may be cut as well; retry it.
         let args = RemoteExecServerConnectArgs::new(format!("ws://{}", proxy.address()), "cuts");
         if let Ok(client) = ExecServerClient::connect_websocket(args).await {
             return client;
@@ -57,15 +54,15 @@ async fn connect_websocket(proxy: &CuttingProxy) -> ExecServerClient {
     }
 }
 
-/// Connections of the harness that are cut, requests to the registry among them.
+/// Cut connections of the harness, including registry requests.
 const HARNESS_CUTS: usize = 120;
-/// Connections of the executor that are cut; it waits longer after each.
+/// Cut connections of the executor, whose backoff grows after each.
 const EXECUTOR_CUTS: usize = 3;
-/// Longest that all of it may take.
-const RELAY_PATIENCE: Duration = Duration::from_secs(110);
+/// Timeout of the whole test.
+const RELAY_TIMEOUT: Duration = Duration::from_secs(110);
 
 #[tokio::test]
-async fn a_harness_that_is_cut_off_goes_on_without_a_new_session() {
+async fn disconnected_harness_resumes_without_a_new_session() {
     let hub = Hub::start().await;
     let _executor = hub.executor().await;
     let proxy = before(&hub, 0, HARNESS_CUTS).await;
@@ -73,17 +70,17 @@ async fn a_harness_that_is_cut_off_goes_on_without_a_new_session() {
 }
 
 #[tokio::test]
-async fn an_executor_that_is_cut_off_goes_on_with_its_streams() {
+async fn disconnected_executor_resumes_its_streams() {
     let hub = Hub::start().await;
-    // The first connection is the request to the registry: an executor that does not know whether it
-    // was heard there gives up.
+    // The first connection is the registry request. An executor exits if it does not know whether
+    // the registry received it.
     let proxy = before(&hub, 1, EXECUTOR_CUTS).await;
     let _executor = Executor::start(&url(&proxy), &hub.token, ENVIRONMENT).await;
     survive(&hub, &hub.url, &proxy, EXECUTOR_CUTS).await;
 }
 
 #[tokio::test]
-async fn a_command_outlives_a_path_of_its_executor_that_dies_without_a_word() {
+async fn command_survives_a_silently_dead_executor_connection() {
     let hub = Hub::start().await;
     let proxy = before(&hub, 0, 0).await;
     let _executor = Executor::start(&url(&proxy), &hub.token, ENVIRONMENT).await;
@@ -102,18 +99,18 @@ async fn a_command_outlives_a_path_of_its_executor_that_dies_without_a_word() {
     };
     let started = client.environment().backend.start(command).await;
     let cat = started.unwrap().process;
-    proxy.swallow();
+    proxy.blackhole_existing();
     let said = cat.communicate(Bytes::from_static(b"still there"), Communicate::default());
-    let said = timeout(RELAY_PATIENCE, said).await.unwrap().unwrap();
+    let said = timeout(RELAY_TIMEOUT, said).await.unwrap().unwrap();
     assert_eq!(said.stdout.data, b"still there");
     assert_eq!(client.session().session_id, began);
 }
 
 #[test]
-fn a_session_whose_harness_died_is_taken_up_by_another() {
+fn session_of_a_dead_harness_is_resumed_by_another() {
     let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
     let ours = runtime();
-    // Its tasks end without a word, as in a process that is killed.
+    // Its tasks end without closing anything, as in a killed process.
     let theirs = runtime();
     let hub = ours.block_on(Hub::start());
     let _executor = ours.block_on(hub.executor());
@@ -128,15 +125,15 @@ fn a_session_whose_harness_died_is_taken_up_by_another() {
     assert_eq!(second.unwrap().session().session_id, session);
 }
 
-/// Does work until all cuts are made; then asks for the session, which is the one that began.
+/// Runs load until all cuts are made, then asserts that the session is still the first one.
 async fn survive(hub: &Hub, registry: &str, proxy: &CuttingProxy, cuts: usize) {
     let client = connect_relay(registry, &hub.token).await;
     let began = client.session().session_id.clone();
-    let load = Load::new(client.environment());
-    let rounds = timeout(RELAY_PATIENCE, load.run(proxy.until_cut(cuts)))
+    let load = LoadGenerator::new(client.environment());
+    let rounds = timeout(RELAY_TIMEOUT, load.run(proxy.until_cut(cuts)))
         .await
-        .unwrap_or_else(|_| panic!("something hangs after {} cuts", proxy.cuts()));
-    assert!(rounds > 5, "there was load all the time: {rounds}");
+        .unwrap_or_else(|_| panic!("test hangs after {} cuts", proxy.cuts()));
+    assert!(rounds > 5, "too few rounds under load: {rounds}");
     assert_eq!(client.session().session_id, began);
     assert_eq!(load.refused(), 0, "a stream that goes on cuts no start off");
 }
@@ -144,14 +141,14 @@ async fn survive(hub: &Hub, registry: &str, proxy: &CuttingProxy, cuts: usize) {
 async fn connect_relay(registry: &str, token: &str) -> ExecServerClient {
     loop {
         let args = RelayExecServerConnectArgs::new(registry, ENVIRONMENT, token, "cuts");
-        // The first connection may be cut, too; who connects hears of it and tries again.
+        // The first connection may be cut as well; retry it.
         if let Ok(client) = ExecServerClient::connect_relay(args).await {
             return client;
         }
     }
 }
 
-/// A proxy before the hub. The hub hands out URLs of the host that it was asked by.
+/// Starts a proxy in front of the hub. The hub returns URLs with the host of the request.
 async fn before(hub: &Hub, spared: usize, cuts: usize) -> CuttingProxy {
     let upstream: SocketAddr = hub.url.trim_start_matches("http://").parse().unwrap();
     CuttingProxy::start_after(spared, upstream, cuts, 0x5eed).await

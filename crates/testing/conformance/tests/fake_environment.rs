@@ -1,4 +1,4 @@
-//! The service over an environment that runs nothing: it needs the traits, and no more.
+//! The service on a fake environment: it needs only the traits.
 #![expect(
     clippy::unwrap_used,
     reason = "a subject that cannot be built fails its case"
@@ -47,11 +47,11 @@ use futures_util::{
     stream,
 };
 
-/// "Runs" a command by writing its arguments.
+/// Backend whose processes only write their arguments.
 #[derive(Debug)]
-struct Fake;
+struct FakeBackend;
 
-impl ExecBackend for Fake {
+impl ExecBackend for FakeBackend {
     fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
         let mut log = OutputLog::new(Retention::default());
         log.append(OutputStream::Stdout, Bytes::from(command.argv.join(" ")));
@@ -63,7 +63,7 @@ impl ExecBackend for Fake {
             sandbox_denied: false,
         });
         log.record_close();
-        let process = Arc::new(Over {
+        let process = Arc::new(FinishedProcess {
             id: command.process_id,
             log,
         });
@@ -95,14 +95,14 @@ impl ExecBackend for Fake {
     }
 }
 
-/// A process that is over.
+/// Process that has exited and closed.
 #[derive(Debug)]
-struct Over {
+struct FinishedProcess {
     id: ProcessId,
     log: OutputLog,
 }
 
-impl ExecProcess for Over {
+impl ExecProcess for FinishedProcess {
     fn id(&self) -> &ProcessId {
         &self.id
     }
@@ -133,7 +133,7 @@ impl ExecProcess for Over {
     }
 
     fn hold(&self, _: OutputSeq) -> Box<dyn Hold> {
-        Box::new(KeptAnyway)
+        Box::new(NoopHold)
     }
 
     fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
@@ -180,73 +180,73 @@ impl ExecProcess for Over {
     }
 }
 
-/// Has one file, whatever its name.
+/// File system in which reading any path returns the path.
 #[derive(Debug)]
-struct FakeFiles;
+struct FakeFileSystem;
 
-fn no<T: Send + 'static>() -> FileFuture<T> {
+fn refuse<T: Send + 'static>() -> FileFuture<T> {
     ready(Err(FileError::Invalid("this is a fake".to_owned()))).boxed()
 }
 
-impl ExecutorFileSystem for FakeFiles {
+impl ExecutorFileSystem for FakeFileSystem {
     fn read_file(&self, read: ReadFile) -> FileFuture<Bytes> {
         ready(Ok(Bytes::from(read.path.to_string()))).boxed()
     }
 
     fn write_file(&self, _: WriteFile, _: Bytes) -> FileFuture<()> {
-        no()
+        refuse()
     }
 
     fn create_directory(&self, _: CreateDirectory) -> FileFuture<()> {
-        no()
+        refuse()
     }
 
     fn metadata(&self, _: GetMetadata) -> FileFuture<FileMetadata> {
-        no()
+        refuse()
     }
 
     fn canonicalize(&self, _: Canonicalize) -> FileFuture<PathUri> {
-        no()
+        refuse()
     }
 
     fn read_directory(&self, _: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
-        no()
+        refuse()
     }
 
     fn walk(&self, _: Walk) -> FileFuture<WalkResult> {
-        no()
+        refuse()
     }
 
     fn remove(&self, _: Remove) -> FileFuture<()> {
-        no()
+        refuse()
     }
 
     fn copy(&self, _: Copy) -> FileFuture<()> {
-        no()
+        refuse()
     }
 
     fn rename(&self, _: Rename) -> FileFuture<()> {
-        no()
+        refuse()
     }
 
     fn open(&self, _: Open) -> FileFuture<Arc<dyn OpenFile>> {
-        no()
+        refuse()
     }
 
     fn search(&self, _: Search) -> FileFuture<SearchResult> {
-        no()
+        refuse()
     }
 
     fn find(&self, _: Find) -> FileFuture<FoundPaths> {
-        no()
+        refuse()
     }
 
     fn watch(&self, _: WatchPath) -> FileFuture<Watcher> {
-        no()
+        refuse()
     }
 
     fn watch_missing(&self, _: MissingPaths) -> FileFuture<Option<MissingWatch>> {
-        no()
+        refuse()
     }
 }
 
@@ -265,8 +265,8 @@ async fn connect() -> ExecServerClient {
         },
     };
     let service = Service::new(config, || Environment {
-        backend: Arc::new(Fake),
-        files: Arc::new(FakeFiles),
+        backend: Arc::new(FakeBackend),
+        files: Arc::new(FakeFileSystem),
         http: Arc::new(NoHttpClient),
         catalog: Arc::new(NoCatalog),
     });
@@ -277,7 +277,7 @@ async fn connect() -> ExecServerClient {
 }
 
 #[tokio::test]
-async fn the_service_serves_an_environment_that_runs_nothing() {
+async fn service_serves_a_fake_environment() {
     let backend = RemoteBackend::new(connect().await);
     assert_eq!(backend.info().await.unwrap().shell.name, "fake");
     let id = ProcessId::new("p").unwrap();
@@ -301,7 +301,7 @@ async fn the_service_serves_an_environment_that_runs_nothing() {
 }
 
 #[tokio::test]
-async fn the_service_serves_files_that_are_nowhere() {
+async fn service_serves_a_fake_filesystem() {
     let files = RemoteFileSystem::new(connect().await);
     let path: PathUri = "file:///nowhere".parse().unwrap();
     let read = ReadFile {
@@ -321,10 +321,10 @@ async fn the_service_serves_files_that_are_nowhere() {
     );
 }
 
-/// Nothing is ever dropped.
+/// Retention hold without effect: the log drops nothing.
 #[derive(Debug)]
-struct KeptAnyway;
+struct NoopHold;
 
-impl Hold for KeptAnyway {
+impl Hold for NoopHold {
     fn acknowledge(&self, _: OutputSeq) {}
 }

@@ -1,44 +1,44 @@
-//! Three nodes of a hub on one NATS server: executors and harnesses meet across them, and a node that is
-//! killed costs a reconnect and nothing else.
+//! A hub cluster of three nodes on one NATS server: executors and harnesses meet across nodes, and
+//! killing a node costs only a reconnect.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
-    reason = "a panic is how a test fails"
+    reason = "a failed assertion panics"
 )]
 
 use std::{net::SocketAddr, time::Duration};
 
 use exec_client::{client::ExecServerClient, connect::RelayExecServerConnectArgs};
 use exec_conformance::{
-    hub::Balancer,
-    hub::Nats,
+    hub::LoadBalancer,
+    hub::NatsServer,
     hub::{Executor, Hub, token},
-    load_generator::Load,
+    load_generator::LoadGenerator,
 };
 use exec_wire::id::SessionId;
 use futures_util::{FutureExt, future::join_all};
 use tempfile::TempDir;
 use tokio::{process::Child, time::timeout};
 
-/// Enough that each node has some of either kind.
+/// Enough that each node serves some executors and harnesses.
 const PAIRS: usize = 3;
 /// Rounds of work before and after a node is killed.
 const ROUNDS: u64 = 12;
-/// Longest that all of it may take.
-const PATIENCE: Duration = Duration::from_secs(100);
+/// Timeout of the whole test.
+const TEST_TIMEOUT: Duration = Duration::from_secs(100);
 
-/// Three nodes. They are killed when this is dropped.
-struct Cluster {
+/// Three hub nodes. Dropping it kills them.
+struct HubCluster {
     nodes: Vec<Child>,
     addresses: Vec<SocketAddr>,
     token: String,
-    _nats: Nats,
+    _nats: NatsServer,
     _data: TempDir,
 }
 
-impl Cluster {
+impl HubCluster {
     async fn start() -> Self {
-        let nats = Nats::start().await;
+        let nats = NatsServer::start().await;
         let data = tempfile::tempdir().unwrap();
         let token = token(&data).await;
         let (mut nodes, mut addresses) = (Vec::new(), Vec::new());
@@ -70,23 +70,23 @@ impl Cluster {
 }
 
 #[tokio::test]
-async fn an_executor_on_one_node_serves_a_harness_on_another() {
-    let cluster = Cluster::start().await;
+async fn executor_on_one_node_serves_a_harness_on_another() {
+    let cluster = HubCluster::start().await;
     let _executor = Executor::start(&cluster.url(0), &cluster.token, "box").await;
     for node in [0, 1, 2] {
         let client = connect(&cluster.url(node), &cluster.token, "box").await;
-        let load = Load::new(client.environment());
-        // One round of everything.
-        let rounds = timeout(PATIENCE, load.run(async {})).await.unwrap();
+        let load = LoadGenerator::new(client.environment());
+        // One round of all kinds of work.
+        let rounds = timeout(TEST_TIMEOUT, load.run(async {})).await.unwrap();
         assert!(rounds > 0, "work is done through node {node}");
         assert_eq!(load.refused(), 0);
     }
 }
 
 #[tokio::test]
-async fn a_node_that_is_killed_under_load_loses_no_byte() {
-    let mut cluster = Cluster::start().await;
-    let balancer = Balancer::start(cluster.addresses.clone()).await;
+async fn killed_node_under_load_loses_no_byte() {
+    let mut cluster = HubCluster::start().await;
+    let balancer = LoadBalancer::start(cluster.addresses.clone()).await;
     let mut executors = Vec::new();
     for pair in 0..PAIRS {
         let name = format!("box-{pair}");
@@ -95,10 +95,10 @@ async fn a_node_that_is_killed_under_load_loses_no_byte() {
     let mut loads = Vec::new();
     for pair in 0..PAIRS {
         let client = connect(&balancer.url(), &cluster.token, &format!("box-{pair}")).await;
-        loads.push((Load::new(client.environment()), client));
+        loads.push((LoadGenerator::new(client.environment()), client));
     }
     let began = sessions(&loads);
-    // Everybody is at work; then a node is gone, and all go on over the others.
+    // Kill a node under load; all sessions continue over the other nodes.
     let killed = async {
         join_all(loads.iter().map(|(load, _)| load.until_more(ROUNDS))).await;
         cluster.nodes[0].kill().await.unwrap();
@@ -106,7 +106,7 @@ async fn a_node_that_is_killed_under_load_loses_no_byte() {
     };
     let killed = killed.shared();
     let work = join_all(loads.iter().map(|(load, _)| load.run(killed.clone())));
-    timeout(PATIENCE, work)
+    timeout(TEST_TIMEOUT, work)
         .await
         .unwrap_or_else(|_| panic!("something hangs after a node was killed"));
     assert_eq!(sessions(&loads), began);
@@ -116,8 +116,9 @@ async fn a_node_that_is_killed_under_load_loses_no_byte() {
     );
 }
 
-fn sessions(loads: &[(Load, ExecServerClient)]) -> Vec<SessionId> {
-    let session = |(_, client): &(Load, ExecServerClient)| client.session().session_id.clone();
+fn sessions(loads: &[(LoadGenerator, ExecServerClient)]) -> Vec<SessionId> {
+    let session =
+        |(_, client): &(LoadGenerator, ExecServerClient)| client.session().session_id.clone();
     loads.iter().map(session).collect()
 }
 

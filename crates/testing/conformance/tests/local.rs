@@ -1,10 +1,10 @@
-//! The suite on this machine itself.
+//! Runs the suite on the local environment.
 
 use std::{collections::BTreeMap, ffi::OsString, path::Path, sync::Arc};
 
 use exec_conformance::{
     conformance_suite, server,
-    subject::{Capabilities, HOST_ENVIRONMENT, Ids, Refusals, Subject},
+    subject::{HOST_ENVIRONMENT, ProcessIdScope, StartErrorForm, Subject, SubjectCapabilities},
 };
 use exec_core::log::Retention;
 use exec_env::environment::Environment;
@@ -53,9 +53,9 @@ fn subject() -> Subject {
         http: Arc::new(http),
         catalog: Arc::new(catalog),
     };
-    let capabilities = Capabilities {
-        refusals: Refusals::Errno,
-        ids: Ids::Free,
+    let capabilities = SubjectCapabilities {
+        refusals: StartErrorForm::Errno,
+        ids: ProcessIdScope::Free,
         differences: &[],
         on_the_way: &[],
     };

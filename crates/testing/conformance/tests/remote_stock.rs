@@ -1,8 +1,8 @@
-//! The suite against the exec-server of the stock Codex CLI, over a websocket, over stdio, and as an
-//! executor behind our hub.
+//! Runs the suite against the exec-server of the stock Codex CLI: over a websocket, over stdio, and
+//! as an executor behind our hub.
 //!
-//! `EXEC_CONFORMANCE_STOCK` names the CLI's own executable. What it does otherwise is declared in
-//! [`STOCK`], and the cases assert it. Not part of the default run: `scripts/stock-codex` runs it.
+//! `EXEC_CONFORMANCE_STOCK` names the CLI's executable. Its differences are declared in [`STOCK`],
+//! and the cases assert them. Not part of the default run: `scripts/stock-codex` runs it.
 #![expect(
     clippy::expect_used,
     reason = "a subject that cannot be built fails its case"
@@ -30,21 +30,20 @@ conformance_suite!(stock_websocket, over_websocket());
 conformance_suite!(stock_stdio, over_stdio());
 conformance_suite!(stock_relay, over_relay());
 
-/// How long the server may take to print its URL on a loaded machine.
-const STARTS_WITHIN: Duration = Duration::from_secs(60);
+/// Timeout for the server to print its URL on a loaded machine.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A stock server that listens. It is told to end when this is dropped: then it ends its processes,
-/// too.
-struct Stock {
+/// Stock server. Dropping it sends SIGTERM, so that the server terminates its processes.
+struct StockServer {
     child: Child,
     _home: TempDir,
 }
 
-impl Drop for Stock {
+impl Drop for StockServer {
     fn drop(&mut self) {
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
         if let Some(pid) = pid.and_then(Pid::from_raw) {
-            // If it has ended already, so much the better.
+            // It may have exited already.
             kill_process(pid, Signal::TERM).ok();
         }
     }
@@ -61,14 +60,19 @@ async fn over_websocket() -> Subject {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .expect("the stock server starts");
-    let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
-    let stock = Stock { child, _home: home };
-    let line = timeout(STARTS_WITHIN, lines.next_line()).await;
-    let line = line.expect("a line comes in time").expect("it can be read");
-    let url = line.expect("the server prints its URL");
-    let url = url.parse().expect("a URL is printed");
-    let link = WebSocket::new(url).open().await.expect("it listens");
+        .expect("failed to start the stock server");
+    let mut lines = BufReader::new(child.stdout.take().expect("stdout is not piped")).lines();
+    let stock = StockServer { child, _home: home };
+    let line = timeout(STARTUP_TIMEOUT, lines.next_line()).await;
+    let line = line
+        .expect("stock server printed nothing in time")
+        .expect("failed to read stdout");
+    let url = line.expect("server prints its URL");
+    let url = url.parse().expect("stock server printed no URL");
+    let link = WebSocket::new(url)
+        .open()
+        .await
+        .expect("failed to accept or connect");
     Subject::remote_with(link, STOCK, PROBE, stock).await
 }
 
@@ -86,11 +90,11 @@ async fn over_relay() -> Subject {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .expect("the stock executor starts");
-    let stock = Stock { child, _home: home };
-    // It does not tell when it is there; connecting waits for it.
+        .expect("failed to start the stock executor");
+    let stock = StockServer { child, _home: home };
+    // The executor does not report when it is online; connecting waits for it.
     let client = ExecServerClient::connect_relay(hub.args()).await;
-    let client = client.expect("the executor is reached");
+    let client = client.expect("failed to connect to the executor");
     Subject::of_client(&client, STOCK_RELAYED, PROBE, (stock, hub))
 }
 
@@ -110,20 +114,21 @@ async fn over_stdio() -> Subject {
         args,
         ..Program::new("env")
     };
-    let link = program.start().expect("the stock server starts");
+    let link = program.start().expect("failed to start the stock server");
     Subject::remote_with(link, STOCK, PROBE, home).await
 }
 
 const PROBE: &str = env!("CARGO_BIN_EXE_exec-probe");
 
-/// A home that is not below a system's temporary directory: there, the stock server has no sandbox.
+/// Creates a home outside the system's temporary directories, below which the stock server has no
+/// sandbox.
 fn home() -> TempDir {
-    let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a home can be made");
-    fs::create_dir(home.path().join(".codex")).expect("a directory can be made in it");
+    let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("failed to create a home");
+    fs::create_dir(home.path().join(".codex")).expect("failed to create `.codex`");
     home
 }
 
-/// What a subject's host holds, and a home without a configuration.
+/// Returns the host variables of a subject, with an empty home.
 fn environment(home: &TempDir) -> impl Iterator<Item = (&'static str, OsString)> + use<> {
     let codex_home = home.path().join(".codex");
     let homes = [
@@ -138,6 +143,6 @@ fn environment(home: &TempDir) -> impl Iterator<Item = (&'static str, OsString)>
 fn executable() -> PathBuf {
     let named = std::env::var_os("EXEC_CONFORMANCE_STOCK");
     named
-        .expect("EXEC_CONFORMANCE_STOCK names the executable of the stock Codex CLI")
+        .expect("set EXEC_CONFORMANCE_STOCK to the stock Codex CLI executable")
         .into()
 }

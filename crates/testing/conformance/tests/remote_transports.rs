@@ -108,7 +108,7 @@ async fn over_stdio() -> Subject {
     Subject::remote(link, PROBE, home).await
 }
 
-/// A server with the environment that subjects need, and nothing of the test's own.
+/// Returns a server program with the environment that subjects need, and no variables of the test.
 fn stdio_program(home: &Path) -> Program {
     let mut server = server::program("stdio");
     let server = server.env("HOME", home).as_std();

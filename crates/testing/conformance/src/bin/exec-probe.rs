@@ -1,5 +1,5 @@
-//! The program that cases run where the shell is not enough.
-#![expect(clippy::print_stdout, reason = "printing is what it is for")]
+//! Helper program for cases that need more than a shell.
+#![expect(clippy::print_stdout, reason = "the program reports on stdout")]
 
 use std::{
     env,
@@ -29,13 +29,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes so many bytes of the pattern.
+/// Writes `bytes` bytes of the pattern.
 fn emit(bytes: &str) -> io::Result<()> {
     let bytes = bytes.parse().map_err(io::Error::other)?;
     pattern::write(bytes, &mut io::stdout().lock())
 }
 
-/// Writes so many bytes of its input, each as soon as it comes.
+/// Copies `bytes` bytes from stdin to stdout and flushes after each read.
 fn copy(bytes: &str) -> io::Result<()> {
     let mut left: usize = bytes.parse().map_err(io::Error::other)?;
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
@@ -53,7 +53,7 @@ fn copy(bytes: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the names of so many signals that it gets, and ends.
+/// Prints the names of the next `count` signals it receives, then exits.
 fn catch(count: &str) -> io::Result<()> {
     let count: usize = count.parse().map_err(io::Error::other)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -82,14 +82,14 @@ fn catch(count: &str) -> io::Result<()> {
     })
 }
 
-/// Connects to an address, and says why not if it cannot.
+/// Connects to an address and prints the error if that fails.
 fn connect(address: &str) -> io::Result<()> {
     TcpStream::connect(address)
         .map(drop)
         .inspect_err(|error| drop(writeln!(io::stderr(), "cannot connect: {error}")))
 }
 
-/// Writes one line for each argument, its own name first.
+/// Prints one line for each argument, starting with `argv[0]`.
 fn print_arguments() -> io::Result<()> {
     for argument in env::args() {
         println!("{argument}");
@@ -97,7 +97,7 @@ fn print_arguments() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes one line for each variable, in the order of their names.
+/// Prints one line for each environment variable, sorted by name.
 fn print_environment() -> io::Result<()> {
     let mut variables: Vec<_> = env::vars().collect();
     variables.sort();
@@ -107,7 +107,7 @@ fn print_environment() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the size of its terminal, now and whenever it is told of a new one.
+/// Prints the terminal size now and after each `SIGWINCH`.
 fn print_window() -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! Windows of output.
+//! `collect`: windows of output.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,15 +8,15 @@ use tokio::time::Instant;
 
 use crate::{
     bounded_wait::within,
-    followed_process::{Running, contains},
+    followed_process::{FollowedProcess, contains},
     pattern,
-    scratch_dir::Scratch,
+    scratch_dir::ScratchDir,
     subject::{Subject, on_terminal, piped},
 };
 
-/// Long enough never to be up.
+/// Timeout that never expires within a case.
 const LONG: Duration = Duration::from_secs(60);
-/// Long enough for nothing.
+/// Timeout that expires before the command produces anything.
 const SHORT: Duration = Duration::from_millis(50);
 const CAP: usize = 1 << 20;
 
@@ -26,7 +26,7 @@ async fn window(process: &Arc<dyn ExecProcess>, after: OutputSeq, window: Durati
         window,
         max_bytes: CAP,
     };
-    within("a window ends", process.collect(collect))
+    within("collect window ends", process.collect(collect))
         .await
         .unwrap()
 }
@@ -35,7 +35,7 @@ fn code(collected: &Collected) -> Option<i32> {
     collected.exit.as_ref().map(|exit| exit.code)
 }
 
-/// Gathers window by window until the close.
+/// Collects windows until the process closes.
 async fn windows(process: &Arc<dyn ExecProcess>, max_bytes: usize) -> Vec<Collected> {
     let mut windows: Vec<Collected> = Vec::new();
     while windows.last().is_none_or(|window| !window.closed) {
@@ -44,14 +44,14 @@ async fn windows(process: &Arc<dyn ExecProcess>, max_bytes: usize) -> Vec<Collec
             window: LONG,
             max_bytes,
         };
-        let next = within("a window ends", process.collect(collect)).await;
+        let next = within("collect window ends", process.collect(collect)).await;
         windows.push(next.unwrap());
     }
     windows
 }
 
-pub async fn a_window_ends_with_the_process(subject: &Subject) {
-    let Running { process, .. } = subject.start(subject.sh("echo out; exit 3", &[])).await;
+pub async fn collect_window_ends_with_the_process(subject: &Subject) {
+    let FollowedProcess { process, .. } = subject.start(subject.sh("echo out; exit 3", &[])).await;
     let begun = Instant::now();
     let collected = window(&process, OutputSeq(0), LONG).await;
     assert!(begun.elapsed() < LONG / 2);
@@ -60,23 +60,23 @@ pub async fn a_window_ends_with_the_process(subject: &Subject) {
     assert!(!collected.running);
 }
 
-pub async fn a_window_ends_when_its_time_is_up(subject: &Subject) {
+pub async fn collect_window_ends_at_its_timeout(subject: &Subject) {
     let mut running = subject.start(piped(subject.command(&["cat"]))).await;
     running.write(b"early").await;
-    running.until_says("early").await;
+    running.until_stdout_contains("early").await;
     let collected = window(&running.process, OutputSeq(0), SHORT).await;
     assert_eq!(collected.bytes(), b"early");
     assert!(collected.running && !collected.closed);
     assert_eq!(collected.exit, None);
 }
 
-pub async fn what_comes_after_a_window_is_in_the_next_and_only_there(subject: &Subject) {
+pub async fn output_after_a_window_is_only_in_the_next_window(subject: &Subject) {
     let mut running = subject.start(subject.cat("onetwo".len())).await;
     running.write(b"one").await;
-    running.until_says("one").await;
+    running.until_stdout_contains("one").await;
     let first = window(&running.process, OutputSeq(0), SHORT).await;
     running.write(b"two").await;
-    running.until_says("two").await;
+    running.until_stdout_contains("two").await;
     running.close_stdin().await;
     let second = window(&running.process, first.last, LONG).await;
     assert_eq!(
@@ -89,26 +89,26 @@ pub async fn what_comes_after_a_window_is_in_the_next_and_only_there(subject: &S
     assert!(!third.running);
 }
 
-pub async fn a_window_without_time_shows_what_is_there(subject: &Subject) {
+pub async fn collect_window_without_timeout_returns_pending_output(subject: &Subject) {
     let mut running = subject.start(piped(subject.command(&["cat"]))).await;
     running.write(b"there").await;
-    running.until_says("there").await;
+    running.until_stdout_contains("there").await;
     let collected = window(&running.process, OutputSeq(0), Duration::ZERO).await;
     assert_eq!(collected.bytes(), b"there");
 }
 
-pub async fn capped_windows_give_every_byte_once_and_one_exit(subject: &Subject) {
+pub async fn capped_windows_return_every_byte_once_and_one_exit(subject: &Subject) {
     const BYTES: usize = 16 << 20;
-    let Running { process, .. } = subject
+    let FollowedProcess { process, .. } = subject
         .start(piped(subject.sh(
             r#"read line; exec "$1" emit "$2""#,
             &[subject.probe_path(), &BYTES.to_string()],
         )))
         .await;
-    // Nothing may fall out between two windows.
+    // The log must not drop output between two windows.
     let hold = process.hold(OutputSeq(0));
     let go = process.write(None, "go\n".into());
-    within("a write is taken", go).await.unwrap();
+    within("write is accepted", go).await.unwrap();
     let mut output = Vec::new();
     let (mut last, mut exits) = (OutputSeq(0), Vec::new());
     loop {
@@ -117,7 +117,7 @@ pub async fn capped_windows_give_every_byte_once_and_one_exit(subject: &Subject)
             window: LONG,
             max_bytes: 100_000,
         };
-        let collected = within("a window ends", process.collect(collect)).await;
+        let collected = within("collect window ends", process.collect(collect)).await;
         let collected = collected.unwrap();
         assert_eq!(collected.missed_chunks, 0);
         let bytes = collected.bytes();
@@ -134,11 +134,11 @@ pub async fn capped_windows_give_every_byte_once_and_one_exit(subject: &Subject)
     pattern::assert_same(&output, &pattern::bytes(BYTES));
 }
 
-pub async fn a_terminal_is_shown_in_windows(subject: &Subject) {
+pub async fn collect_windows_work_on_a_terminal(subject: &Subject) {
     let script = "stty -echo; echo ready; read line; echo \"<$line>\"; exit 5";
     let command = on_terminal(subject.sh(script, &[]), 24, 80);
     let mut running = subject.start(command).await;
-    running.until_shows("ready").await;
+    running.until_terminal_contains("ready").await;
     let first = window(&running.process, OutputSeq(0), SHORT).await;
     assert!(contains(&first.bytes(), "ready") && first.running);
     running.write(b"word\n").await;
@@ -147,8 +147,8 @@ pub async fn a_terminal_is_shown_in_windows(subject: &Subject) {
     assert_eq!((code(&second), second.closed), (Some(5), true));
 }
 
-pub async fn an_exit_is_shown_although_a_descendant_holds_the_output(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn exit_is_reported_while_a_descendant_holds_the_output(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let gate = scratch.gate();
     let script = r#"(read line <"$1"; echo late) & echo early; exit 4"#;
     let mut running = subject.start(subject.sh(script, &[gate.path()])).await;
@@ -168,13 +168,13 @@ pub async fn an_exit_is_shown_although_a_descendant_holds_the_output(subject: &S
     );
 }
 
-pub async fn what_fell_out_before_a_window_is_counted(subject: &Subject) {
+pub async fn output_dropped_before_a_window_is_counted(subject: &Subject) {
     const BYTES: usize = 4 << 20;
     let command = subject.probe(&["emit", &BYTES.to_string()]);
-    let started = within("a command starts", subject.backend.start(command)).await;
+    let started = within("command starts", subject.backend.start(command)).await;
     let process = started.unwrap().process;
     let closed = process.wait(exec_wire::process::WaitUntil::Closed, None);
-    within("it ends", closed).await.unwrap();
+    within("process closes", closed).await.unwrap();
     let windows = windows(&process, CAP).await;
     let output: Vec<u8> = windows.iter().flat_map(Collected::bytes).collect();
     assert!(windows[0].missed_chunks > 0);

@@ -1,4 +1,4 @@
-//! All input in, all output out.
+//! `communicate`: writes all input and collects all output.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,21 +13,21 @@ use crate::{
     bounded_wait::within,
     difference::Difference,
     pattern,
-    scratch_dir::Scratch,
+    scratch_dir::ScratchDir,
     subject::{Subject, on_terminal, piped},
 };
 
-/// More than all buffers between here and a child's input hold together.
+/// More than all buffers between the client and the child's stdin hold together.
 const BYTES: usize = 8 << 20;
-/// Keeps all of it.
+/// Output caps that keep everything.
 const ALL: Communicate = Communicate {
     max_bytes: 3 * BYTES,
     time_limit: None,
 };
 
 async fn start(subject: &Subject, command: Command) -> Arc<dyn ExecProcess> {
-    let started = within("a command starts", subject.backend.start(command)).await;
-    started.expect("the command starts").process
+    let started = within("command starts", subject.backend.start(command)).await;
+    started.expect("command failed to start").process
 }
 
 async fn communicate(
@@ -36,14 +36,14 @@ async fn communicate(
     communicate: Communicate,
 ) -> Communicated {
     let communicated = process.communicate(input.into(), communicate);
-    within("it is over", communicated).await.unwrap()
+    within("call completes", communicated).await.unwrap()
 }
 
 fn code(communicated: &Communicated) -> Option<i32> {
     communicated.exit.as_ref().map(|exit| exit.code)
 }
 
-pub async fn eight_mebibytes_go_through_cat(subject: &Subject) {
+pub async fn communicate_passes_eight_mebibytes_through_cat(subject: &Subject) {
     let cat = start(subject, subject.cat(BYTES)).await;
     let communicated = communicate(&cat, pattern::bytes(BYTES), ALL).await;
     pattern::assert_same(&communicated.stdout.data, &pattern::bytes(BYTES));
@@ -51,7 +51,7 @@ pub async fn eight_mebibytes_go_through_cat(subject: &Subject) {
     assert!(communicated.closed && !communicated.truncated() && !communicated.running());
 }
 
-pub async fn a_child_that_writes_before_it_reads_is_no_deadlock(subject: &Subject) {
+pub async fn communicate_does_not_deadlock_if_the_child_writes_first(subject: &Subject) {
     let script = if subject.differs(Difference::NoCloseStdin) {
         r#""$1" emit "$2"; exec "$1" copy "$2" >&2"#
     } else {
@@ -64,14 +64,14 @@ pub async fn a_child_that_writes_before_it_reads_is_no_deadlock(subject: &Subjec
     pattern::assert_same(&communicated.stderr.data, &pattern::bytes(BYTES));
 }
 
-pub async fn a_child_that_never_reads_is_communicated_with(subject: &Subject) {
+pub async fn communicate_works_if_the_child_never_reads(subject: &Subject) {
     let child = start(subject, piped(subject.sh("echo done; exit 3", &[]))).await;
     let communicated = communicate(&child, pattern::bytes(BYTES), ALL).await;
     assert_eq!(communicated.stdout.data, b"done\n");
     assert_eq!(code(&communicated), Some(3));
 }
 
-pub async fn a_child_that_closes_its_input_early_is_communicated_with(subject: &Subject) {
+pub async fn communicate_works_if_the_child_closes_stdin_early(subject: &Subject) {
     let script = "read line; exec <&-; echo \"<$line>\"";
     let child = start(subject, piped(subject.sh(script, &[]))).await;
     let communicated = communicate(&child, pattern::bytes(BYTES), ALL).await;
@@ -79,14 +79,14 @@ pub async fn a_child_that_closes_its_input_early_is_communicated_with(subject: &
     assert_eq!(code(&communicated), Some(0));
 }
 
-pub async fn a_child_without_input_is_communicated_with(subject: &Subject) {
+pub async fn communicate_works_without_input(subject: &Subject) {
     let child = start(subject, subject.sh("cat; echo out; echo err >&2", &[])).await;
     let communicated = communicate(&child, "nobody reads it", ALL).await;
     assert_eq!(communicated.stdout.data, b"out\n");
     assert_eq!(communicated.stderr.data, b"err\n");
 }
 
-pub async fn a_terminal_is_communicated_with(subject: &Subject) {
+pub async fn communicate_works_on_a_terminal(subject: &Subject) {
     let script = "stty -echo; read line; echo \"<$line>\"; cat";
     let script = if subject.differs(Difference::NoCloseStdin) {
         "stty -echo; read line; echo \"<$line>\"; read line; echo \"$line\""
@@ -105,7 +105,7 @@ pub async fn a_terminal_is_communicated_with(subject: &Subject) {
     );
 }
 
-pub async fn communicating_keeps_head_and_tail_under_a_cap(subject: &Subject) {
+pub async fn communicate_keeps_head_and_tail_up_to_the_cap(subject: &Subject) {
     const KEPT: usize = 1000;
     let child = start(subject, subject.probe(&["emit", &BYTES.to_string()])).await;
     let cap = Communicate {
@@ -120,8 +120,8 @@ pub async fn communicating_keeps_head_and_tail_under_a_cap(subject: &Subject) {
     pattern::assert_same(&stdout.data[KEPT / 2..], &all[BYTES - KEPT / 2..]);
 }
 
-pub async fn communicating_is_over_when_its_time_is(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn communicate_times_out(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let gate = scratch.gate();
     let script = r#"echo waiting; read line <"$1""#;
     let child = start(subject, subject.sh(script, &[gate.path()])).await;
@@ -131,18 +131,18 @@ pub async fn communicating_is_over_when_its_time_is(subject: &Subject) {
     };
     let communicated = communicate(&child, "", short).await;
     assert!(communicated.running() && !communicated.closed);
-    // It goes on, and nothing of it was taken away.
+    // The process keeps running and its output is still readable.
     gate.open();
     let communicated = communicate(&child, "", ALL).await;
     assert_eq!(communicated.stdout.data, b"waiting\n");
     assert!(communicated.closed);
 }
 
-pub async fn communicating_with_what_is_terminated_tells_its_end(subject: &Subject) {
+pub async fn communicate_reports_a_concurrent_terminate(subject: &Subject) {
     let child = start(subject, piped(subject.command(&["sleep", "1000"]))).await;
     let communicating = child.communicate(Bytes::from(pattern::bytes(BYTES)), ALL);
     let terminated = child.terminate(TerminateMode::Force);
-    let (communicated, terminated) = within("it is over", async {
+    let (communicated, terminated) = within("call completes", async {
         futures_util::future::join(communicating, terminated).await
     })
     .await;

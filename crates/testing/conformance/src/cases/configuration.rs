@@ -1,4 +1,4 @@
-//! Configuration where commands run.
+//! Configuration layers of the executor's host.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use exec_wire::{
 
 use crate::{
     bounded_wait::{done, host_fails, refused},
-    scratch_dir::Scratch,
+    scratch_dir::ScratchDir,
     subject::{Subject, uri},
 };
 
@@ -33,10 +33,10 @@ async fn read(subject: &Subject, cwd: &Path, paths: &[&[&str]]) -> EnvironmentCo
     done(subject.catalog.read_config(reading(cwd, paths))).await
 }
 
-/// The homes of the subject: the account's, and that of its configuration.
+/// Returns the user's home directory and the configuration directory of the subject.
 pub(crate) async fn homes(subject: &Subject) -> (PathBuf, PathBuf) {
     let config = read(subject, Path::new("/"), &[&["model"]]).await;
-    let home = config.user_home_dir.expect("the subject has a home");
+    let home = config.user_home_dir.expect("subject has no home directory");
     let codex = config.codex_home_dir.to_native().unwrap();
     (home.to_native().unwrap(), codex)
 }
@@ -51,13 +51,13 @@ fn texts(config: &EnvironmentConfig) -> Vec<&str> {
     layers.map(|layer| layer.toml.as_str()).collect()
 }
 
-pub async fn nothing_configured_is_no_layer(subject: &Subject) {
+pub async fn missing_configuration_yields_no_layer(subject: &Subject) {
     let config = read(subject, Path::new("/nowhere"), &[&["model"]]).await;
     assert_eq!(config.config, Default::default());
     assert_eq!(config.requirements, Default::default());
 }
 
-pub async fn selected_keys_of_the_account_are_told(subject: &Subject) {
+pub async fn selected_user_keys_are_returned(subject: &Subject) {
     let (_, codex) = homes(subject).await;
     let text = "model = 'm'\nother = 1\n[servers.\"do.t\"]\nargs = ['a']\nurl = 'u'\n";
     configure(&codex, text);
@@ -73,9 +73,9 @@ pub async fn selected_keys_of_the_account_are_told(subject: &Subject) {
     );
 }
 
-pub async fn projects_count_as_far_as_the_account_trusts_them(subject: &Subject) {
+pub async fn only_trusted_project_layers_are_returned(subject: &Subject) {
     let (_, codex) = homes(subject).await;
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     scratch.file("project/.git/HEAD", "");
     for (directory, model) in [("", "root"), ("a", "a"), ("a/b", "b")] {
         let directory = scratch.path("project").join(directory).join(".codex");
@@ -99,7 +99,7 @@ pub async fn projects_count_as_far_as_the_account_trusts_them(subject: &Subject)
     ];
     for (levels, models) in cases {
         trust(&levels);
-        // What a project may not set is not told.
+        // Keys that a project must not set are left out.
         let config = read(subject, &cwd, &[&["model"], &["notify"]]).await;
         let expected: Vec<_> = models
             .split(' ')
@@ -109,9 +109,9 @@ pub async fn projects_count_as_far_as_the_account_trusts_them(subject: &Subject)
     }
 }
 
-pub async fn a_broken_file_fails_unless_nobody_trusts_it(subject: &Subject) {
+pub async fn malformed_file_fails_unless_untrusted(subject: &Subject) {
     let (_, codex) = homes(subject).await;
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let project = scratch.path("project");
     scratch.file("project/.codex/config.toml", "no toml");
     assert!(texts(&read(subject, &project, &[&["model"]]).await).is_empty());
@@ -137,7 +137,7 @@ pub async fn a_broken_file_fails_unless_nobody_trusts_it(subject: &Subject) {
     assert!(text.contains("config.toml"), "{text}");
 }
 
-pub async fn a_question_without_keys_is_refused(subject: &Subject) {
+pub async fn configuration_request_without_keys_is_refused(subject: &Subject) {
     let nothing = ReadEnvironmentConfig {
         requirements_paths: Vec::new(),
         ..reading(Path::new("/"), &[])

@@ -1,4 +1,4 @@
-//! Files, links and trees, copied.
+//! `fs/copy` of files, symlinks and trees.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use crate::{
     difference::Difference,
     pattern,
     request::{copy, copy_tree},
-    scratch_dir::{Scratch, mode, names, set_mode},
+    scratch_dir::{ScratchDir, mode, names, set_mode},
     subject::Subject,
 };
 
@@ -19,8 +19,8 @@ fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-pub async fn a_file_is_copied_with_its_permission_bits(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn copy_preserves_permission_bits(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let content = pattern::bytes(3 << 20);
     let source = scratch.file("source", &content);
     set_mode(&source, 0o751);
@@ -28,7 +28,7 @@ pub async fn a_file_is_copied_with_its_permission_bits(subject: &Subject) {
     done(subject.files.copy(copy(&source, &destination))).await;
     pattern::assert_same(&fs::read(&destination).unwrap(), &content);
     assert_eq!(mode(&destination), 0o751);
-    // Over something longer, and less open.
+    // Overwrites a longer file with stricter permissions.
     let other = scratch.file("other", "other");
     set_mode(&other, 0o600);
     done(subject.files.copy(copy_tree(&other, &destination))).await;
@@ -38,8 +38,8 @@ pub async fn a_file_is_copied_with_its_permission_bits(subject: &Subject) {
     );
 }
 
-pub async fn a_copy_onto_itself_is_invalid_and_keeps_the_content(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn copy_onto_itself_is_invalid_and_keeps_the_content(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let source = scratch.file("source", "content");
     scratch.directory("directory");
     let itself = [
@@ -62,14 +62,14 @@ pub async fn a_copy_onto_itself_is_invalid_and_keeps_the_content(subject: &Subje
     let twin = scratch.path("twin");
     fs::hard_link(&source, &twin).unwrap();
     let copied = subject.files.copy(copy(&source, &twin));
-    drop(within("it is answered", copied).await);
+    drop(within("response arrives", copied).await);
     assert_eq!(text(&source), "content");
     let directory = scratch.path("directory");
     invalid(subject.files.copy(copy_tree(&directory, &directory))).await;
 }
 
-pub async fn a_link_is_copied_as_a_link(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn symlink_is_copied_as_a_symlink(subject: &Subject) {
+    let scratch = ScratchDir::new();
     scratch.file("kept/file", "content");
     scratch.directory("directory");
     for target in ["kept/file", "kept", "none"] {
@@ -83,16 +83,16 @@ pub async fn a_link_is_copied_as_a_link(subject: &Subject) {
     }
 }
 
-pub async fn a_directory_is_copied_only_on_request(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn directory_is_copied_only_with_recursive(subject: &Subject) {
+    let scratch = ScratchDir::new();
     scratch.file("source/file", "");
     let (source, destination) = (scratch.path("source"), scratch.path("destination"));
     invalid(subject.files.copy(copy(&source, &destination))).await;
     assert!(!destination.exists());
 }
 
-pub async fn a_directory_is_merged_into_another(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn directory_copy_merges_into_an_existing_directory(subject: &Subject) {
+    let scratch = ScratchDir::new();
     for name in ["both", "a/b/deep", "a/mine"] {
         scratch.file(format!("source/{name}"), "mine");
     }
@@ -127,8 +127,8 @@ pub async fn a_directory_is_merged_into_another(subject: &Subject) {
     );
 }
 
-pub async fn a_directory_is_copied_with_those_above_its_new_name(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn directory_copy_creates_parents_of_the_target(subject: &Subject) {
+    let scratch = ScratchDir::new();
     scratch.file("source/file", "content");
     let destination = scratch.path("a/b/destination");
     let request = copy_tree(&scratch.path("source"), &destination);
@@ -136,8 +136,8 @@ pub async fn a_directory_is_copied_with_those_above_its_new_name(subject: &Subje
     assert_eq!(text(destination.join("file")), "content");
 }
 
-pub async fn a_directory_is_not_copied_into_itself(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn directory_is_not_copied_into_itself(subject: &Subject) {
+    let scratch = ScratchDir::new();
     scratch.file("source/inside/file", "content");
     scratch.link("way", "source/inside");
     let source = scratch.path("source");
@@ -152,22 +152,22 @@ pub async fn a_directory_is_not_copied_into_itself(subject: &Subject) {
     }
     assert_eq!(names(&source), ["inside"]);
     assert_eq!(names(&source.join("inside")), ["file"]);
-    // A name that only begins alike is another directory.
+    // A sibling with the same name prefix is not inside the source.
     let beside = scratch.path("source2");
     done(subject.files.copy(copy_tree(&source, &beside))).await;
     assert_eq!(text(beside.join("inside/file")), "content");
 }
 
-pub async fn a_pipe_is_not_copied(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn fifo_is_not_copied(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let (pipe, destination) = (scratch.fifo("pipe"), scratch.path("destination"));
     invalid(subject.files.copy(copy(&pipe, &destination))).await;
     invalid(subject.files.copy(copy_tree(&pipe, &destination))).await;
     assert!(!destination.exists());
 }
 
-pub async fn a_copy_needs_both_its_ends(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn copy_with_missing_or_mismatched_ends_fails(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let (file, none) = (scratch.file("file", "content"), scratch.path("none"));
     let text = not_found(subject.files.copy(copy(&none, &file))).await;
     subject.assert_names(&text, none.to_str().unwrap());

@@ -1,4 +1,4 @@
-//! Directories, made and listed.
+//! Creating and listing directories.
 
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path};
 
@@ -10,7 +10,7 @@ use exec_wire::{
 use crate::{
     bounded_wait::{done, host_fails, not_found},
     request::{create, list},
-    scratch_dir::{Scratch, mode},
+    scratch_dir::{ScratchDir, mode},
     subject::Subject,
 };
 
@@ -35,13 +35,13 @@ fn entry(name: &str, is_directory: bool, is_file: bool) -> DirectoryEntry {
     }
 }
 
-pub async fn a_directory_is_made_with_those_above_it(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn create_directory_creates_parents(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("a/b/c");
     done(subject.files.create_directory(create(&path))).await;
     assert!(path.is_dir());
     assert_eq!(mode(&path), mode(&scratch.directory("model")));
-    // Once more: it is there.
+    // Creating an existing directory succeeds.
     done(subject.files.create_directory(create(&path))).await;
     let link = scratch.link("link", "a");
     done(subject.files.create_directory(create(&link))).await;
@@ -49,8 +49,8 @@ pub async fn a_directory_is_made_with_those_above_it(subject: &Subject) {
     assert!(scratch.path("a/b/d").is_dir());
 }
 
-pub async fn what_is_no_directory_is_in_the_way(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn create_directory_fails_below_a_file(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let file = scratch.file("file", "content");
     host_fails(subject.files.create_directory(create(&file))).await;
     host_fails(subject.files.create_directory(alone(&file))).await;
@@ -58,8 +58,8 @@ pub async fn what_is_no_directory_is_in_the_way(subject: &Subject) {
     assert_eq!(fs::read_to_string(file).unwrap(), "content");
 }
 
-pub async fn a_directory_alone_needs_the_one_above_it(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn create_directory_without_recursion_needs_its_parent(subject: &Subject) {
+    let scratch = ScratchDir::new();
     not_found(subject.files.create_directory(alone(&scratch.path("a/b")))).await;
     assert!(!scratch.path("a").exists());
     let path = scratch.path("a");
@@ -68,8 +68,8 @@ pub async fn a_directory_alone_needs_the_one_above_it(subject: &Subject) {
     host_fails(subject.files.create_directory(alone(&path))).await;
 }
 
-pub async fn entries_are_listed_with_what_they_are(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn entries_are_listed_with_their_type(subject: &Subject) {
+    let scratch = ScratchDir::new();
     assert_eq!(listed(subject, scratch.root()).await, []);
     scratch.file("file", "");
     scratch.file("directory/inside", "");
@@ -91,8 +91,8 @@ pub async fn entries_are_listed_with_what_they_are(subject: &Subject) {
     assert_eq!(listed(subject, &scratch.path("way")).await, inside);
 }
 
-pub async fn names_that_are_not_text_are_listed_as_far_as_they_are(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn non_utf8_names_are_listed_lossily(subject: &Subject) {
+    let scratch = ScratchDir::new();
     scratch.file(OsStr::from_bytes(b"a\xffb"), "");
     scratch.file("line\nfeed", "");
     let expected = [
@@ -102,8 +102,8 @@ pub async fn names_that_are_not_text_are_listed_as_far_as_they_are(subject: &Sub
     assert_eq!(listed(subject, scratch.root()).await, expected);
 }
 
-pub async fn what_is_no_directory_is_not_listed(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn listing_a_non_directory_fails(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("none");
     let text = not_found(subject.files.read_directory(list(&path))).await;
     subject.assert_names(&text, path.to_str().unwrap());
@@ -113,9 +113,9 @@ pub async fn what_is_no_directory_is_not_listed(subject: &Subject) {
     host_fails(subject.files.read_directory(list(&pipe))).await;
 }
 
-pub async fn a_directory_beyond_the_limit_is_not_listed(subject: &Subject) {
-    let scratch = Scratch::new();
-    scratch.crowd((0..limits::MAX_DIRECTORY_ENTRIES).map(|number| number.to_string()));
+pub async fn directory_above_the_entry_limit_is_refused(subject: &Subject) {
+    let scratch = ScratchDir::new();
+    scratch.hard_linked_files((0..limits::MAX_DIRECTORY_ENTRIES).map(|number| number.to_string()));
     let entries = done(subject.files.read_directory(list(scratch.root()))).await;
     assert_eq!(entries.len(), limits::MAX_DIRECTORY_ENTRIES);
     scratch.file("one more", "");

@@ -1,4 +1,4 @@
-//! Plugins and skills where commands run.
+//! Discovery of plugins and skills on the executor's host.
 
 use std::{fs, path::Path};
 
@@ -15,8 +15,8 @@ use super::configuration::homes;
 use crate::{
     bounded_wait::{done, invalid},
     difference::Difference,
-    sandbox_policy::{Policy, path},
-    scratch_dir::Scratch,
+    sandbox_policy::{PolicyBuilder, path},
+    scratch_dir::ScratchDir,
     subject::{Subject, uri},
 };
 
@@ -51,7 +51,7 @@ fn file(path: &Path, contents: &str) -> CapabilityFile {
     }
 }
 
-/// The instructions of skills that were found.
+/// Returns the instruction paths of the discovered skills.
 fn skills(found: &DiscoveredRoot) -> Vec<&str> {
     let skills = found.skills.iter();
     skills
@@ -59,8 +59,8 @@ fn skills(found: &DiscoveredRoot) -> Vec<&str> {
         .collect()
 }
 
-pub async fn a_plugin_and_its_skills_are_found(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn plugin_and_its_skills_are_discovered(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let text = r#"{"name":"p","mcpServers":"./conf/servers.json"}"#;
     let manifest = scratch.file("p/.codex-plugin/plugin.json", text);
     scratch.file("p/.claude-plugin/plugin.json", "{}");
@@ -90,14 +90,14 @@ pub async fn a_plugin_and_its_skills_are_found(subject: &Subject) {
         .iter()
         .filter_map(|skill| skill.metadata.clone());
     assert_eq!(described.collect::<Vec<_>>(), [file(&metadata, "metadata")]);
-    // Inside of the plugin, the same manifest names it.
+    // A root inside the plugin yields the same manifest.
     let inside = discovered(subject, vec![root(&scratch.path("p/skills"), None)]).await;
     assert_eq!(inside[0].plugin, None);
     assert_eq!(inside[0].namespace_manifests, [file(&manifest, text)]);
 }
 
-pub async fn a_root_with_a_problem_fails_no_other(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn failing_root_does_not_affect_other_roots(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let plain = scratch.file("file", "");
     scratch.file("good/SKILL.md", "good");
     scratch.file("bad/SKILL.md", b"\xff");
@@ -121,9 +121,11 @@ pub async fn a_root_with_a_problem_fails_no_other(subject: &Subject) {
     assert_eq!(told, expected);
 }
 
-pub async fn a_walk_that_ends_early_is_warned_of(subject: &Subject) {
-    let scratch = Scratch::new();
-    scratch.crowd((0..=limits::MAX_DISCOVERY_ENTRIES).map(|number| format!("root/{number:05}")));
+pub async fn truncated_discovery_walk_is_reported_as_a_warning(subject: &Subject) {
+    let scratch = ScratchDir::new();
+    scratch.hard_linked_files(
+        (0..=limits::MAX_DISCOVERY_ENTRIES).map(|number| format!("root/{number:05}")),
+    );
     scratch.file("deep/1/2/3/4/5/6/SKILL.md", "found");
     scratch.file("deep/1/2/3/4/5/6/7/SKILL.md", "not found");
     let roots = ["root", "deep"].map(|name| root(&scratch.path(name), None));
@@ -135,19 +137,19 @@ pub async fn a_walk_that_ends_early_is_warned_of(subject: &Subject) {
     );
 }
 
-pub async fn more_roots_than_the_limit_are_invalid(subject: &Subject) {
+pub async fn too_many_discovery_roots_are_refused(subject: &Subject) {
     let roots = vec![root(Path::new("/none"), None); limits::MAX_DISCOVERY_ROOTS];
     assert_eq!(discovered(subject, roots.clone()).await.len(), roots.len());
     let roots = [roots, vec![root(Path::new("/none"), None)]].concat();
     invalid(subject.catalog.discover_roots(DiscoverRoots { roots })).await;
 }
 
-pub async fn discovery_keeps_to_the_policy_of_its_root(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn discovery_respects_the_sandbox_policy_of_its_root(subject: &Subject) {
+    let scratch = ScratchDir::new();
     scratch.file("allowed/SKILL.md", "allowed");
     scratch.file("forbidden/SKILL.md", "forbidden");
     scratch.link("allowed/link", scratch.path("forbidden"));
-    let policy = Policy::minimal().entry(path(&scratch.path("allowed")), "read");
+    let policy = PolicyBuilder::minimal().entry(path(&scratch.path("allowed")), "read");
     let sandbox = policy.sandbox();
     let roots = ["allowed", "forbidden"].map(|name| root(&scratch.path(name), sandbox.clone()));
     let found = discovered(subject, roots.into()).await;
@@ -158,7 +160,7 @@ pub async fn discovery_keeps_to_the_policy_of_its_root(subject: &Subject) {
     );
 }
 
-pub async fn what_is_installed_is_listed(subject: &Subject) {
+pub async fn installed_skills_and_plugins_are_listed(subject: &Subject) {
     let (home, codex) = homes(subject).await;
     let write = |path: &Path, text: &str| {
         fs::create_dir_all(path.parent().unwrap()).unwrap();

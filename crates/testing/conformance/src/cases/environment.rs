@@ -1,4 +1,4 @@
-//! What a process finds: its environment, its name, its directory.
+//! The environment variables, `arg0` and working directory of a process.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -8,7 +8,7 @@ use exec_wire::process::{EnvInherit, EnvPolicy, Metadata};
 use crate::{
     bounded_wait::within,
     difference::Difference,
-    scratch_dir::Scratch,
+    scratch_dir::ScratchDir,
     subject::{HOST_ENVIRONMENT, Subject, on_terminal, uri},
 };
 
@@ -54,7 +54,7 @@ async fn under_policy(
     .await
 }
 
-pub async fn the_environment_is_exactly_the_given_map(subject: &Subject) {
+pub async fn environment_is_exactly_the_given_map(subject: &Subject) {
     let given = map(&[
         ("A", "1"),
         ("EMPTY", ""),
@@ -73,7 +73,7 @@ pub async fn the_environment_is_exactly_the_given_map(subject: &Subject) {
     assert_eq!(environment_of(subject, command).await, BTreeMap::new());
 }
 
-pub async fn a_policy_inherits_all_but_secrets(subject: &Subject) {
+pub async fn env_policy_inherits_all_but_secrets(subject: &Subject) {
     let [(plain, value), (secret, hidden)] = HOST_ENVIRONMENT;
     let env = under_policy(subject, POLICY, &[("OWN", "1")]).await;
     assert_eq!(env.get(plain).map(String::as_str), Some(value));
@@ -87,7 +87,7 @@ pub async fn a_policy_inherits_all_but_secrets(subject: &Subject) {
     assert_eq!(env.get(secret).map(String::as_str), Some(hidden));
 }
 
-pub async fn a_policy_inherits_the_core_or_nothing(subject: &Subject) {
+pub async fn env_policy_inherits_the_core_or_nothing(subject: &Subject) {
     let policy = EnvPolicy {
         inherit: EnvInherit::Core,
         ..POLICY
@@ -106,7 +106,7 @@ pub async fn a_policy_inherits_the_core_or_nothing(subject: &Subject) {
     assert_eq!(env, map(&[("SET", "1"), ("OWN", "2")]));
 }
 
-pub async fn a_policy_filters_by_patterns(subject: &Subject) {
+pub async fn env_policy_filters_by_pattern(subject: &Subject) {
     let plain = HOST_ENVIRONMENT[0].0;
     let policy = EnvPolicy {
         exclude: vec!["exec_conformance_*".to_owned()],
@@ -119,7 +119,7 @@ pub async fn a_policy_filters_by_patterns(subject: &Subject) {
         ..POLICY
     };
     let env = under_policy(subject, policy, &[("OVERLAY", "1")]).await;
-    // What the request itself gives is not filtered.
+    // Variables set by the request are not filtered.
     assert_eq!(
         env,
         map(&[
@@ -130,7 +130,7 @@ pub async fn a_policy_filters_by_patterns(subject: &Subject) {
     );
 }
 
-pub async fn who_asked_is_exported(subject: &Subject) {
+pub async fn thread_and_tool_call_ids_are_exported(subject: &Subject) {
     let metadata = Metadata {
         thread_id: Some("0b0c2d9e-6f1a-4b43-9a57-3c1f6f0e2a11".to_owned()),
         tool_call_id: Some("call 1".to_owned()),
@@ -148,7 +148,7 @@ pub async fn who_asked_is_exported(subject: &Subject) {
     assert_eq!(environment_of(subject, command).await, expected);
 }
 
-pub async fn arg0_only_renames(subject: &Subject) {
+pub async fn arg0_changes_only_the_name(subject: &Subject) {
     let command = subject.probe(&["arguments", "two words", ""]);
     let renamed = || Command {
         arg0: Some("another".to_owned()),
@@ -175,8 +175,8 @@ pub async fn arg0_only_renames(subject: &Subject) {
     );
 }
 
-pub async fn the_directory_is_entered(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn command_starts_in_its_working_directory(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let directory = scratch.path("with space");
     std::fs::create_dir(&directory).unwrap();
     let directory = directory.canonicalize().unwrap();
@@ -188,7 +188,7 @@ pub async fn the_directory_is_entered(subject: &Subject) {
     assert_eq!(Path::new(told.text().trim_end()), directory);
 }
 
-pub async fn a_program_is_looked_up_in_the_childs_path(subject: &Subject) {
+pub async fn program_is_looked_up_in_the_childs_path(subject: &Subject) {
     let probe = Path::new(subject.probe_path());
     let name = probe.file_name().unwrap().to_str().unwrap();
     let path = probe.parent().unwrap().to_str().unwrap();
@@ -200,8 +200,8 @@ pub async fn a_program_is_looked_up_in_the_childs_path(subject: &Subject) {
     assert_eq!(told.text(), format!("{name}\narguments\n"));
 }
 
-pub async fn the_host_is_described(subject: &Subject) {
-    let info = within("it is answered", subject.backend.info())
+pub async fn environment_info_describes_the_host(subject: &Subject) {
+    let info = within("response arrives", subject.backend.info())
         .await
         .unwrap();
     assert!(Path::new(&info.shell.path).is_absolute());

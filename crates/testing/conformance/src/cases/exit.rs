@@ -8,7 +8,7 @@ use exec_wire::process::{ExitCause, WaitUntil};
 use crate::{
     bounded_wait::within,
     difference::Difference,
-    scratch_dir::Scratch,
+    scratch_dir::ScratchDir,
     subject::{Subject, piped},
 };
 
@@ -24,7 +24,7 @@ pub async fn exit_code_is_reported(subject: &Subject) {
     }
 }
 
-pub async fn death_by_a_signal_is_told_by_number_and_name(subject: &Subject) {
+pub async fn signal_death_reports_number_and_name(subject: &Subject) {
     for (signal, code, name) in [
         ("KILL", 137, "SIGKILL"),
         ("TERM", 143, "SIGTERM"),
@@ -40,7 +40,7 @@ pub async fn death_by_a_signal_is_told_by_number_and_name(subject: &Subject) {
     }
 }
 
-pub async fn usage_is_reported_with_the_exit(subject: &Subject) {
+pub async fn resource_usage_is_reported_with_the_exit(subject: &Subject) {
     let told = subject
         .start(subject.sh("exit 0", &[]))
         .await
@@ -50,23 +50,23 @@ pub async fn usage_is_reported_with_the_exit(subject: &Subject) {
     if subject.differs(Difference::BareExits) {
         return assert_eq!(usage, None);
     }
-    let usage = usage.expect("both ends tell what was used");
+    let usage = usage.expect("exit carries no resource usage");
     assert!(usage.max_rss_bytes > 0);
 }
 
-pub async fn numbers_begin_with_one_and_the_close_is_last(subject: &Subject) {
+pub async fn sequence_numbers_start_at_one_and_close_is_last(subject: &Subject) {
     let script = "for i in 1 2 3 4 5; do echo $i; echo $i >&2; done; exit 3";
     let told = subject.start(subject.sh(script, &[])).await.finish().await;
     let numbers: Vec<u64> = told
         .0
         .iter()
-        .map(|event| event.seq().expect("nothing failed").0)
+        .map(|event| event.seq().expect("process failed").0)
         .collect();
     assert_eq!(numbers, (1..=told.0.len() as u64).collect::<Vec<_>>());
     assert!(matches!(told.0.last(), Some(Event::Closed(_))));
 }
 
-pub async fn exited_and_closed_come_exactly_once(subject: &Subject) {
+pub async fn exited_and_closed_are_sent_exactly_once(subject: &Subject) {
     let told = subject
         .start(subject.sh("echo a; (echo b) & wait", &[]))
         .await
@@ -85,8 +85,8 @@ pub async fn exited_and_closed_come_exactly_once(subject: &Subject) {
     assert_eq!((exits, closes), (1, 1));
 }
 
-pub async fn late_output_of_a_descendant_comes_before_the_close(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn descendant_output_after_exit_precedes_close(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let gate = scratch.gate();
     let script = r#"(read line <"$1"; echo late) & echo now"#;
     let mut running = subject.start(subject.sh(script, &[gate.path()])).await;
@@ -100,39 +100,42 @@ pub async fn late_output_of_a_descendant_comes_before_the_close(subject: &Subjec
     assert_eq!(told.text(), "now\nlate\n");
 }
 
-pub async fn exited_and_closed_are_waited_for_apart(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn exited_and_closed_can_be_awaited_separately(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let gate = scratch.gate();
     let script = r#"(read line <"$1") & exit 8"#;
     let running = subject.start(subject.sh(script, &[gate.path()])).await;
-    let exited = within("it exits", running.process.wait(WaitUntil::Exited, None))
-        .await
-        .unwrap();
+    let exited = within(
+        "process exits",
+        running.process.wait(WaitUntil::Exited, None),
+    )
+    .await
+    .unwrap();
     assert_eq!(exited.exit.map(|exit| exit.code), Some(8));
     assert!(!exited.closed, "a descendant holds the output");
     let closed = running.process.wait(WaitUntil::Closed, None);
     gate.open();
-    let closed = within("it closes", closed).await.unwrap();
+    let closed = within("process closes", closed).await.unwrap();
     assert!(closed.closed);
-    // Exit and close are events as well; nobody wrote anything.
+    // Exit and close take sequence numbers; there is no output.
     assert_eq!(closed.next_seq.0, 3);
 }
 
-pub async fn a_wait_is_over_when_its_time_is(subject: &Subject) {
+pub async fn wait_times_out(subject: &Subject) {
     let running = subject.start(piped(subject.command(&["cat"]))).await;
     for until in [WaitUntil::Exited, WaitUntil::Closed] {
         let wait = running.process.wait(until, Some(Duration::from_millis(20)));
-        let status = within("the time is up", wait).await.unwrap();
+        let status = within("wait times out", wait).await.unwrap();
         assert_eq!((status.exit, status.closed), (None, false));
     }
 }
 
-pub async fn a_wait_after_the_end_is_over_at_once(subject: &Subject) {
+pub async fn wait_after_exit_returns_immediately(subject: &Subject) {
     let running = subject.start(subject.sh("exit 1", &[])).await;
     let process = running.process.clone();
     running.finish().await;
     for until in [WaitUntil::Exited, WaitUntil::Closed] {
-        let status = within("it is over", process.wait(until, None))
+        let status = within("call completes", process.wait(until, None))
             .await
             .unwrap();
         assert_eq!(
@@ -143,13 +146,13 @@ pub async fn a_wait_after_the_end_is_over_at_once(subject: &Subject) {
     assert_eq!(process.status().exit.map(|exit| exit.code), Some(1));
 }
 
-pub async fn a_wait_needs_no_follower(subject: &Subject) {
+pub async fn wait_works_without_a_follower(subject: &Subject) {
     let command = subject.sh("echo some; exit 1", &[]);
-    let started = within("it starts", subject.backend.start(command))
+    let started = within("command starts", subject.backend.start(command))
         .await
         .unwrap();
     let wait = started.process.wait(WaitUntil::Closed, None);
-    let status = within("it closes", wait).await.unwrap();
+    let status = within("process closes", wait).await.unwrap();
     assert_eq!(
         (status.exit.map(|exit| exit.code), status.closed),
         (Some(1), true)

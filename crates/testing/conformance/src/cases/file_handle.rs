@@ -1,4 +1,4 @@
-//! Open files, read and written by blocks.
+//! File handles: block reads and writes.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -13,11 +13,11 @@ use crate::{
     difference::Difference,
     pattern,
     request::{open, read},
-    scratch_dir::Scratch,
+    scratch_dir::ScratchDir,
     subject::Subject,
 };
 
-/// Handles that are open at once; below what a connection may hold.
+/// Concurrently open handles; below the limit of a connection.
 const MANY: usize = 100;
 
 async fn opened(subject: &Subject, path: &Path, mode: OpenMode) -> Arc<dyn OpenFile> {
@@ -35,8 +35,8 @@ fn found(data: &[u8], eof: bool) -> FileBlock {
     }
 }
 
-pub async fn blocks_are_read_from_anywhere(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn blocks_are_read_at_any_offset(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let content = pattern::bytes(3 << 20);
     let path = scratch.file("file", &content);
     let file = opened(subject, &path, OpenMode::Read).await;
@@ -53,8 +53,8 @@ pub async fn blocks_are_read_from_anywhere(subject: &Subject) {
     }
 }
 
-pub async fn the_end_is_told_when_fewer_bytes_are_there(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn short_block_read_reports_end_of_file(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.file("file", "0123456789");
     let file = opened(subject, &path, OpenMode::Read).await;
     assert_eq!(block(&file, 0, 4).await, found(b"0123", false));
@@ -69,8 +69,8 @@ pub async fn the_end_is_told_when_fewer_bytes_are_there(subject: &Subject) {
     assert_eq!(block(&empty, 0, 1).await, found(b"", true));
 }
 
-pub async fn replacing_creates_or_empties(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn open_for_replace_creates_or_truncates(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let old = scratch.file("old", "content");
     let link = scratch.link("link", "old");
     for (path, real) in [(scratch.path("new"), scratch.path("new")), (link, old)] {
@@ -81,8 +81,8 @@ pub async fn replacing_creates_or_empties(subject: &Subject) {
     }
 }
 
-pub async fn blocks_are_written_anywhere(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn blocks_are_written_at_any_offset(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("file");
     let content = pattern::bytes(3 << 20);
     let file = opened(subject, &path, OpenMode::Replace).await;
@@ -103,8 +103,8 @@ pub async fn blocks_are_written_anywhere(subject: &Subject) {
     assert_eq!(&fs::read(&path).unwrap()[..8], b"000xyz00");
 }
 
-pub async fn an_update_keeps_what_it_does_not_write(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn open_for_update_keeps_unwritten_content(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.file("file", "content");
     if subject.differs(Difference::NoUpdate) {
         refused(subject.files.open(open(&path, OpenMode::Update))).await;
@@ -119,8 +119,8 @@ pub async fn an_update_keeps_what_it_does_not_write(subject: &Subject) {
     assert_eq!(fs::read(created).unwrap(), b"");
 }
 
-pub async fn holes_are_empty(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn holes_read_as_zeros(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("file");
     let file = opened(subject, &path, OpenMode::Replace).await;
     done(file.write_block(5000, Bytes::from_static(b"end"))).await;
@@ -133,8 +133,8 @@ pub async fn holes_are_empty(subject: &Subject) {
     assert!(block.eof);
 }
 
-pub async fn wrong_arguments_leave_the_file_open(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn invalid_arguments_leave_the_handle_open(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.file("read", "content");
     let reader = opened(subject, &path, OpenMode::Read).await;
     invalid(reader.read_block(0, 0)).await;
@@ -153,8 +153,8 @@ pub async fn wrong_arguments_leave_the_file_open(subject: &Subject) {
     assert_eq!(fs::read_to_string(path).unwrap(), "fine");
 }
 
-pub async fn a_file_does_only_what_it_was_opened_for(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn handle_allows_only_its_open_mode(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.file("file", "content");
     let reader = opened(subject, &path, OpenMode::Read).await;
     host_fails(reader.write_block(0, Bytes::from_static(b"x"))).await;
@@ -163,8 +163,8 @@ pub async fn a_file_does_only_what_it_was_opened_for(subject: &Subject) {
     host_fails(writer.read_block(0, 1)).await;
 }
 
-pub async fn only_a_regular_file_is_opened(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn only_regular_files_are_opened(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let (none, pipe) = (scratch.path("none"), scratch.fifo("pipe"));
     let text = not_found(subject.files.open(open(&none, OpenMode::Read))).await;
     subject.assert_names(&text, none.to_str().unwrap());
@@ -176,13 +176,13 @@ pub async fn only_a_regular_file_is_opened(subject: &Subject) {
     invalid_or_host_fails(subject.files.open(open(&pipe, OpenMode::Replace))).await;
 }
 
-pub async fn many_files_are_open_at_once(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn many_handles_are_open_concurrently(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = |number: usize| scratch.path(number.to_string());
     for number in 0..MANY {
         scratch.file(number.to_string(), number.to_string());
     }
-    // More than a connection may hold, unless they are closed.
+    // More than the limit of a connection, unless handles are closed.
     for _ in 0..3 {
         let opening: Vec<_> = (0..MANY)
             .map(|number| subject.files.open(open(&path(number), OpenMode::Read)))
@@ -198,20 +198,20 @@ pub async fn many_files_are_open_at_once(subject: &Subject) {
     }
 }
 
-pub async fn a_file_is_open_until_its_last_holder_lets_go(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn handle_stays_open_until_its_last_clone_is_dropped(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.file("file", "content");
     let file = opened(subject, &path, OpenMode::Read).await;
     let clone = Arc::clone(&file);
     drop(file);
-    // Neither its name nor its content matters to who holds it.
+    // Renaming or replacing the file does not affect the open handle.
     fs::remove_file(&path).unwrap();
     scratch.file("file", "another");
     assert_eq!(block(&clone, 0, 7).await, found(b"content", false));
 }
 
-pub async fn a_block_that_is_under_way_holds_the_file(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn pending_block_operation_keeps_the_handle_open(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("file");
     let file = opened(subject, &path, OpenMode::Replace).await;
     let written: Vec<_> = (0..10)
@@ -227,10 +227,10 @@ pub async fn a_block_that_is_under_way_holds_the_file(subject: &Subject) {
     assert_eq!(done(read).await, found(b"xxxxxxxxxx", false));
 }
 
-pub async fn an_open_that_is_dropped_leaves_nothing_open(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn cancelled_open_leaves_no_handle_open(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.file("file", "content");
-    // More than a connection may hold, unless they are closed.
+    // More than the limit of a connection, unless handles are closed.
     for _ in 0..4 {
         for _ in 0..MANY / 2 {
             let mut opening = subject.files.open(open(&path, OpenMode::Read));
@@ -241,19 +241,19 @@ pub async fn an_open_that_is_dropped_leaves_nothing_open(subject: &Subject) {
     }
 }
 
-pub async fn a_file_is_streamed_whole(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn file_is_streamed_completely(subject: &Subject) {
+    let scratch = ScratchDir::new();
     for length in [5 << 20, (5 << 20) + 1, 0] {
         let content = pattern::bytes(length);
         let path = scratch.file("file", &content);
-        let stream = within("it opens", subject.files.read_file_stream(read(&path))).await;
-        let blocks: Vec<Bytes> = within("it is read", stream.unwrap().try_collect())
+        let stream = within("stream opens", subject.files.read_file_stream(read(&path))).await;
+        let blocks: Vec<Bytes> = within("stream is read to the end", stream.unwrap().try_collect())
             .await
             .unwrap();
         pattern::assert_same(&blocks.concat(), &content);
     }
     let none = read(&scratch.path("none"));
-    let stream = within("it is answered", subject.files.read_file_stream(none)).await;
+    let stream = within("response arrives", subject.files.read_file_stream(none)).await;
     let failure = stream.err().unwrap();
     let missing = matches!(failure, exec_env::filesystem::FileError::NotFound(_));
     assert!(missing, "{failure:?}");

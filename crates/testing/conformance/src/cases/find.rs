@@ -1,4 +1,4 @@
-//! Files and directories, found by their names.
+//! `fs/find`: files and directories by name.
 
 use exec_wire::fs::{Find, FoundPaths};
 
@@ -6,26 +6,26 @@ use crate::{
     bounded_wait::{done, not_found, refused, unknown},
     difference::Difference,
     request::{find, find_query},
-    scratch_dir::Scratch,
+    scratch_dir::ScratchDir,
     subject::Subject,
 };
 
-/// Where there is no `fs/find`, sees that it is refused.
-async fn lacking(subject: &Subject) -> bool {
-    let lacking = subject.differs(Difference::NoFind);
-    if lacking {
-        let scratch = Scratch::new();
+/// Asserts that `fs/find` is refused and returns true if the subject does not support it.
+async fn assert_unsupported(subject: &Subject) -> bool {
+    let assert_unsupported = subject.differs(Difference::NoFind);
+    if assert_unsupported {
+        let scratch = ScratchDir::new();
         unknown(subject.files.find(find(scratch.root(), "*"))).await;
     }
-    lacking
+    assert_unsupported
 }
 
 async fn found(subject: &Subject, request: Find) -> FoundPaths {
     done(subject.files.find(request)).await
 }
 
-/// The paths below the root.
-async fn names(subject: &Subject, scratch: &Scratch, request: Find) -> Vec<String> {
+/// Returns the paths relative to the root.
+async fn names(subject: &Subject, scratch: &ScratchDir, request: Find) -> Vec<String> {
     let found = found(subject, request).await;
     assert!(!found.truncated);
     let name = |path: &exec_wire::path_uri::PathUri| {
@@ -36,11 +36,11 @@ async fn names(subject: &Subject, scratch: &Scratch, request: Find) -> Vec<Strin
     found.paths.iter().map(name).collect()
 }
 
-pub async fn a_glob_finds_by_name(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn find_matches_names_by_glob(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     for name in ["z.rs", "a.rs", "src/b.rs", "src/lib/c.rs", "src/d.txt"] {
         scratch.file(name, "");
     }
@@ -55,11 +55,11 @@ pub async fn a_glob_finds_by_name(subject: &Subject) {
     assert!(none.is_empty());
 }
 
-pub async fn a_query_finds_the_best_first(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn find_ranks_query_matches(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     for name in ["src/main.rs", "my/archive/in/there", "none", "lib.rs"] {
         scratch.file(name, "");
     }
@@ -71,11 +71,11 @@ pub async fn a_query_finds_the_best_first(subject: &Subject) {
     assert!(none.is_empty());
 }
 
-pub async fn either_a_glob_or_a_query_is_needed(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn find_needs_a_glob_or_a_query(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let both = Find {
         query: Some("x".to_owned()),
         ..find(scratch.root(), "*")
@@ -89,11 +89,11 @@ pub async fn either_a_glob_or_a_query_is_needed(subject: &Subject) {
     refused(subject.files.find(find(scratch.root(), "["))).await;
 }
 
-pub async fn a_find_ends_with_so_many_paths(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn find_respects_the_path_limit(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     for number in 0..20 {
         scratch.file(format!("file {number:02}"), "");
     }
@@ -113,11 +113,11 @@ pub async fn a_find_ends_with_so_many_paths(subject: &Subject) {
     }
 }
 
-pub async fn what_ignore_files_name_is_not_found(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn find_respects_ignore_files(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     scratch.directory(".git");
     scratch.file(".gitignore", "/target\n*.log\n");
     scratch.file(".ignore", "vendor/\n");
@@ -130,11 +130,11 @@ pub async fn what_ignore_files_name_is_not_found(subject: &Subject) {
     assert_eq!(kept, ["kept.x"]);
 }
 
-pub async fn nothing_in_a_tree_holds_up_a_find(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn special_files_do_not_block_a_find(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     scratch.file("directory/file", "");
     scratch.link("directory/turn", "..");
     scratch.link("dangling", "none");
@@ -143,11 +143,11 @@ pub async fn nothing_in_a_tree_holds_up_a_find(subject: &Subject) {
     assert_eq!(found.paths.len(), 1);
 }
 
-pub async fn a_find_begins_where_something_is(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn find_root_must_exist(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let none = scratch.path("none");
     let text = not_found(subject.files.find(find(&none, "*"))).await;
     assert!(text.contains(none.to_str().unwrap()), "{text}");

@@ -1,4 +1,4 @@
-//! HTTP requests whose body is read whole.
+//! HTTP requests with a buffered response body.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use exec_wire::http::{HttpHeader, HttpResponseHeader, RedirectPolicy};
 use futures_util::future::join;
 
 use crate::{
-    bounded_wait::within, difference::Difference, subject::Subject, upstream_server::Upstream,
+    bounded_wait::within, difference::Difference, subject::Subject, upstream_server::UpstreamServer,
 };
 
 async fn request(
     subject: &Subject,
     request: HttpRequest,
 ) -> Result<HttpResponse<Bytes>, HttpError> {
-    within("it is answered", subject.http.request(request)).await
+    within("response arrives", subject.http.request(request)).await
 }
 
 fn header(name: &str, value: &str) -> HttpHeader {
@@ -33,8 +33,8 @@ fn found(response: &HttpResponse<Bytes>, name: &str) -> Vec<String> {
         .collect()
 }
 
-pub async fn a_request_arrives_as_it_was_made(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn http_request_arrives_unchanged(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let asked = HttpRequest {
         headers: vec![
             header("x-many", "one"),
@@ -57,8 +57,8 @@ pub async fn a_request_arrives_as_it_was_made(subject: &Subject) {
     assert_eq!(exchange.body, b"\0\xff body");
 }
 
-pub async fn a_response_arrives_as_it_was_given(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn http_response_arrives_unchanged(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let asked = HttpRequest::new("GET", &upstream.url("/"));
     let headers = "X-Many: one\r\nSet-Cookie: a=1\r\nX-Many: two\r\nX-Encoding: caf\u{e9}\r\n";
     let answer = upstream.answer("200 OK", headers, b"\0\xff body");
@@ -67,13 +67,13 @@ pub async fn a_response_arrives_as_it_was_given(subject: &Subject) {
     assert_eq!(&response.body[..], b"\0\xff body");
     assert_eq!(found(&response, "x-many"), ["one", "two"]);
     assert_eq!(found(&response, "set-cookie"), ["a=1"]);
-    // What is not text is left out.
+    // Header values that are not UTF-8 are left out.
     assert!(found(&response, "x-encoding").is_empty());
     assert_eq!(found(&response, "content-length"), ["7"]);
 }
 
-pub async fn a_body_is_not_decompressed(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn http_body_is_not_decompressed(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let asked = HttpRequest::new("GET", &upstream.url("/"));
     let answer = upstream.answer("200 OK", "content-encoding: gzip\r\n", b"not really");
     let (response, exchange) = join(request(subject, asked), answer).await;
@@ -82,19 +82,19 @@ pub async fn a_body_is_not_decompressed(subject: &Subject) {
     assert_eq!(found(&response, "content-encoding"), ["gzip"]);
     assert!(
         exchange.values("accept-encoding").is_empty(),
-        "nobody asked for it"
+        "client sent an unrequested accept-encoding header"
     );
 }
 
-pub async fn an_empty_body_is_a_body(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn empty_http_body_is_sent(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let asked = HttpRequest::new("GET", &upstream.url("/"));
     let (response, _) = join(request(subject, asked), upstream.answer("200 OK", "", b"")).await;
     assert!(response.unwrap().body.is_empty());
 }
 
-pub async fn an_error_status_is_a_response(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn http_error_status_is_a_response(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     for (line, status) in [("404 Not Found", 404), ("503 Service Unavailable", 503)] {
         let asked = HttpRequest::new("GET", &upstream.url("/"));
         let answer = upstream.answer(line, "", b"sorry");
@@ -107,8 +107,8 @@ pub async fn an_error_status_is_a_response(subject: &Subject) {
     }
 }
 
-pub async fn a_redirection_is_followed(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn redirect_is_followed(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let asked = HttpRequest::new("GET", &upstream.url("/first"));
     let answers = async {
         upstream
@@ -121,8 +121,8 @@ pub async fn a_redirection_is_followed(subject: &Subject) {
     assert!(exchange.head.starts_with("GET /second "));
 }
 
-pub async fn a_redirection_can_be_the_response(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn redirect_can_be_returned_as_the_response(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let asked = HttpRequest {
         redirects: RedirectPolicy::Stop,
         ..HttpRequest::new("GET", &upstream.url("/first"))
@@ -134,8 +134,8 @@ pub async fn a_redirection_can_be_the_response(subject: &Subject) {
     assert_eq!(found(&response, "location"), ["/second"]);
 }
 
-pub async fn a_secret_does_not_follow_a_redirection_to_another_host(subject: &Subject) {
-    let (upstream, other) = (Upstream::new().await, Upstream::new().await);
+pub async fn credentials_are_not_sent_to_another_host_on_redirect(subject: &Subject) {
+    let (upstream, other) = (UpstreamServer::new().await, UpstreamServer::new().await);
     let asked = HttpRequest {
         headers: vec![
             header("authorization", "secret"),
@@ -156,14 +156,14 @@ pub async fn a_secret_does_not_follow_a_redirection_to_another_host(subject: &Su
     assert!(!second.head.contains("secret"), "{}", second.head);
 }
 
-pub async fn a_request_takes_no_longer_than_it_may(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn http_request_times_out(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let asked = HttpRequest {
         // Long enough to connect on a loaded machine.
         timeout: Some(Duration::from_millis(500)),
         ..HttpRequest::new("GET", &upstream.url("/"))
     };
-    // Silence instead of an answer, and in the middle of a body.
+    // The server stalls before the response, then in the middle of a body.
     let (response, exchange) = join(request(subject, asked.clone()), upstream.accept()).await;
     assert!(matches!(response, Err(HttpError::Host(_))), "{response:?}");
     exchange.closed().await;
@@ -178,8 +178,8 @@ pub async fn a_request_takes_no_longer_than_it_may(subject: &Subject) {
     exchange.closed().await;
 }
 
-pub async fn a_body_that_is_cut_off_is_an_error(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn truncated_http_body_is_an_error(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let asked = HttpRequest::new("GET", &upstream.url("/"));
     let cut = async {
         let mut exchange = upstream.accept().await;
@@ -190,13 +190,13 @@ pub async fn a_body_that_is_cut_off_is_an_error(subject: &Subject) {
     assert!(matches!(response, Err(HttpError::Host(_))), "{response:?}");
 }
 
-pub async fn a_host_that_is_not_there_is_an_error(subject: &Subject) {
-    let url = Upstream::new().await.url("/");
+pub async fn unreachable_http_host_is_an_error(subject: &Subject) {
+    let url = UpstreamServer::new().await.url("/");
     let response = request(subject, HttpRequest::new("GET", &url)).await;
     assert!(matches!(response, Err(HttpError::Host(_))), "{response:?}");
 }
 
-pub async fn a_request_that_cannot_be_made_is_refused(subject: &Subject) {
+pub async fn invalid_http_request_is_refused(subject: &Subject) {
     let url = "http://127.0.0.1:1/";
     let with = |name: &str, value: &str| HttpRequest {
         headers: vec![header(name, value)],
@@ -223,8 +223,8 @@ pub async fn a_request_that_cannot_be_made_is_refused(subject: &Subject) {
     }
 }
 
-pub async fn a_header_can_end_with_a_variable_of_the_host(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn http_header_can_end_with_a_host_variable(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let with = |variable: &str| HttpRequest {
         headers: vec![HttpHeader {
             value_env_var: Some(variable.to_owned()),
@@ -250,8 +250,8 @@ pub async fn a_header_can_end_with_a_variable_of_the_host(subject: &Subject) {
     }
 }
 
-pub async fn a_request_that_is_given_up_is_over(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn cancelled_http_request_is_aborted(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let asked = subject
         .http
         .stream(HttpRequest::new("GET", &upstream.url("/")));

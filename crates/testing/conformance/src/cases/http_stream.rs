@@ -1,4 +1,4 @@
-//! HTTP requests whose body is read as it comes.
+//! HTTP requests with a streamed response body.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use crate::{
     difference::Difference,
     pattern,
     subject::Subject,
-    upstream_server::{Exchange, Upstream},
+    upstream_server::{UpstreamRequest, UpstreamServer},
 };
 
 const LARGE: usize = 8 << 20;
 
-/// Makes a request, and answers it with the head of a body.
+/// Sends a request and answers it with the head of a response.
 async fn begin(
     subject: &Subject,
-    upstream: &Upstream,
+    upstream: &UpstreamServer,
     length: usize,
-) -> (HttpResponse<HttpBody>, Exchange) {
+) -> (HttpResponse<HttpBody>, UpstreamRequest) {
     let asked = subject
         .http
         .stream(HttpRequest::new("GET", &upstream.url("/")));
@@ -31,8 +31,8 @@ async fn begin(
             .await;
         exchange
     };
-    let (response, exchange) = join(within("the head comes", asked), answer).await;
-    (response.expect("it is answered"), exchange)
+    let (response, exchange) = join(within("response head arrives", asked), answer).await;
+    (response.expect("response arrives"), exchange)
 }
 
 async fn rest(body: HttpBody) -> Result<Vec<u8>, HttpError> {
@@ -40,11 +40,11 @@ async fn rest(body: HttpBody) -> Result<Vec<u8>, HttpError> {
         all.extend_from_slice(&part);
         Ok(all)
     });
-    within("the body ends", parts).await
+    within("body ends", parts).await
 }
 
-pub async fn a_streamed_body_comes_as_it_is_sent(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn streamed_body_arrives_as_it_is_sent(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let (mut response, mut exchange) = begin(subject, &upstream, 6).await;
     assert_eq!(response.status, 200);
     let streamed = response
@@ -54,32 +54,29 @@ pub async fn a_streamed_body_comes_as_it_is_sent(subject: &Subject) {
     assert_eq!(streamed.map(|header| &*header.value), Some("yes"));
     for part in [b"one", b"two"] {
         exchange.send(part).await;
-        let came = within("a part comes", response.body.next()).await;
+        let came = within("body chunk arrives", response.body.next()).await;
         assert_eq!(&came.unwrap().unwrap()[..], part);
     }
-    let end = within("the body ends", response.body.next()).await;
+    let end = within("body ends", response.body.next()).await;
     assert!(end.is_none(), "{end:?}");
 }
 
 pub async fn an_empty_body_can_be_streamed(subject: &Subject) {
-    let upstream = Upstream::new().await;
+    let upstream = UpstreamServer::new().await;
     let (response, _exchange) = begin(subject, &upstream, 0).await;
     assert!(rest(response.body).await.unwrap().is_empty());
 }
 
-pub async fn a_large_body_arrives_whole(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn large_streamed_body_arrives_complete(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let (response, mut exchange) = begin(subject, &upstream, LARGE).await;
     let content = pattern::bytes(LARGE);
     let (body, ()) = join(rest(response.body), exchange.send(&content)).await;
-    assert!(
-        body.unwrap() == content,
-        "every byte is the one that was sent"
-    );
+    assert!(body.unwrap() == content, "body differs from the sent bytes");
 }
 
-pub async fn bodies_are_streamed_beside_each_other(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn bodies_are_streamed_concurrently(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let (first, mut one) = begin(subject, &upstream, 3).await;
     let (second, mut two) = begin(subject, &upstream, 3).await;
     two.send(b"two").await;
@@ -88,20 +85,24 @@ pub async fn bodies_are_streamed_beside_each_other(subject: &Subject) {
     assert_eq!(rest(first.body).await.unwrap(), b"one");
 }
 
-pub async fn a_streamed_body_that_is_cut_off_is_an_error(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn truncated_streamed_body_is_an_error(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let (mut response, mut exchange) = begin(subject, &upstream, 10).await;
     exchange.send(b"some").await;
     drop(exchange);
-    let part = within("a part comes", response.body.next()).await;
+    let part = within("body chunk arrives", response.body.next()).await;
     assert_eq!(&part.unwrap().unwrap()[..], b"some");
-    let end = within("the body fails", response.body.next()).await;
+    let end = within("body fails", response.body.next()).await;
     assert!(matches!(end, Some(Err(HttpError::Host(_)))), "{end:?}");
-    assert!(within("it is over", response.body.next()).await.is_none());
+    assert!(
+        within("call completes", response.body.next())
+            .await
+            .is_none()
+    );
 }
 
-pub async fn a_streamed_body_takes_no_longer_than_it_may(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn streamed_body_times_out(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let asked = subject.http.stream(HttpRequest {
         timeout: Some(Duration::from_millis(200)),
         ..HttpRequest::new("GET", &upstream.url("/"))
@@ -111,21 +112,21 @@ pub async fn a_streamed_body_takes_no_longer_than_it_may(subject: &Subject) {
         exchange.begin("200 OK", "", 10).await;
         exchange
     };
-    let (response, exchange) = join(within("the head comes", asked), answer).await;
+    let (response, exchange) = join(within("response head arrives", asked), answer).await;
     let body = rest(response.unwrap().body).await;
     assert!(matches!(body, Err(HttpError::Host(_))), "{body:?}");
     exchange.closed().await;
 }
 
-pub async fn a_response_that_does_not_come_is_an_error_of_the_request(subject: &Subject) {
-    let url = Upstream::new().await.url("/");
+pub async fn missing_response_fails_the_streamed_request(subject: &Subject) {
+    let url = UpstreamServer::new().await.url("/");
     let asked = subject.http.stream(HttpRequest::new("GET", &url));
-    let response = within("it fails", asked).await;
+    let response = within("request fails", asked).await;
     assert!(matches!(response, Err(HttpError::Host(_))), "{response:?}");
 }
 
-pub async fn a_body_that_nobody_reads_holds_up_no_other_call(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn unread_body_does_not_block_other_calls(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let (response, exchange) = begin(subject, &upstream, LARGE).await;
     let content = pattern::bytes(LARGE);
     let send = async {
@@ -151,10 +152,10 @@ pub async fn a_body_that_nobody_reads_holds_up_no_other_call(subject: &Subject) 
 }
 
 pub async fn dropping_a_body_ends_the_download(subject: &Subject) {
-    let upstream = Upstream::new().await;
+    let upstream = UpstreamServer::new().await;
     let (mut response, mut exchange) = begin(subject, &upstream, usize::MAX >> 1).await;
     exchange.send(b"some").await;
-    let part = within("a part comes", response.body.next()).await;
+    let part = within("body chunk arrives", response.body.next()).await;
     assert!(part.unwrap().is_ok());
     drop(response);
     if subject.differs(Difference::NoHttpCancel) {
@@ -163,8 +164,8 @@ pub async fn dropping_a_body_ends_the_download(subject: &Subject) {
     exchange.send_until_closed().await;
 }
 
-pub async fn dropping_a_silent_body_ends_the_download(subject: &Subject) {
-    let upstream = Upstream::new().await;
+pub async fn dropping_a_stalled_body_ends_the_download(subject: &Subject) {
+    let upstream = UpstreamServer::new().await;
     let (response, mut exchange) = begin(subject, &upstream, 10).await;
     drop(response);
     if subject.differs(Difference::NoHttpCancel) {

@@ -1,4 +1,4 @@
-//! What is told of a path, and where it leads.
+//! Metadata and canonicalisation of paths.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use crate::{
     bounded_wait::{done, host_fails, not_found},
     difference::Difference,
     request::{canonicalize, metadata},
-    scratch_dir::Scratch,
+    scratch_dir::ScratchDir,
     subject::{Subject, uri},
 };
 
@@ -25,8 +25,8 @@ fn millis(time: SystemTime) -> i64 {
     i64::try_from(since.as_millis()).unwrap()
 }
 
-pub async fn a_file_tells_its_size_and_its_times(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn metadata_reports_file_size_and_times(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.file("file", "twelve bytes");
     let modified = UNIX_EPOCH + Duration::from_millis(1_234_567_890_123);
     let file = fs::File::options().write(true).open(&path).unwrap();
@@ -45,14 +45,14 @@ pub async fn a_file_tells_its_size_and_its_times(subject: &Subject) {
         size: 12,
         created_at_ms,
         modified_at_ms: 1_234_567_890_123,
-        // Older servers do not tell it.
+        // Older servers do not report it.
         mode: found.mode,
     };
     assert_eq!(found, expected);
 }
 
-pub async fn a_directory_is_told_as_one(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn metadata_identifies_a_directory(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let found = told(subject, scratch.root()).await;
     let kinds = (found.is_directory, found.is_file, found.is_symlink);
     assert_eq!(kinds, (true, false, false));
@@ -60,15 +60,15 @@ pub async fn a_directory_is_told_as_one(subject: &Subject) {
     assert_eq!(found.modified_at_ms, millis(modified.unwrap()));
 }
 
-pub async fn a_pipe_is_neither_file_nor_directory(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn metadata_reports_a_fifo_as_neither_file_nor_directory(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let found = told(subject, &scratch.fifo("pipe")).await;
     let kinds = (found.is_directory, found.is_file, found.is_symlink);
     assert_eq!(kinds, (false, false, false));
 }
 
-pub async fn a_link_is_followed_and_told_as_one(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn metadata_follows_a_symlink_and_reports_it(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let file = scratch.file("file", "content");
     let direct = told(subject, &file).await;
     scratch.link("link", "file");
@@ -81,13 +81,13 @@ pub async fn a_link_is_followed_and_told_as_one(subject: &Subject) {
     scratch.directory("directory");
     let found = told(subject, &scratch.link("way", "directory")).await;
     assert!(found.is_directory && found.is_symlink && !found.is_file);
-    // A link on the way is none of the path's own.
+    // A symlink in a parent does not make the path itself a symlink.
     scratch.file("directory/inside", "");
     assert!(!told(subject, &scratch.path("way/inside")).await.is_symlink);
 }
 
-pub async fn what_is_missing_tells_nothing(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn metadata_of_a_missing_path_is_not_found(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("none");
     let text = not_found(subject.files.metadata(metadata(&path))).await;
     subject.assert_names(&text, path.to_str().unwrap());
@@ -97,8 +97,8 @@ pub async fn what_is_missing_tells_nothing(subject: &Subject) {
     host_fails(subject.files.metadata(metadata(&turn))).await;
 }
 
-pub async fn a_path_is_resolved_to_where_it_leads(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn canonicalize_resolves_symlinks(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let file = scratch.file("a/b/file", "");
     scratch.link("way", "a");
     scratch.link("a/here", scratch.path("a/b"));
@@ -110,8 +110,8 @@ pub async fn a_path_is_resolved_to_where_it_leads(subject: &Subject) {
     assert_eq!(root, uri(Path::new("/")));
 }
 
-pub async fn what_leads_nowhere_is_not_resolved(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn canonicalize_of_a_dangling_path_fails(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("none");
     not_found(subject.files.canonicalize(canonicalize(&path))).await;
     let dangling = scratch.link("dangling", "none");

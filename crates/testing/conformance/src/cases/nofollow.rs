@@ -1,4 +1,4 @@
-//! Paths in which no component may be a symbolic link.
+//! Paths with `followSymlinks: false`.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ use exec_wire::fs::{CreateDirectory, GetMetadata, ReadFile, Remove, WriteFile};
 use crate::{
     bounded_wait::{done, host_fails, invalid, invalid_or_host_fails, not_found},
     request::{create, metadata, read, remove, write},
-    scratch_dir::Scratch,
+    scratch_dir::ScratchDir,
     subject::Subject,
 };
 
@@ -53,8 +53,8 @@ fn put(subject: &Subject, write: WriteFile) -> FileFuture<()> {
     subject.files.write_file(write, Bytes::from_static(b"new"))
 }
 
-pub async fn a_path_without_links_needs_no_following(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn nofollow_accepts_paths_without_symlinks(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let files = &subject.files;
     let directory = scratch.path("a/b");
     done(files.create_directory(strict_create(&directory))).await;
@@ -71,8 +71,8 @@ pub async fn a_path_without_links_needs_no_following(subject: &Subject) {
     assert!(!directory.exists());
 }
 
-pub async fn a_final_link_is_not_followed(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn nofollow_rejects_a_final_symlink(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let files = &subject.files;
     let file = scratch.file("file", "old");
     for link in [
@@ -89,8 +89,8 @@ pub async fn a_final_link_is_not_followed(subject: &Subject) {
     assert!(!scratch.path("none").exists());
 }
 
-pub async fn a_link_on_the_way_is_not_followed(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn nofollow_rejects_a_symlink_in_a_parent(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let files = &subject.files;
     let file = scratch.file("directory/file", "old");
     scratch.link("way", "directory");
@@ -110,8 +110,8 @@ pub async fn a_link_on_the_way_is_not_followed(subject: &Subject) {
     assert!(!scratch.path("directory/new").exists());
 }
 
-pub async fn what_is_missing_is_missing_without_following_too(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn nofollow_reports_missing_paths_as_missing(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let files = &subject.files;
     for path in [scratch.path("none"), scratch.path("no/such")] {
         not_found(files.read_file(strict_read(&path))).await;
@@ -126,8 +126,8 @@ pub async fn what_is_missing_is_missing_without_following_too(subject: &Subject)
     not_found(put(subject, strict_write(&scratch.path("no/such")))).await;
 }
 
-pub async fn only_a_regular_file_is_opened_without_following(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn nofollow_opens_only_regular_files(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let files = &subject.files;
     let pipe = scratch.fifo("pipe");
     invalid(files.read_file(strict_read(&pipe))).await;
@@ -136,8 +136,8 @@ pub async fn only_a_regular_file_is_opened_without_following(subject: &Subject) 
     invalid_or_host_fails(put(subject, strict_write(scratch.root()))).await;
 }
 
-pub async fn a_tree_is_not_removed_without_following(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn nofollow_rejects_recursive_remove(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.file("directory/file", "content");
     for recursive in [None, Some(true)] {
         let request = Remove {

@@ -1,4 +1,4 @@
-//! Changes happen in the order in which they were called.
+//! Changes are applied in call order.
 
 use std::fs;
 
@@ -10,16 +10,16 @@ use crate::{
     bounded_wait::{done, not_found},
     difference::Difference,
     request::{copy, create, open, read, remove, rename, write},
-    scratch_dir::{Scratch, names},
+    scratch_dir::{ScratchDir, names},
     subject::Subject,
 };
 
 pub async fn the_last_of_many_writes_wins(subject: &Subject) {
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let path = scratch.path("file");
     let writes: Vec<_> = (0..50)
         .map(|number| {
-            // Of very different lengths, so that a short one could overtake.
+            // Very different lengths, so that a short write could overtake a long one.
             let content = number.to_string().repeat((50 - number) * 1000);
             subject.files.write_file(write(&path), content.into())
         })
@@ -30,8 +30,8 @@ pub async fn the_last_of_many_writes_wins(subject: &Subject) {
     assert_eq!(fs::read_to_string(path).unwrap(), "49".repeat(1000));
 }
 
-pub async fn the_order_of_awaiting_does_not_matter(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn await_order_does_not_change_write_order(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("file");
     let writes: Vec<_> = (0..50)
         .map(|number| {
@@ -45,8 +45,8 @@ pub async fn the_order_of_awaiting_does_not_matter(subject: &Subject) {
     assert_eq!(fs::read_to_string(path).unwrap(), "49");
 }
 
-pub async fn changes_of_every_kind_build_on_each_other(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn mixed_changes_apply_in_call_order(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let files = &subject.files;
     let directory = scratch.path("directory");
     let (one, two, three) = (
@@ -75,8 +75,8 @@ pub async fn changes_of_every_kind_build_on_each_other(subject: &Subject) {
     assert_eq!(fs::read_to_string(two).unwrap(), "again");
 }
 
-pub async fn whoever_reads_sees_what_was_answered_before(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn reads_see_changes_answered_before(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("file");
     for number in 0..20 {
         let content = Bytes::from(number.to_string());
@@ -87,8 +87,8 @@ pub async fn whoever_reads_sees_what_was_answered_before(subject: &Subject) {
     }
 }
 
-pub async fn a_change_that_nobody_awaits_holds_up_nobody(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn unawaited_change_does_not_block_later_calls(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let (one, two) = (scratch.path("one"), scratch.path("two"));
     let content = Bytes::from_static(b"content");
     let first = subject.files.write_file(write(&one), content.clone());

@@ -1,4 +1,4 @@
-//! What is written is what arrives.
+//! Delivery of output.
 
 use exec_core::log::{Follow, From, Pace};
 use exec_env::process::ExecProcessEvent as Event;
@@ -37,35 +37,39 @@ pub async fn big_output_arrives_complete_and_in_order(subject: &Subject) {
     pattern::assert_same(&told.stdout(), &pattern::bytes(BYTES));
 }
 
-pub async fn a_late_follower_is_replayed_what_is_retained(subject: &Subject) {
+pub async fn late_follower_receives_retained_output(subject: &Subject) {
     let mut running = subject.start(subject.cat("before".len())).await;
     running.write(b"before").await;
-    running.until_says("before").await;
+    running.until_stdout_contains("before").await;
     let late = follow(&running.process, Pace::Free);
     running.close_stdin().await;
     let process = running.process.clone();
     let told = running.finish().await;
     assert_eq!(
-        within("the late one ends", late.collect::<Vec<_>>()).await,
+        within("late follower reaches the end", late.collect::<Vec<_>>()).await,
         told.0
     );
-    // Also when all is over.
+    // Also after the process has closed.
     let later = follow(&process, Pace::Held);
     assert_eq!(
-        within("the later one ends", later.collect::<Vec<_>>()).await,
+        within(
+            "follower after close reaches the end",
+            later.collect::<Vec<_>>()
+        )
+        .await,
         told.0
     );
 }
 
-pub async fn a_follower_from_now_sees_only_what_comes(subject: &Subject) {
+pub async fn follower_from_now_sees_only_new_output(subject: &Subject) {
     let mut running = subject.start(piped(subject.command(&["cat"]))).await;
     running.write(b"before").await;
-    running.until_says("before").await;
+    running.until_stdout_contains("before").await;
     let mut from_now = running.process.follow(Follow {
         from: From::Now,
         pace: Pace::Free,
     });
     running.write(b"after").await;
-    let first = within("something comes", from_now.next()).await;
+    let first = within("event arrives", from_now.next()).await;
     assert!(matches!(first, Some(Event::Output(chunk)) if &chunk.data[..] == b"after"));
 }

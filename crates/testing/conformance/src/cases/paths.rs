@@ -1,4 +1,4 @@
-//! Names that are awkward, and paths of another host.
+//! Unusual names and paths of other hosts.
 
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::PathBuf};
 
@@ -11,15 +11,15 @@ use crate::{
     bounded_wait::{done, host_fails, invalid, unknown},
     difference::Difference,
     request::{
-        FAR, canonicalize, copy, create, find, list, metadata, open, read, remove, rename, search,
-        walk, watch, write,
+        UNLIMITED_WALK, canonicalize, copy, create, find, list, metadata, open, read, remove,
+        rename, search, walk, watch, write,
     },
-    scratch_dir::Scratch,
+    scratch_dir::ScratchDir,
     subject::{Subject, uri},
 };
 
-/// Names that something between the caller and the file could misread.
-const AWKWARD: [&[u8]; 16] = [
+/// Names that need escaping in URIs, JSON or shells.
+const UNUSUAL_NAMES: [&[u8]; 16] = [
     b"with some spaces",
     b" spaces around ",
     b"100%",
@@ -38,10 +38,10 @@ const AWKWARD: [&[u8]; 16] = [
     b"not \xff\xfe text \x80",
 ];
 
-pub async fn awkward_names_survive_both_ways(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn unusual_names_round_trip(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let files = &subject.files;
-    for name in AWKWARD {
+    for name in UNUSUAL_NAMES {
         let directory = scratch.path(OsStr::from_bytes(name));
         let path = directory.join(OsStr::from_bytes(name));
         done(files.create_directory(create(&directory))).await;
@@ -56,7 +56,7 @@ pub async fn awkward_names_survive_both_ways(subject: &Subject) {
             done(files.canonicalize(canonicalize(&path))).await,
             uri(&path)
         );
-        let walked = done(files.walk(walk(&directory, FAR))).await;
+        let walked = done(files.walk(walk(&directory, UNLIMITED_WALK))).await;
         let line = std::str::from_utf8(name).is_ok_and(|name| !name.contains('\n'));
         if !line && subject.differs(Difference::WalksKnowOnlyText) {
             assert_eq!(walked.entries, []);
@@ -87,8 +87,8 @@ pub async fn awkward_names_survive_both_ways(subject: &Subject) {
     }
 }
 
-pub async fn a_name_is_as_long_as_the_host_allows(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn names_up_to_the_host_limit_are_accepted(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("n".repeat(255));
     done(
         subject
@@ -102,8 +102,8 @@ pub async fn a_name_is_as_long_as_the_host_allows(subject: &Subject) {
     host_fails(subject.files.read_file(read(&longer))).await;
 }
 
-pub async fn dots_are_taken_back_before_anything_is_looked_at(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn dot_segments_are_normalised_before_lookup(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.file("file", "content");
     let text = format!("{}/no/such/../../file", uri(scratch.root()));
     let dotted: PathUri = text.parse().unwrap();
@@ -117,13 +117,13 @@ pub async fn dots_are_taken_back_before_anything_is_looked_at(subject: &Subject)
     );
 }
 
-/// Whether something is told, and not what.
+/// Drops the value so that only success or failure remains.
 fn told<T: Send + 'static>(operation: FileFuture<T>) -> FileFuture<()> {
     operation.map(|told| told.map(drop)).boxed()
 }
 
-pub async fn a_path_of_another_host_is_invalid(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn path_of_another_host_is_invalid(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let files = &subject.files;
     let here: PathBuf = scratch.file("file", "content");
     let foreign = ["file:///C:/x", "file://server/share/x"];
@@ -134,7 +134,7 @@ pub async fn a_path_of_another_host_is_invalid(subject: &Subject) {
         invalid(files.metadata(metadata(&path))).await;
         invalid(files.canonicalize(canonicalize(&path))).await;
         invalid(files.read_directory(list(&path))).await;
-        invalid(files.walk(walk(&path, FAR))).await;
+        invalid(files.walk(walk(&path, UNLIMITED_WALK))).await;
         invalid(files.remove(remove(&path))).await;
         invalid(files.copy(copy(&path, &scratch.path("new")))).await;
         invalid(files.copy(copy(&here, &path))).await;

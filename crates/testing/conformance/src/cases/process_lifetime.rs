@@ -1,4 +1,4 @@
-//! What is let go of is ended; and many run at once.
+//! Dropping handles kills processes, and many processes run concurrently.
 
 use std::{pin::pin, sync::Arc};
 
@@ -8,42 +8,42 @@ use futures_util::{FutureExt, StreamExt, future::join_all};
 
 use crate::{
     bounded_wait::within,
-    cases::termination::{LEFT_THE_GROUP, tree},
+    cases::termination::{OUTSIDE_THE_GROUP, tree},
     difference::Difference,
-    process_marker::Mark,
-    scratch_dir::Scratch,
+    process_marker::ProcessMarker,
+    scratch_dir::ScratchDir,
     subject::{Subject, piped},
 };
 
 pub async fn dropping_the_last_handle_kills_the_tree(subject: &Subject) {
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let lifeline = scratch.lifeline();
-    let mark = Mark::new();
+    let mark = ProcessMarker::new();
     let running = tree(subject, &lifeline, &mark).await;
     let clone = Arc::clone(&running.process);
     drop(running);
     drop(clone);
     if subject.differs(Difference::DescendantsSurvive) {
-        return mark.left(LEFT_THE_GROUP).await;
+        return mark.left(OUTSIDE_THE_GROUP).await;
     }
     lifeline.gone().await;
 }
 
-pub async fn a_stream_outlives_the_handle_and_tells_the_end(subject: &Subject) {
+pub async fn event_stream_outlives_the_handle_and_reports_the_exit(subject: &Subject) {
     let mut running = subject
         .start(subject.sh("echo ready; exec sleep 1000", &[]))
         .await;
-    running.until_says("ready").await;
+    running.until_stdout_contains("ready").await;
     let events = running.into_events();
-    let rest = within("the stream ends", events.collect::<Vec<_>>()).await;
+    let rest = within("event stream ends", events.collect::<Vec<_>>()).await;
     assert!(matches!(&rest[..], [Event::Exited(_, exit), Event::Closed(_)] if exit.code == 137));
 }
 
-pub async fn dropping_the_handle_kills_what_an_exited_process_left(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn dropping_the_handle_kills_descendants_of_an_exited_process(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let lifeline = scratch.lifeline();
     let script = r#"exec 9>"$1"; setsid sleep 1000 & echo held >&9"#;
-    let mark = Mark::new();
+    let mark = ProcessMarker::new();
     let command = mark.on(subject.sh(script, &[lifeline.path()]));
     let mut running = subject.start(command).await;
     lifeline.held().await;
@@ -55,20 +55,20 @@ pub async fn dropping_the_handle_kills_what_an_exited_process_left(subject: &Sub
     lifeline.gone().await;
 }
 
-pub async fn dropping_a_start_leaves_nothing_running(subject: &Subject) {
-    let mark = Mark::new();
+pub async fn cancelled_start_leaves_nothing_running(subject: &Subject) {
+    let mark = ProcessMarker::new();
     for polls in 0..20 {
         let command = mark.on(subject.command(&["sleep", "1000"]));
         let mut start = pin!(subject.backend.start(command));
         for _ in 0..polls {
-            // Held long enough for this to matter, it runs: then it is dropped as a handle.
+            // If the start completes first, the process runs and dropping its handle kills it.
             if start.as_mut().now_or_never().is_some() {
                 break;
             }
             tokio::task::yield_now().await;
         }
     }
-    // Whatever was under way before this one is settled when it has ended.
+    // Earlier starts have settled once this command has exited.
     assert_eq!(
         subject
             .start(subject.sh("exit 0", &[]))
@@ -81,7 +81,7 @@ pub async fn dropping_a_start_leaves_nothing_running(subject: &Subject) {
     mark.gone().await;
 }
 
-pub async fn thirty_two_run_at_once(subject: &Subject) {
+pub async fn thirty_two_processes_run_concurrently(subject: &Subject) {
     let starts = (0..32).map(|number: u32| {
         let script = r#"read line; echo "$1 $line"; exit "$1""#;
         subject.start(piped(subject.sh(script, &[&number.to_string()])))
@@ -98,7 +98,7 @@ pub async fn thirty_two_run_at_once(subject: &Subject) {
     join_all(finishes).await;
 }
 
-pub async fn a_command_is_over_before_anybody_looks(subject: &Subject) {
+pub async fn short_command_is_reported_after_it_ended(subject: &Subject) {
     let commands: Vec<Command> = (0..16).map(|_| subject.sh("echo done", &[])).collect();
     for command in commands {
         let told = subject.start(command).await.finish().await;

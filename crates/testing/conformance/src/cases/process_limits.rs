@@ -1,19 +1,19 @@
-//! What a process may use, and how it is told that it used too much.
+//! Resource limits of a process and how exceeding them is reported.
 
 use exec_env::{backend::StartError, command::Command};
 use exec_wire::process::{ExitCause, Limits};
 
 use crate::{
     difference::Difference,
-    followed_process::Told,
-    scratch_dir::Scratch,
+    followed_process::EventHistory,
+    scratch_dir::ScratchDir,
     subject::{Subject, piped},
 };
 
-/// Where there are no limits, sees that one is refused.
-async fn lacking(subject: &Subject) -> bool {
-    let lacking = subject.differs(Difference::NoLimits);
-    if lacking {
+/// Asserts that a limit is refused and returns true if the subject does not support limits.
+async fn assert_unsupported(subject: &Subject) -> bool {
+    let assert_unsupported = subject.differs(Difference::NoLimits);
+    if assert_unsupported {
         let limits = Limits {
             wall_ms: Some(300),
             ..Limits::default()
@@ -28,10 +28,10 @@ async fn lacking(subject: &Subject) -> bool {
             }
         ));
     }
-    lacking
+    assert_unsupported
 }
 
-async fn limited(subject: &Subject, command: Command, limits: Limits) -> Told {
+async fn limited(subject: &Subject, command: Command, limits: Limits) -> EventHistory {
     subject
         .start(Command { limits, ..command })
         .await
@@ -39,11 +39,11 @@ async fn limited(subject: &Subject, command: Command, limits: Limits) -> Told {
         .await
 }
 
-pub async fn the_wall_limit_kills_the_tree(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn wall_time_limit_kills_the_tree(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let lifeline = scratch.lifeline();
     let script =
         r#"exec 9>"$1"; echo held >&9; setsid sleep 1000 & while :; do echo .; sleep 1; done"#;
@@ -59,8 +59,8 @@ pub async fn the_wall_limit_kills_the_tree(subject: &Subject) {
     assert_eq!((exit.code, exit.signal, exit.cause), killed);
 }
 
-pub async fn the_idle_limit_kills_a_silent_process(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn idle_limit_kills_a_silent_process(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
     let limits = Limits {
@@ -78,23 +78,23 @@ pub async fn the_idle_limit_kills_a_silent_process(subject: &Subject) {
     assert_eq!((exit.code, exit.cause), (137, ExitCause::IdleLimit));
 }
 
-pub async fn output_defers_the_idle_limit(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn output_resets_the_idle_limit(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
     let limits = Limits {
         idle_ms: Some(1000),
         ..Limits::default()
     };
-    // Twice as long as the limit, but never silent for so long.
+    // Runs for twice the limit but is never silent that long.
     let script = "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.2; done";
     let told = limited(subject, subject.sh(script, &[]), limits).await;
     let exit = told.exit().unwrap();
     assert_eq!((exit.code, exit.cause), (0, ExitCause::Exit));
 }
 
-pub async fn input_defers_the_idle_limit(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn input_resets_the_idle_limit(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
     let limits = Limits {
@@ -112,8 +112,8 @@ pub async fn input_defers_the_idle_limit(subject: &Subject) {
     assert_eq!(running.finish().await.code(), 0);
 }
 
-pub async fn the_limit_of_open_files_is_the_processes(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn open_file_limit_applies_to_the_process(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
     let limits = Limits {
@@ -124,11 +124,11 @@ pub async fn the_limit_of_open_files_is_the_processes(subject: &Subject) {
     assert_eq!((told.text().as_str(), told.code()), ("23\n23\n", 0));
 }
 
-pub async fn the_limit_of_a_files_size_is_a_signal(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn file_size_limit_is_reported_as_a_signal(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let file = scratch.path("file");
     let limits = Limits {
         file_bytes: Some(4096),
@@ -147,8 +147,8 @@ pub async fn the_limit_of_a_files_size_is_a_signal(subject: &Subject) {
     assert_eq!(std::fs::metadata(file).unwrap().len(), 4096);
 }
 
-pub async fn the_limit_of_processor_time_is_a_signal(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn cpu_time_limit_is_reported_as_a_signal(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
     let limits = Limits {
@@ -158,15 +158,15 @@ pub async fn the_limit_of_processor_time_is_a_signal(subject: &Subject) {
     let told = limited(subject, subject.sh("while :; do :; done", &[]), limits).await;
     let exit = told.exit().unwrap();
     assert_eq!(exit.cause, ExitCause::Signal);
-    // Where soft and hard limit are one, the kernel does not warn first.
+    // If soft and hard limit are equal, the kernel kills without `SIGXCPU`.
     assert!(
         matches!(exit.signal, Some("SIGXCPU" | "SIGKILL")),
         "{exit:?}"
     );
 }
 
-pub async fn limits_that_are_not_reached_change_nothing(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn limits_that_are_not_reached_have_no_effect(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
     let limits = Limits {

@@ -1,4 +1,4 @@
-//! Whole files, read.
+//! `fs/readFile`.
 
 use std::{
     fs::{self, File},
@@ -17,13 +17,13 @@ use crate::{
     difference::Difference,
     pattern,
     request::{metadata, read, write},
-    scratch_dir::{Scratch, set_mode},
+    scratch_dir::{ScratchDir, set_mode},
     subject::Subject,
 };
 
-/// Writes through the subject, and reads back through it and beside it.
+/// Writes through the subject, then reads back through the subject and directly.
 async fn round_trip(subject: &Subject, data: Vec<u8>) {
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let path = scratch.path("file");
     let data = Bytes::from(data);
     done(subject.files.write_file(write(&path), data.clone())).await;
@@ -31,24 +31,24 @@ async fn round_trip(subject: &Subject, data: Vec<u8>) {
     pattern::assert_same(&done(subject.files.read_file(read(&path))).await, &data);
 }
 
-pub async fn every_byte_value_survives_both_ways(subject: &Subject) {
+pub async fn file_round_trip_preserves_every_byte_value(subject: &Subject) {
     round_trip(subject, (0..=255).collect()).await;
     round_trip(subject, (0..=255).rev().collect()).await;
 }
 
-pub async fn an_empty_file_survives_both_ways(subject: &Subject) {
+pub async fn file_round_trip_preserves_an_empty_file(subject: &Subject) {
     round_trip(subject, Vec::new()).await;
 }
 
-pub async fn three_mebibytes_survive_both_ways(subject: &Subject) {
+pub async fn file_round_trip_preserves_three_mebibytes(subject: &Subject) {
     round_trip(subject, pattern::bytes(3 << 20)).await;
 }
 
-/// How long is watched for an answer that does not come.
-const WATCHED: Duration = Duration::from_secs(3);
+/// How long a case waits for a response that must not arrive.
+const OBSERVATION_TIME: Duration = Duration::from_secs(3);
 
-pub async fn a_file_larger_than_a_message_is_read_whole(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn file_larger_than_a_message_is_read_completely(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let length = limits::MAX_MESSAGE_BYTES + 5;
     let path = scratch.sparse("large", length as u64);
     let mut file = File::options().write(true).open(&path).unwrap();
@@ -60,7 +60,7 @@ pub async fn a_file_larger_than_a_message_is_read_whole(subject: &Subject) {
         return;
     }
     if subject.differs(Difference::LongAnswersAreLost) {
-        let answer = timeout(WATCHED, subject.files.read_file(read(&path))).await;
+        let answer = timeout(OBSERVATION_TIME, subject.files.read_file(read(&path))).await;
         return assert!(!matches!(answer, Ok(Ok(_))), "the answer came");
     }
     let content = done(subject.files.read_file(read(&path))).await;
@@ -69,8 +69,8 @@ pub async fn a_file_larger_than_a_message_is_read_whole(subject: &Subject) {
     assert_eq!(&content[length - 4..], b"last");
 }
 
-pub async fn a_missing_file_is_not_found(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn missing_file_is_not_found(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("none");
     let text = not_found(subject.files.read_file(read(&path))).await;
     subject.assert_names(&text, path.to_str().unwrap());
@@ -79,8 +79,8 @@ pub async fn a_missing_file_is_not_found(subject: &Subject) {
     not_found(subject.files.read_file(read(&dangling))).await;
 }
 
-pub async fn only_a_regular_file_is_read(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn only_regular_files_are_read(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let pipe = scratch.fifo("pipe");
     let text = invalid(subject.files.read_file(read(&pipe))).await;
     assert!(text.contains(pipe.to_str().unwrap()), "{text}");
@@ -91,16 +91,16 @@ pub async fn only_a_regular_file_is_read(subject: &Subject) {
     invalid(subject.files.read_file(read(&linked))).await;
 }
 
-pub async fn a_file_beyond_the_limit_is_not_read(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn file_above_the_size_limit_is_refused(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.sparse("huge", limits::MAX_READ_FILE_BYTES + 1);
     let text = invalid(subject.files.read_file(read(&path))).await;
     let limit = limits::MAX_READ_FILE_BYTES.to_string();
     assert!(text.contains(&limit), "{text}");
 }
 
-pub async fn a_file_is_no_directory(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn file_used_as_a_directory_is_an_error(subject: &Subject) {
+    let scratch = ScratchDir::new();
     scratch.file("file", "content");
     let below = scratch.path("file/below");
     host_fails(subject.files.read_file(read(&below))).await;
@@ -108,8 +108,8 @@ pub async fn a_file_is_no_directory(subject: &Subject) {
     host_fails(subject.files.metadata(metadata(&below))).await;
 }
 
-pub async fn a_link_is_read_through(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn symlink_is_followed_when_reading(subject: &Subject) {
+    let scratch = ScratchDir::new();
     scratch.file("directory/file", "content");
     scratch.link("way", "directory");
     let link = scratch.link("link", "way/file");
@@ -119,13 +119,13 @@ pub async fn a_link_is_read_through(subject: &Subject) {
     host_fails(subject.files.read_file(read(&turn))).await;
 }
 
-pub async fn what_the_user_may_not_read_is_invalid(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn unreadable_file_is_invalid(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.file("file", "content");
     set_mode(&path, 0o000);
-    // Who may do everything may do this, too.
+    // Root may read it.
     let expected = fs::read(&path).ok();
-    let content = within("it is answered", subject.files.read_file(read(&path))).await;
+    let content = within("response arrives", subject.files.read_file(read(&path))).await;
     match (expected, content) {
         (Some(expected), Ok(content)) => assert_eq!(content, expected),
         (None, Err(FileError::Invalid(_))) => {}
@@ -133,8 +133,8 @@ pub async fn what_the_user_may_not_read_is_invalid(subject: &Subject) {
     }
 }
 
-pub async fn files_are_read_at_once(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn files_are_read_concurrently(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let paths: Vec<_> = (0..64)
         .map(|number| scratch.file(format!("{number}"), number.to_string().repeat(10_000)))
         .collect();
@@ -150,8 +150,8 @@ pub async fn files_are_read_at_once(subject: &Subject) {
     }
 }
 
-pub async fn what_was_read_may_be_kept(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn content_of_several_reads_can_be_held(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let content = pattern::bytes(3 << 20);
     let path = scratch.file("file", &content);
     let mut kept = Vec::new();

@@ -1,4 +1,4 @@
-//! Reading retained output, and the picture of all of it.
+//! Reading retained output, and snapshots of it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,17 +9,17 @@ use exec_wire::id::OutputSeq;
 use crate::{
     bounded_wait::within,
     difference::Difference,
-    followed_process::Running,
+    followed_process::FollowedProcess,
     pattern,
-    scratch_dir::Scratch,
+    scratch_dir::ScratchDir,
     subject::{Subject, piped},
 };
 
-/// Long enough never to be up.
+/// Timeout that never expires within a case.
 const LONG: Duration = Duration::from_secs(60);
 
 async fn read(process: &Arc<dyn ExecProcess>, read: Read) -> Page {
-    within("a read is answered", process.read(read))
+    within("read response arrives", process.read(read))
         .await
         .unwrap()
 }
@@ -28,18 +28,18 @@ fn numbers(page: &Page) -> Vec<u64> {
     page.chunks.iter().map(|chunk| chunk.seq.0).collect()
 }
 
-/// A process that wrote `a`, `b` and `c`, each by itself, and reads on until it has so many bytes or
-/// its input ends.
-async fn three_chunks(subject: &Subject, bytes: usize) -> Running {
+/// Starts a process that wrote the chunks `a`, `b` and `c`, and that runs until it has read `bytes`
+/// bytes or its stdin closes.
+async fn three_chunks(subject: &Subject, bytes: usize) -> FollowedProcess {
     let mut running = subject.start(subject.cat(bytes)).await;
     for text in ["a", "b", "c"] {
         running.write(text.as_bytes()).await;
-        running.until_says(text).await;
+        running.until_stdout_contains(text).await;
     }
     running
 }
 
-pub async fn reading_does_not_consume(subject: &Subject) {
+pub async fn read_does_not_consume_output(subject: &Subject) {
     let running = three_chunks(subject, 4).await;
     let first = read(&running.process, Read::default()).await;
     assert_eq!(numbers(&first), [1, 2, 3]);
@@ -55,7 +55,7 @@ pub async fn reading_does_not_consume(subject: &Subject) {
     );
 }
 
-pub async fn without_a_budget_the_next_number_is_the_processes(subject: &Subject) {
+pub async fn read_without_byte_limit_returns_the_process_next_seq(subject: &Subject) {
     let running = three_chunks(subject, 4).await;
     let page = read(&running.process, Read::default()).await;
     assert_eq!(
@@ -71,12 +71,12 @@ pub async fn without_a_budget_the_next_number_is_the_processes(subject: &Subject
     }
     running.finish().await;
     let page = read(&process, Read::default()).await;
-    // The exit and the close have numbers, too.
+    // Exit and close have sequence numbers, too.
     assert_eq!((page.next_seq, page.closed), (next, true));
     assert_eq!(page.exit.map(|exit| exit.code), Some(0));
 }
 
-pub async fn with_a_budget_the_next_number_is_the_pages(subject: &Subject) {
+pub async fn read_with_byte_limit_returns_the_page_next_seq(subject: &Subject) {
     let running = three_chunks(subject, 4).await;
     let mut after = OutputSeq(0);
     for expected in 1..=3 {
@@ -101,11 +101,11 @@ pub async fn with_a_budget_the_next_number_is_the_pages(subject: &Subject) {
     assert_eq!((numbers(&page), page.next_seq), (vec![], OutputSeq(4)));
 }
 
-pub async fn a_budget_splits_no_chunk_and_always_gives_one(subject: &Subject) {
+pub async fn byte_limit_never_splits_a_chunk_and_returns_at_least_one(subject: &Subject) {
     let mut running = subject.start(piped(subject.command(&["cat"]))).await;
     for text in ["first", "second"] {
         running.write(text.as_bytes()).await;
-        running.until_says(text).await;
+        running.until_stdout_contains(text).await;
     }
     for (budget, expected) in [(0, vec![1]), (1, vec![1]), (10, vec![1]), (11, vec![1, 2])] {
         let page = Read {
@@ -120,22 +120,25 @@ pub async fn a_budget_splits_no_chunk_and_always_gives_one(subject: &Subject) {
     }
 }
 
-pub async fn a_long_poll_wakes_for_output(subject: &Subject) {
+pub async fn long_poll_wakes_on_output(subject: &Subject) {
     let running = subject.start(piped(subject.command(&["cat"]))).await;
     let poll = running.process.read(Read {
         wait: LONG,
         ..Read::default()
     });
-    let (page, ()) = within("the poll wakes", async {
+    let (page, ()) = within("long poll wakes", async {
         futures_util::future::join(poll, running.write(b"news")).await
     })
     .await;
     assert_eq!(&page.unwrap().chunks[0].data[..], b"news");
 }
 
-pub async fn a_long_poll_wakes_for_the_end(subject: &Subject) {
+pub async fn long_poll_wakes_on_exit(subject: &Subject) {
     let script = r#"read line <"$1""#;
-    let (scratch, ends) = (Scratch::new(), !subject.differs(Difference::NoCloseStdin));
+    let (scratch, ends) = (
+        ScratchDir::new(),
+        !subject.differs(Difference::NoCloseStdin),
+    );
     let gate = scratch.gate();
     let command = if ends {
         subject.cat(0)
@@ -151,7 +154,7 @@ pub async fn a_long_poll_wakes_for_the_end(subject: &Subject) {
         running.close_stdin().await;
         gate.open();
     };
-    let (page, ()) = within("the poll wakes", async {
+    let (page, ()) = within("long poll wakes", async {
         futures_util::future::join(poll, end).await
     })
     .await;
@@ -162,8 +165,8 @@ pub async fn a_long_poll_wakes_for_the_end(subject: &Subject) {
     );
 }
 
-pub async fn a_poll_that_has_seen_the_exit_waits_for_the_close(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn poll_after_exit_waits_for_close(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let gate = scratch.gate();
     let script = r#"(read line <"$1") & exit 0"#;
     let mut running = subject.start(subject.sh(script, &[gate.path()])).await;
@@ -175,16 +178,16 @@ pub async fn a_poll_that_has_seen_the_exit_waits_for_the_close(subject: &Subject
     };
     assert!(
         !read(&running.process, seen).await.closed,
-        "the time was up first"
+        "long poll returned before its timeout"
     );
     let poll = running.process.read(Read { wait: LONG, ..seen });
     gate.open();
-    let page = within("the poll wakes", poll).await.unwrap();
+    let page = within("long poll wakes", poll).await.unwrap();
     assert!(page.closed);
     assert_eq!(page.next_seq, OutputSeq(3));
 }
 
-pub async fn a_long_poll_without_news_is_empty(subject: &Subject) {
+pub async fn long_poll_timeout_returns_an_empty_page(subject: &Subject) {
     let running = subject.start(piped(subject.command(&["cat"]))).await;
     let wait = Duration::from_millis(20);
     let page = read(
@@ -201,13 +204,15 @@ pub async fn a_long_poll_without_news_is_empty(subject: &Subject) {
     );
 }
 
-pub async fn a_small_snapshot_is_everything(subject: &Subject) {
+pub async fn small_snapshot_is_complete(subject: &Subject) {
     let running = subject
         .start(subject.sh("echo out; echo err >&2", &[]))
         .await;
     let process = running.process.clone();
     running.finish().await;
-    let snapshot = within("it is answered", process.snapshot()).await.unwrap();
+    let snapshot = within("response arrives", process.snapshot())
+        .await
+        .unwrap();
     assert_eq!(
         (&snapshot.stdout.data[..], snapshot.stdout.omitted),
         (&b"out\n"[..], 0)
@@ -222,14 +227,16 @@ pub async fn a_small_snapshot_is_everything(subject: &Subject) {
     );
 }
 
-pub async fn a_large_snapshot_is_head_and_tail(subject: &Subject) {
+pub async fn large_snapshot_keeps_head_and_tail(subject: &Subject) {
     const BYTES: usize = 4 << 20;
     let script = r#"echo err >&2; exec "$1" emit "$2""#;
     let command = subject.sh(script, &[subject.probe_path(), &BYTES.to_string()]);
     let running = subject.start(command).await;
     let process = running.process.clone();
     running.finish().await;
-    let snapshot = within("it is answered", process.snapshot()).await.unwrap();
+    let snapshot = within("response arrives", process.snapshot())
+        .await
+        .unwrap();
     let (stdout, all) = (snapshot.stdout, pattern::bytes(BYTES));
     assert!(stdout.omitted > 0, "more was written than is kept");
     assert_eq!(stdout.data.len() as u64 + stdout.omitted, BYTES as u64);

@@ -1,4 +1,4 @@
-//! Files, links and trees, removed.
+//! `fs/remove` of files, symlinks and trees.
 
 use std::{fs, path::PathBuf};
 
@@ -7,12 +7,12 @@ use exec_wire::fs::Remove;
 use crate::{
     bounded_wait::{done, host_fails, not_found},
     request::remove,
-    scratch_dir::{Scratch, names},
+    scratch_dir::{ScratchDir, names},
     subject::Subject,
 };
 
-pub async fn whatever_is_there_is_removed(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn remove_works_for_every_file_type(subject: &Subject) {
+    let scratch = ScratchDir::new();
     scratch.file("tree/a/b/file", "");
     scratch.fifo("tree/pipe");
     scratch.link("tree/dangling", "none");
@@ -30,8 +30,8 @@ pub async fn whatever_is_there_is_removed(subject: &Subject) {
     assert!(names(scratch.root()).is_empty());
 }
 
-pub async fn a_links_target_is_not_touched(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn remove_does_not_touch_a_symlink_target(subject: &Subject) {
+    let scratch = ScratchDir::new();
     scratch.file("kept/file", "content");
     scratch.directory("tree");
     let links = [
@@ -51,8 +51,8 @@ pub async fn a_links_target_is_not_touched(subject: &Subject) {
     assert_eq!(content.unwrap(), "content");
 }
 
-pub async fn what_is_missing_is_removed_unless_it_must_be_there(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn removing_a_missing_path_succeeds_unless_force_is_false(subject: &Subject) {
+    let scratch = ScratchDir::new();
     for path in [scratch.path("none"), scratch.path("no/such")] {
         for recursive in [None, Some(false)] {
             let request = Remove {
@@ -72,8 +72,8 @@ pub async fn what_is_missing_is_removed_unless_it_must_be_there(subject: &Subjec
     host_fails(subject.files.remove(remove(&below))).await;
 }
 
-pub async fn only_an_empty_directory_is_removed_alone(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn non_recursive_remove_needs_an_empty_directory(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let alone = |path: &PathBuf| Remove {
         recursive: Some(false),
         ..remove(path)
@@ -87,8 +87,8 @@ pub async fn only_an_empty_directory_is_removed_alone(subject: &Subject) {
     assert!(names(scratch.root()).is_empty());
 }
 
-pub async fn a_deep_tree_is_removed(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn deep_tree_is_removed(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let mut path = scratch.path("tree");
     path.extend(std::iter::repeat_n("deeper", 500));
     fs::create_dir_all(path).unwrap();

@@ -1,4 +1,4 @@
-//! Other names, in one step.
+//! `fs/rename`.
 
 use std::{fs, path::Path};
 
@@ -9,23 +9,23 @@ use crate::{
     bounded_wait::{done, host_fails, invalid, not_found, unknown},
     difference::Difference,
     request::rename,
-    scratch_dir::{Scratch, names},
+    scratch_dir::{ScratchDir, names},
     subject::Subject,
 };
 
-/// Where there is no `fs/rename`, sees that it is refused.
-async fn lacking(subject: &Subject) -> bool {
-    let lacking = subject.differs(Difference::NoRename);
-    if lacking {
-        let scratch = Scratch::new();
+/// Asserts that `fs/rename` is refused and returns true if the subject does not support it.
+async fn assert_unsupported(subject: &Subject) -> bool {
+    let assert_unsupported = subject.differs(Difference::NoRename);
+    if assert_unsupported {
+        let scratch = ScratchDir::new();
         let (one, two) = (scratch.file("one", ""), scratch.path("two"));
         unknown(subject.files.rename(rename(&one, &two))).await;
         assert!(one.exists() && !two.exists());
     }
-    lacking
+    assert_unsupported
 }
 
-/// Renames, and replaces what is there.
+/// Renames with `replace`.
 fn replace(subject: &Subject, source: &Path, destination: &Path) -> FileFuture<()> {
     subject.files.rename(Rename {
         overwrite: true,
@@ -37,11 +37,11 @@ fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-pub async fn whatever_is_there_is_renamed(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn rename_works_for_every_file_type(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     scratch.directory("elsewhere");
     let file = scratch.file("file", "content");
     let moved = scratch.path("elsewhere/moved");
@@ -68,11 +68,11 @@ pub async fn whatever_is_there_is_renamed(subject: &Subject) {
     assert_eq!(names(scratch.root()), ["here"]);
 }
 
-pub async fn a_rename_replaces_nothing(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn rename_does_not_replace_by_default(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let source = scratch.file("source", "source");
     let taken = [
         scratch.file("file", "taken"),
@@ -90,11 +90,11 @@ pub async fn a_rename_replaces_nothing(subject: &Subject) {
     assert_eq!(names(scratch.root()), all);
 }
 
-pub async fn a_rename_replaces_on_request(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn rename_replaces_on_request(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let source = scratch.file("source", "source");
     let taken = scratch.file("taken", "taken");
     done(replace(subject, &source, &taken)).await;
@@ -107,11 +107,11 @@ pub async fn a_rename_replaces_on_request(subject: &Subject) {
     assert_eq!(names(scratch.root()), ["empty", "free"]);
 }
 
-pub async fn what_cannot_be_replaced_is_kept(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn rename_keeps_a_target_it_cannot_replace(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let file = scratch.file("file", "file");
     scratch.file("full/inside", "inside");
     let (full, empty) = (scratch.path("full"), scratch.directory("empty"));
@@ -122,11 +122,11 @@ pub async fn what_cannot_be_replaced_is_kept(subject: &Subject) {
     assert_eq!(text(&file), "file");
 }
 
-pub async fn a_rename_needs_both_its_ends(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn rename_needs_a_source_and_a_target_directory(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let (file, none) = (scratch.file("file", "content"), scratch.path("none"));
     for overwrite in [false, true] {
         let request = |source: &Path, destination: &Path| Rename {
@@ -140,11 +140,11 @@ pub async fn a_rename_needs_both_its_ends(subject: &Subject) {
     assert_eq!(text(&file), "content");
 }
 
-pub async fn a_directory_is_not_renamed_into_itself(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn directory_is_not_renamed_into_itself(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     scratch.file("directory/file", "");
     let directory = scratch.path("directory");
     let inside = directory.join("inside");

@@ -1,4 +1,4 @@
-//! Which files a process under a policy can use.
+//! File access of processes under a sandbox policy.
 
 use std::{fs, path::Path};
 
@@ -6,29 +6,34 @@ use exec_env::command::Command;
 
 use crate::{
     difference::Difference,
-    followed_process::Told,
-    sandbox_policy::{Policy, glob, path, special},
-    scratch_dir::{Scratch, names},
+    followed_process::EventHistory,
+    sandbox_policy::{PolicyBuilder, glob, path, special},
+    scratch_dir::{ScratchDir, names},
     subject::{Subject, uri},
 };
 
-/// Runs a script under a policy to its end.
+/// Runs a script under a policy until it exits.
 pub(super) async fn run(
     subject: &Subject,
-    policy: &Policy,
+    policy: &PolicyBuilder,
     script: &str,
     arguments: &[&Path],
-) -> Told {
+) -> EventHistory {
     let arguments: Vec<_> = arguments
         .iter()
-        .map(|path| path.to_str().expect("temporary paths are text"))
+        .map(|path| path.to_str().expect("temporary path is not UTF-8"))
         .collect();
-    let command = policy.around(subject.sh(script, &arguments));
+    let command = policy.sandboxed_command(subject.sh(script, &arguments));
     subject.start(command).await.finish().await
 }
 
-/// Runs a script that must succeed, and returns what it writes.
-async fn succeeds(subject: &Subject, policy: &Policy, script: &str, paths: &[&Path]) -> String {
+/// Runs a script that must succeed and returns its stdout.
+async fn succeeds(
+    subject: &Subject,
+    policy: &PolicyBuilder,
+    script: &str,
+    paths: &[&Path],
+) -> String {
     let told = run(subject, policy, script, paths).await;
     let stderr = String::from_utf8_lossy(&told.stderr()).into_owned();
     assert_eq!(told.code(), 0, "{script}: {stderr}");
@@ -36,8 +41,14 @@ async fn succeeds(subject: &Subject, policy: &Policy, script: &str, paths: &[&Pa
     told.text()
 }
 
-/// Runs a script that must be refused something, for this reason.
-async fn denied(subject: &Subject, policy: &Policy, script: &str, paths: &[&Path], reason: &str) {
+/// Runs a script that must fail with this error text.
+async fn denied(
+    subject: &Subject,
+    policy: &PolicyBuilder,
+    script: &str,
+    paths: &[&Path],
+    reason: &str,
+) {
     let told = run(subject, policy, script, paths).await;
     let stderr = String::from_utf8_lossy(&told.stderr()).into_owned();
     assert_ne!(told.code(), 0, "{script}");
@@ -54,10 +65,10 @@ const NOT_FOUND: &str = "No such file or directory";
 const READ: &str = r#"cat "$1""#;
 const WRITE: &str = r#"echo new >"$1""#;
 
-pub async fn a_read_only_sandbox_reads_and_does_not_write(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn read_only_sandbox_allows_reads_and_denies_writes(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let (file, new) = (scratch.file("file", "content"), scratch.path("new"));
-    let policy = Policy::read_only();
+    let policy = PolicyBuilder::read_only();
     assert_eq!(succeeds(subject, &policy, READ, &[&file]).await, "content");
     for script in [WRITE, r#"mkdir "$1""#, r#"ln -s x "$1""#, r#"touch "$1""#] {
         denied(subject, &policy, script, &[&new], READ_ONLY).await;
@@ -78,10 +89,10 @@ pub async fn a_read_only_sandbox_reads_and_does_not_write(subject: &Subject) {
     assert_eq!(names(scratch.root()), ["file"]);
 }
 
-pub async fn a_read_only_sandbox_with_network_does_not_write_either(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn read_only_sandbox_with_network_denies_writes(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let (file, new) = (scratch.file("file", "content"), scratch.path("new"));
-    let policy = Policy::read_only().with_network();
+    let policy = PolicyBuilder::read_only().with_network();
     assert_eq!(succeeds(subject, &policy, READ, &[&file]).await, "content");
     for script in [
         r#"echo new >"$1""#,
@@ -101,11 +112,11 @@ pub async fn a_read_only_sandbox_with_network_does_not_write_either(subject: &Su
     assert_eq!(names(scratch.root()), ["file"]);
 }
 
-pub async fn a_workspace_is_writable_in_a_sandbox_and_nothing_beside_it(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn sandbox_allows_writes_only_inside_the_workspace(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let (root, beside) = (scratch.directory("root"), scratch.directory("beside"));
     scratch.file("root/old", "old");
-    let policy = Policy::workspace(&root);
+    let policy = PolicyBuilder::workspace(&root);
     let script = r#"
         set -e
         cd "$1"
@@ -125,7 +136,7 @@ pub async fn a_workspace_is_writable_in_a_sandbox_and_nothing_beside_it(subject:
     );
     assert_eq!(fs::read(root.join("a/b/moved")).unwrap(), b"new\noldmore\n");
     denied(subject, &policy, WRITE, &[&beside.join("new")], READ_ONLY).await;
-    // A link in the workspace leads out of it, and what is there stays as it is.
+    // A symlink in the workspace points outside, where nothing may change.
     scratch.link("root/out", &beside);
     denied(subject, &policy, WRITE, &[&root.join("out/new")], READ_ONLY).await;
     denied(
@@ -139,10 +150,10 @@ pub async fn a_workspace_is_writable_in_a_sandbox_and_nothing_beside_it(subject:
     assert!(names(&beside).is_empty());
 }
 
-pub async fn existing_metadata_is_read_only_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn existing_metadata_directories_are_read_only_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let root = scratch.directory("root");
-    let policy = Policy::workspace(&root);
+    let policy = PolicyBuilder::workspace(&root);
     for name in [".git", ".agents", ".codex", ".aws"] {
         let config = scratch.file(format!("root/{name}/config"), "kept");
         assert_eq!(succeeds(subject, &policy, READ, &[&config]).await, "kept");
@@ -157,17 +168,17 @@ pub async fn existing_metadata_is_read_only_in_a_sandbox(subject: &Subject) {
         let told = run(subject, &policy, script, &[&root.join(name), &moved]).await;
         assert_ne!(told.code(), 0);
         assert_eq!(fs::read(&config).unwrap(), b"kept");
-        // Only what is directly below the root is protected.
+        // Only direct children of the root are protected.
         scratch.directory(format!("root/nested/{name}"));
         let nested = root.join("nested").join(name).join("new");
         succeeds(subject, &policy, WRITE, &[&nested]).await;
     }
 }
 
-pub async fn missing_metadata_cannot_be_made_in_a_sandbox_and_leaves_nothing(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn missing_metadata_directories_cannot_be_created_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let root = scratch.directory("root");
-    let (policy, gate) = (Policy::workspace(&root), scratch.gate());
+    let (policy, gate) = (PolicyBuilder::workspace(&root), scratch.gate());
     let other = scratch.directory("root/other");
     for name in [".git", ".agents", ".codex", ".aws"] {
         let path = root.join(name);
@@ -182,7 +193,7 @@ pub async fn missing_metadata_cannot_be_made_in_a_sandbox_and_leaves_nothing(sub
             let told = run(subject, &policy, script, &[&path, &other]).await;
             assert_ne!(told.code(), 0, "{script} {name}");
             let denied = told.exit().unwrap().sandbox_denied;
-            // What is there already cannot be made, without a word of the sandbox.
+            // Creating an existing directory fails with the normal error.
             let seen = !denied && subject.differs(Difference::MetadataIsSeen);
             let stderr = String::from_utf8_lossy(&told.stderr()).into_owned();
             let taken = seen && (stderr.contains("File exists") || stderr.contains("directory"));
@@ -193,15 +204,15 @@ pub async fn missing_metadata_cannot_be_made_in_a_sandbox_and_leaves_nothing(sub
     let script = r#"mkdir "$1/made" && echo ready && read line <"$2" && ls -A "$1""#;
     let arguments = [root.to_str().unwrap(), gate.path()];
     let mut running = subject
-        .start(policy.around(subject.sh(script, &arguments)))
+        .start(policy.sandboxed_command(subject.sh(script, &arguments)))
         .await;
-    running.until_says("ready").await;
+    running.until_stdout_contains("ready").await;
     let seen = subject.differs(Difference::MetadataIsSeen);
     if !seen {
         assert_eq!(
             names(&root),
             ["made", "other"],
-            "nothing is there meanwhile"
+            "metadata directory is visible"
         );
     }
     gate.open();
@@ -211,24 +222,27 @@ pub async fn missing_metadata_cannot_be_made_in_a_sandbox_and_leaves_nothing(sub
     assert_eq!(names(&root), ["made", "other"]);
 }
 
-pub async fn metadata_that_a_policy_names_is_writable_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn metadata_directory_named_by_a_policy_is_writable_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let root = scratch.directory("root");
     let config = scratch.file("root/.git/config", "old");
-    let policy = Policy::workspace(&root).entry(path(&root.join(".git")), "write");
+    let policy = PolicyBuilder::workspace(&root).entry(path(&root.join(".git")), "write");
     succeeds(subject, &policy, WRITE, &[&config]).await;
     assert_eq!(fs::read(&config).unwrap(), b"new\n");
 }
 
-pub async fn a_denied_path_cannot_be_read_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn denied_path_cannot_be_read_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let (secret, open) = (
         scratch.file("a/secret", "secret"),
         scratch.file("a/open", "open"),
     );
     let below = scratch.file("closed/below", "secret");
     let closed = scratch.path("closed");
-    for base in [Policy::read_only(), Policy::workspace(scratch.root())] {
+    for base in [
+        PolicyBuilder::read_only(),
+        PolicyBuilder::workspace(scratch.root()),
+    ] {
         let policy = base
             .entry(path(&secret), "deny")
             .entry(path(&closed), "none");
@@ -248,14 +262,14 @@ pub async fn a_denied_path_cannot_be_read_in_a_sandbox(subject: &Subject) {
 }
 
 pub async fn denied_globs_are_expanded_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let root = scratch.directory("root");
     let plain = scratch.file("root/plain", "plain");
     let env = [".env", "a/.env", "a/b/.env", ".hidden/.env"]
         .map(|name| scratch.file(format!("root/{name}"), "secret"));
     let absolute = format!("{}/**/.env", root.display());
     for pattern in ["**/.env", &absolute] {
-        let policy = Policy::workspace(&root).entry(glob(pattern), "deny");
+        let policy = PolicyBuilder::workspace(&root).entry(glob(pattern), "deny");
         assert_eq!(succeeds(subject, &policy, READ, &[&plain]).await, "plain");
         for path in &env {
             denied(subject, &policy, READ, &[path], FORBIDDEN).await;
@@ -263,11 +277,11 @@ pub async fn denied_globs_are_expanded_in_a_sandbox(subject: &Subject) {
     }
 }
 
-pub async fn an_unlisted_path_does_not_exist_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn unlisted_path_does_not_exist_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let listed = scratch.file("listed/file", "listed");
     let unlisted = scratch.file("unlisted/file", "unlisted");
-    let policy = Policy::minimal().entry(path(&scratch.path("listed")), "read");
+    let policy = PolicyBuilder::minimal().entry(path(&scratch.path("listed")), "read");
     assert_eq!(succeeds(subject, &policy, READ, &[&listed]).await, "listed");
     denied(subject, &policy, READ, &[&unlisted], NOT_FOUND).await;
     let script = r#"ls "$1""#;
@@ -282,10 +296,10 @@ pub async fn an_unlisted_path_does_not_exist_in_a_sandbox(subject: &Subject) {
     succeeds(subject, &policy, WRITE, &[&listed]).await;
 }
 
-pub async fn an_approved_root_write_keeps_denied_reads_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn approved_root_write_keeps_denied_reads_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let (secret, open) = (scratch.file("secret/file", "hidden"), scratch.path("new"));
-    let mut policy = Policy::nothing()
+    let mut policy = PolicyBuilder::nothing()
         .entry(special("root"), "write")
         .entry(path(&scratch.path("secret")), "deny")
         .with("sandboxOverride", "escalatedSandboxWithRestrictions".into());
@@ -303,10 +317,10 @@ pub async fn an_approved_root_write_keeps_denied_reads_in_a_sandbox(subject: &Su
     assert_eq!(fs::read(&secret).unwrap(), b"hidden");
 }
 
-pub async fn a_single_file_is_writable_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn single_file_can_be_writable_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let (file, beside) = (scratch.file("file", "old"), scratch.file("beside", "old"));
-    let policy = Policy::read_only().entry(path(&file), "write");
+    let policy = PolicyBuilder::read_only().entry(path(&file), "write");
     if subject.differs(Difference::NoWritableFiles) {
         let told = run(subject, &policy, WRITE, &[&file]).await;
         assert_ne!(told.code(), 0);
@@ -318,18 +332,18 @@ pub async fn a_single_file_is_writable_in_a_sandbox(subject: &Subject) {
     denied(subject, &policy, WRITE, &[&scratch.path("new")], READ_ONLY).await;
 }
 
-pub async fn the_most_specific_entry_counts_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn most_specific_entry_wins_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let root = scratch.directory("root");
     let inner = scratch.file("root/kept/open/file", "old");
     let kept = scratch.file("root/kept/file", "old");
-    let policy = Policy::workspace(&root)
+    let policy = PolicyBuilder::workspace(&root)
         .entry(path(&root.join("kept")), "read")
         .entry(path(&root.join("kept/open")), "write");
     succeeds(subject, &policy, WRITE, &[&root.join("new")]).await;
     denied(subject, &policy, WRITE, &[&kept], READ_ONLY).await;
     succeeds(subject, &policy, WRITE, &[&inner]).await;
-    let policy = Policy::read_only()
+    let policy = PolicyBuilder::read_only()
         .entry(path(&root.join("kept")), "deny")
         .entry(path(&root.join("kept/open")), "write");
     succeeds(subject, &policy, WRITE, &[&inner]).await;
@@ -337,12 +351,12 @@ pub async fn the_most_specific_entry_counts_in_a_sandbox(subject: &Subject) {
     assert_ne!(told.code(), 0);
 }
 
-pub async fn the_commands_temporary_directory_is_writable_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn temporary_directory_is_writable_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let directory = scratch.directory("temporary");
-    let policy = Policy::read_only().entry(special("tmpdir"), "write");
+    let policy = PolicyBuilder::read_only().entry(special("tmpdir"), "write");
     let new = directory.join("new");
-    let command = || policy.around(subject.sh(WRITE, &[new.to_str().unwrap()]));
+    let command = || policy.sandboxed_command(subject.sh(WRITE, &[new.to_str().unwrap()]));
     let told = subject.start(command()).await.finish().await;
     assert_ne!(told.code(), 0, "no variable names it");
     let mut named = command();
@@ -357,20 +371,20 @@ pub async fn the_commands_temporary_directory_is_writable_in_a_sandbox(subject: 
     assert_eq!(made, ["new"]);
 }
 
-pub async fn the_directory_of_a_command_is_entered_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn command_starts_in_its_working_directory_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let root = scratch.directory("root/deep");
-    for policy in [Policy::read_only(), Policy::workspace(&root)] {
+    for policy in [PolicyBuilder::read_only(), PolicyBuilder::workspace(&root)] {
         let command = Command {
             cwd: uri(&root),
             arg0: Some("renamed".to_owned()),
-            ..policy.around(subject.probe(&["arguments", "x"]))
+            ..policy.sandboxed_command(subject.probe(&["arguments", "x"]))
         };
         let told = subject.start(command).await.finish().await;
         assert_eq!(told.text(), "renamed\narguments\nx\n");
         let command = Command {
             cwd: uri(&root),
-            ..policy.around(subject.command(&["/bin/pwd"]))
+            ..policy.sandboxed_command(subject.command(&["/bin/pwd"]))
         };
         let told = subject.start(command).await.finish().await;
         assert_eq!(told.text(), format!("{}\n", root.display()));

@@ -1,4 +1,4 @@
-//! Operations on files under a policy.
+//! File operations under a sandbox policy.
 
 use std::{fs, path::Path};
 
@@ -13,28 +13,31 @@ use crate::{
     bounded_wait::{done, host_fails, invalid, invalid_or_host_fails, not_found, refused, unknown},
     difference::Difference,
     pattern,
-    sandbox_policy::Under,
-    sandbox_policy::{Policy, glob, path, special},
-    scratch_dir::{Scratch, names},
+    sandbox_policy::SandboxedFiles,
+    sandbox_policy::{PolicyBuilder, glob, path, special},
+    scratch_dir::{ScratchDir, names},
     subject::{Subject, uri},
 };
 
-/// One directory may be written, and beside it only what programs need may be read.
-fn narrow(root: &Path) -> Policy {
-    Policy::minimal().entry(path(root), "write")
+/// Returns a policy with one writable directory and the minimal readable set.
+fn narrow(root: &Path) -> PolicyBuilder {
+    PolicyBuilder::minimal().entry(path(root), "write")
 }
 
-/// The last name of a path.
+/// Returns the last component of a path.
 fn name(path: &PathUri) -> String {
     let path = path.to_native().unwrap();
     path.file_name().unwrap().to_str().unwrap().to_owned()
 }
 
-pub async fn files_in_a_sandbox_are_read_and_written(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn sandboxed_files_are_read_and_written(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let root = scratch.directory("root");
-    for (policy, narrow) in [(narrow(&root), true), (Policy::workspace(&root), false)] {
-        let under = Under { subject, policy };
+    for (policy, narrow) in [
+        (narrow(&root), true),
+        (PolicyBuilder::workspace(&root), false),
+    ] {
+        let under = SandboxedFiles { subject, policy };
         let (directory, file) = (root.join("a"), root.join("a/file"));
         done(under.create(&directory)).await;
         done(under.write(&file, "content")).await;
@@ -43,7 +46,7 @@ pub async fn files_in_a_sandbox_are_read_and_written(subject: &Subject) {
         assert_eq!(done(under.metadata(&file)).await.size, 7);
         assert_eq!(done(under.canonicalize(&file)).await, uri(&file));
         assert_eq!(done(under.list(&directory)).await.len(), 1);
-        // The four metadata directories are there, too, where they are seen.
+        // The four metadata directories exist as well where they are visible.
         let seen = narrow && subject.differs(Difference::MetadataIsSeen);
         let entries = if seen { 6 } else { 2 };
         assert_eq!(done(under.walk(&root)).await.entries.len(), entries);
@@ -62,13 +65,13 @@ pub async fn files_in_a_sandbox_are_read_and_written(subject: &Subject) {
     }
 }
 
-pub async fn files_outside_a_sandbox_are_not_found(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn files_outside_the_sandbox_are_not_found(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let root = scratch.directory("root");
     let outside = scratch.file("outside/file", "outside");
     let directory = scratch.path("outside");
     scratch.link("root/link", &outside);
-    let under = Under {
+    let under = SandboxedFiles {
         subject,
         policy: narrow(&root),
     };
@@ -93,22 +96,25 @@ pub async fn files_outside_a_sandbox_are_not_found(subject: &Subject) {
     }
     assert_eq!(fs::read(&outside).unwrap(), b"outside");
     assert_eq!(names(&root), ["link"]);
-    // What programs need is there, although it is not listed.
+    // The minimal readable set exists although the policy does not list it.
     done(under.list(Path::new("/etc"))).await;
 }
 
-pub async fn denied_files_in_a_sandbox_are_invalid(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn denied_files_in_the_sandbox_are_invalid(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let (secret, plain) = (
         scratch.file("secret", "secret"),
         scratch.file("open", "open"),
     );
     let below = scratch.file("closed/below", "secret");
-    for base in [Policy::read_only(), Policy::workspace(scratch.root())] {
+    for base in [
+        PolicyBuilder::read_only(),
+        PolicyBuilder::workspace(scratch.root()),
+    ] {
         let policy = base
             .entry(path(&secret), "deny")
             .entry(path(&scratch.path("closed")), "deny");
-        let under = Under { subject, policy };
+        let under = SandboxedFiles { subject, policy };
         assert_eq!(done(under.read(&plain)).await, "open");
         invalid(under.read(&secret)).await;
         invalid(under.open(&secret, OpenMode::Read)).await;
@@ -123,16 +129,16 @@ pub async fn denied_files_in_a_sandbox_are_invalid(subject: &Subject) {
     }
 }
 
-pub async fn writes_outside_a_sandbox_fail(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn writes_outside_the_sandbox_fail(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let root = scratch.directory("root");
     let inside = scratch.file("root/file", "inside");
     let outside = scratch.file("outside/file", "outside");
     let new = scratch.path("outside/new");
     scratch.link("root/link", scratch.path("outside"));
-    let under = Under {
+    let under = SandboxedFiles {
         subject,
-        policy: Policy::workspace(&root),
+        policy: PolicyBuilder::workspace(&root),
     };
     let through = root.join("link/new");
     for failure in [
@@ -157,18 +163,18 @@ pub async fn writes_outside_a_sandbox_fail(subject: &Subject) {
     host_fails(under.open(&outside, OpenMode::Replace)).await;
     assert_eq!(fs::read(&outside).unwrap(), b"outside");
     assert_eq!(names(&scratch.path("outside")), ["file"]);
-    // To read from there is allowed.
+    // Reading from outside is allowed.
     done(under.copy(&outside, &root.join("copy"))).await;
 }
 
-pub async fn metadata_directories_in_a_sandbox_are_protected(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn metadata_directories_in_the_sandbox_are_protected(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let root = scratch.directory("root");
     let config = scratch.file("root/.git/config", "kept");
     let other = scratch.directory("root/other");
-    let under = Under {
+    let under = SandboxedFiles {
         subject,
-        policy: Policy::workspace(&root),
+        policy: PolicyBuilder::workspace(&root),
     };
     host_fails(under.write(&config, "new")).await;
     host_fails(under.write(&root.join(".git/new"), "new")).await;
@@ -177,7 +183,7 @@ pub async fn metadata_directories_in_a_sandbox_are_protected(subject: &Subject) 
         let path = root.join(name);
         invalid_or_host_fails(under.write(&path, "new")).await;
         if subject.differs(Difference::MetadataIsSeen) {
-            // It is there already, and there is nothing to copy into it.
+            // The directory exists, and the source is empty.
             done(under.create(&path)).await;
             done(under.copy(&other, &path)).await;
         } else {
@@ -190,13 +196,13 @@ pub async fn metadata_directories_in_a_sandbox_are_protected(subject: &Subject) 
     assert_eq!(done(under.read(&config)).await, "kept");
 }
 
-pub async fn a_file_is_opened_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn file_handles_work_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let root = scratch.directory("root");
     let content = pattern::bytes(3 << 20);
     let file = scratch.file("root/file", &content);
-    for policy in [narrow(&root), Policy::workspace(&root)] {
-        let under = Under { subject, policy };
+    for policy in [narrow(&root), PolicyBuilder::workspace(&root)] {
+        let under = SandboxedFiles { subject, policy };
         let opened = done(under.open(&file, OpenMode::Read)).await;
         let block = done(opened.read_block(1 << 20, 1 << 20)).await;
         pattern::assert_same(&block.data, &content[1 << 20..][..1 << 20]);
@@ -209,16 +215,16 @@ pub async fn a_file_is_opened_in_a_sandbox(subject: &Subject) {
     }
 }
 
-pub async fn what_is_denied_is_not_searched_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn search_skips_denied_paths_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let root = scratch.directory("root");
     for name in ["plain", "sub/plain", ".env", "sub/.env", "closed/plain"] {
         scratch.file(format!("root/{name}"), "needle\n");
     }
-    let policy = Policy::workspace(&root)
+    let policy = PolicyBuilder::workspace(&root)
         .entry(glob("**/.env"), "deny")
         .entry(path(&root.join("closed")), "deny");
-    let under = Under { subject, policy };
+    let under = SandboxedFiles { subject, policy };
     if subject.differs(Difference::NoSearch) {
         unknown(under.search(&root, "needle")).await;
         unknown(under.find(&root, "**/plain")).await;
@@ -246,12 +252,12 @@ pub async fn what_is_denied_is_not_searched_in_a_sandbox(subject: &Subject) {
     assert_eq!(
         below.len(),
         1,
-        "the directory is seen, and nothing in it: {below:?}"
+        "denied directory must be listed as empty: {below:?}"
     );
-    // A tree that is listed in parts is seen in parts.
-    let under = Under {
+    // Only the listed parts of a tree are visible.
+    let under = SandboxedFiles {
         subject,
-        policy: Policy::minimal().entry(path(&root.join("sub")), "read"),
+        policy: PolicyBuilder::minimal().entry(path(&root.join("sub")), "read"),
     };
     let seen = done(under.list(&root)).await;
     let seen: Vec<_> = seen.iter().map(|entry| &*entry.file_name).collect();
@@ -265,12 +271,12 @@ pub async fn what_is_denied_is_not_searched_in_a_sandbox(subject: &Subject) {
     assert_eq!(seen, ["sub", ".env", "plain"]);
 }
 
-pub async fn a_sandbox_that_allows_all_of_a_kind_does_it_directly(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn policy_without_restrictions_for_an_operation_allows_it(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let file = scratch.file("file", "content");
-    let under = Under {
+    let under = SandboxedFiles {
         subject,
-        policy: Policy::read_only(),
+        policy: PolicyBuilder::read_only(),
     };
     assert_eq!(done(under.read(&file)).await, "content");
     assert_eq!(done(under.canonicalize(&file)).await, uri(&file));
@@ -278,30 +284,30 @@ pub async fn a_sandbox_that_allows_all_of_a_kind_does_it_directly(subject: &Subj
     host_fails(under.write(&file, "new")).await;
     let unrestricted = json!({"type": "unrestricted"});
     for policy in [
-        Policy::nothing().entry(special("root"), "write"),
-        Policy::of(&json!({"type": "disabled"})),
-        Policy::of(&json!({"type": "external", "network": "restricted"})),
-        Policy::of(
+        PolicyBuilder::nothing().entry(special("root"), "write"),
+        PolicyBuilder::of(&json!({"type": "disabled"})),
+        PolicyBuilder::of(&json!({"type": "external", "network": "restricted"})),
+        PolicyBuilder::of(
             &json!({"type": "managed", "file_system": unrestricted, "network": "restricted"}),
         ),
     ] {
-        let under = Under { subject, policy };
+        let under = SandboxedFiles { subject, policy };
         done(under.write(&file, "new")).await;
         assert_eq!(done(under.read(&file)).await, "new");
     }
 }
 
-pub async fn changes_in_a_sandbox_keep_their_order(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn changes_in_a_sandbox_apply_in_call_order(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let root = scratch.directory("root");
     let file = root.join("file");
-    let under = Under {
+    let under = SandboxedFiles {
         subject,
         policy: narrow(&root),
     };
-    let other = Under {
+    let other = SandboxedFiles {
         subject,
-        policy: Policy::workspace(&root),
+        policy: PolicyBuilder::workspace(&root),
     };
     let mut writes = Vec::new();
     for number in 0..100 {
@@ -314,22 +320,22 @@ pub async fn changes_in_a_sandbox_keep_their_order(subject: &Subject) {
     assert_eq!(fs::read(&file).unwrap(), b"99");
 }
 
-pub async fn a_policy_that_cannot_be_is_refused_for_files_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn unenforceable_policy_is_refused_for_files(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let file = scratch.file("file", "content");
     for (policy, culprit) in [
         (
-            Policy::minimal()
+            PolicyBuilder::minimal()
                 .entry(glob("**/file"), "read")
                 .rooted(scratch.root()),
             "entries[1]",
         ),
         (
-            Policy::read_only().entry(glob("/**/file"), "deny"),
+            PolicyBuilder::read_only().entry(glob("/**/file"), "deny"),
             "entries[1]",
         ),
         (
-            Policy::minimal().entry(special("project_roots"), "read"),
+            PolicyBuilder::minimal().entry(special("project_roots"), "read"),
             "cwd",
         ),
         (
@@ -337,11 +343,11 @@ pub async fn a_policy_that_cannot_be_is_refused_for_files_in_a_sandbox(subject: 
             "windowsSandboxLevel",
         ),
     ] {
-        let under = Under { subject, policy };
+        let under = SandboxedFiles { subject, policy };
         if culprit != "cwd" && subject.differs(Difference::FewerRefusals) {
-            let read = within("it is answered", under.read(&file)).await;
+            let read = within("response arrives", under.read(&file)).await;
             assert!(read.is_err(), "{read:?}");
-            let written = within("it is answered", under.write(&file, "new")).await;
+            let written = within("response arrives", under.write(&file, "new")).await;
             assert!(written.is_err(), "{written:?}");
             continue;
         }

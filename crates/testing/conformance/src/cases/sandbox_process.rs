@@ -1,4 +1,4 @@
-//! How a process under a policy runs, beside the files that it can use.
+//! Behaviour of sandboxed processes other than file access.
 
 use std::{net::TcpListener, path::Path, process};
 
@@ -17,45 +17,47 @@ use super::sandbox_file_access::run;
 use crate::{
     bounded_wait::within,
     difference::Difference,
-    followed_process::{Running, contains},
+    followed_process::{FollowedProcess, contains},
     pattern,
-    sandbox_policy::{Policy, glob, path, special},
-    scratch_dir::{Lifeline, Scratch},
+    sandbox_policy::{PolicyBuilder, glob, path, special},
+    scratch_dir::{LifelinePipe, ScratchDir},
     subject::{Subject, on_terminal, piped},
 };
 
-/// Policies that enclose in different ways.
-fn policies(root: &Path) -> [Policy; 5] {
-    let minimal = Policy::minimal().entry(path(root), "write");
+/// Returns policies that need different enforcement mechanisms.
+fn policies(root: &Path) -> [PolicyBuilder; 5] {
+    let minimal = PolicyBuilder::minimal().entry(path(root), "write");
     [
-        Policy::read_only(),
-        Policy::read_only().with_network(),
-        Policy::workspace(root),
-        Policy::workspace(root).with_network(),
+        PolicyBuilder::read_only(),
+        PolicyBuilder::read_only().with_network(),
+        PolicyBuilder::workspace(root),
+        PolicyBuilder::workspace(root).with_network(),
         minimal,
     ]
 }
 
-/// Policies that restrict nothing.
-fn open_policies() -> [Policy; 4] {
+/// Returns policies that restrict nothing.
+fn open_policies() -> [PolicyBuilder; 4] {
     let unrestricted = json!({"type": "unrestricted"});
     [
-        Policy::of(&json!({"type": "disabled"})),
-        Policy::of(&json!({"type": "external", "network": "enabled"})),
-        Policy::of(&json!({"type": "managed", "file_system": unrestricted, "network": "enabled"})),
-        Policy::nothing()
+        PolicyBuilder::of(&json!({"type": "disabled"})),
+        PolicyBuilder::of(&json!({"type": "external", "network": "enabled"})),
+        PolicyBuilder::of(
+            &json!({"type": "managed", "file_system": unrestricted, "network": "enabled"}),
+        ),
+        PolicyBuilder::nothing()
             .entry(special("root"), "write")
             .with_network(),
     ]
 }
 
 async fn started(subject: &Subject, command: Command) -> StartedProcess {
-    let started = within("a command starts", subject.backend.start(command)).await;
-    started.expect("the command starts")
+    let started = within("command starts", subject.backend.start(command)).await;
+    started.expect("command failed to start")
 }
 
-pub async fn the_exit_code_is_the_commands_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn exit_code_is_reported_from_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     for policy in policies(scratch.root()) {
         for code in [0, 1, 3, 126, 127] {
             let told = run(subject, &policy, &format!("exit {code}"), &[]).await;
@@ -66,8 +68,8 @@ pub async fn the_exit_code_is_the_commands_in_a_sandbox(subject: &Subject) {
     }
 }
 
-pub async fn death_by_a_signal_is_told_of_a_sandbox_too(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn signal_death_is_reported_from_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     for policy in policies(scratch.root()) {
         for (script, code, signal) in [
             ("kill -KILL $$", 137, "SIGKILL"),
@@ -82,8 +84,8 @@ pub async fn death_by_a_signal_is_told_of_a_sandbox_too(subject: &Subject) {
     }
 }
 
-pub async fn what_restricts_nothing_runs_in_a_sandbox_untouched(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn unrestricted_policy_restricts_nothing(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     for policy in open_policies() {
@@ -91,9 +93,9 @@ pub async fn what_restricts_nothing_runs_in_a_sandbox_untouched(subject: &Subjec
         let script = r#"echo x >"$1" && rm "$1" && mkdir "$1" && rmdir "$1""#;
         let told = run(subject, &policy, script, &[&new]).await;
         assert_eq!(told.code(), 0, "{policy:?}");
-        let connect = policy.around(subject.probe(&["connect", &address]));
+        let connect = policy.sandboxed_command(subject.probe(&["connect", &address]));
         assert_eq!(subject.start(connect).await.finish().await.code(), 0);
-        let told = started(subject, policy.around(subject.sh("exit 0", &[]))).await;
+        let told = started(subject, policy.sandboxed_command(subject.sh("exit 0", &[]))).await;
         assert_eq!(told.sandbox_type, Some(enclosing()));
     }
 }
@@ -106,18 +108,18 @@ fn enclosing() -> SandboxType {
     }
 }
 
-pub async fn what_encloses_a_sandbox_is_told(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn sandbox_type_is_reported(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let exit = || subject.sh("exit 0", &[]);
     let free = started(subject, exit()).await;
     assert_eq!(free.sandbox_type, Some(SandboxType::None));
     for policy in policies(scratch.root()) {
-        let enclosed = started(subject, policy.around(exit())).await;
+        let enclosed = started(subject, policy.sandboxed_command(exit())).await;
         assert_eq!(enclosed.sandbox_type, Some(enclosing()));
     }
 }
 
-pub async fn nothing_is_denied_without_a_sandbox(subject: &Subject) {
+pub async fn sandbox_denied_is_false_without_a_sandbox(subject: &Subject) {
     let script = "echo Permission denied >&2; exit 1";
     let told = subject.start(subject.sh(script, &[])).await.finish().await;
     assert!(!told.exit().unwrap().sandbox_denied);
@@ -129,8 +131,8 @@ pub async fn nothing_is_denied_without_a_sandbox(subject: &Subject) {
     assert!(!told.exit().unwrap().sandbox_denied);
 }
 
-pub async fn the_network_of_a_sandbox_is_closed_unless_it_is_enabled(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn sandbox_has_no_network_unless_enabled(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -138,23 +140,23 @@ pub async fn the_network_of_a_sandbox_is_closed_unless_it_is_enabled(subject: &S
     let open = json!({"type": "managed", "file_system": unrestricted, "network": "restricted"});
     let probe = Path::new(subject.probe_path());
     let closed = [
-        Policy::read_only(),
-        Policy::workspace(scratch.root()),
-        Policy::minimal().entry(path(probe), "read"),
-        Policy::of(&open),
-        Policy::of(&json!({"type": "external", "network": "restricted"})),
+        PolicyBuilder::read_only(),
+        PolicyBuilder::workspace(scratch.root()),
+        PolicyBuilder::minimal().entry(path(probe), "read"),
+        PolicyBuilder::of(&open),
+        PolicyBuilder::of(&json!({"type": "external", "network": "restricted"})),
     ];
     for policy in closed {
-        let connect = policy.around(subject.probe(&["connect", &address]));
+        let connect = policy.sandboxed_command(subject.probe(&["connect", &address]));
         let told = subject.start(connect).await.finish().await;
         assert_eq!(told.code(), 1, "{policy:?}");
         assert!(listener.accept().is_err(), "nobody came");
     }
     for policy in [
-        Policy::read_only().with_network(),
-        Policy::workspace(scratch.root()).with_network(),
+        PolicyBuilder::read_only().with_network(),
+        PolicyBuilder::workspace(scratch.root()).with_network(),
     ] {
-        let connect = policy.around(subject.probe(&["connect", &address]));
+        let connect = policy.sandboxed_command(subject.probe(&["connect", &address]));
         let told = subject.start(connect).await.finish().await;
         assert_eq!(told.code(), 0, "{policy:?}");
         assert!(listener.accept().is_ok(), "somebody came");
@@ -162,20 +164,20 @@ pub async fn the_network_of_a_sandbox_is_closed_unless_it_is_enabled(subject: &S
 }
 
 pub async fn signals_do_not_leave_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let pid = process::id().to_string();
     let script = r#"kill -0 "$1""#;
     let free = subject.start(subject.sh(script, &[&pid])).await;
     assert_eq!(free.finish().await.code(), 0, "without one they do");
     for policy in policies(scratch.root()) {
-        let command = policy.around(subject.sh(script, &[&pid]));
+        let command = policy.sandboxed_command(subject.sh(script, &[&pid]));
         let told = subject.start(command).await.finish().await;
         assert_ne!(told.code(), 0, "{policy:?}");
     }
 }
 
-pub async fn a_terminal_works_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn terminal_works_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let script = r#"
         [ -t 0 ] && [ -t 1 ] && [ -t 2 ] || exit 1
         echo controlling >/dev/tty
@@ -184,12 +186,14 @@ pub async fn a_terminal_works_in_a_sandbox(subject: &Subject) {
         exit 5
     "#;
     for policy in policies(scratch.root()) {
-        let command = on_terminal(policy.around(subject.sh(script, &[])), 24, 80);
+        let command = on_terminal(policy.sandboxed_command(subject.sh(script, &[])), 24, 80);
         let mut running = subject.start(command).await;
         if subject.differs(Difference::SandboxedTerminalsAreNotControlling) {
-            running.until_shows("cannot create /dev/tty").await;
+            running
+                .until_terminal_contains("cannot create /dev/tty")
+                .await;
         } else {
-            running.until_shows("controlling").await;
+            running.until_terminal_contains("controlling").await;
         }
         running.write(b"this\n").await;
         let told = running.finish().await;
@@ -198,8 +202,8 @@ pub async fn a_terminal_works_in_a_sandbox(subject: &Subject) {
     }
 }
 
-pub async fn input_and_output_pass_through_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn stdin_and_stdout_work_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let probe = Path::new(subject.probe_path());
     let cat: &[&str] = if subject.differs(Difference::NoCloseStdin) {
         &["head", "-c", "7"]
@@ -208,25 +212,25 @@ pub async fn input_and_output_pass_through_a_sandbox(subject: &Subject) {
     };
     for policy in policies(scratch.root()) {
         let cat = subject
-            .start(policy.around(piped(subject.command(cat))))
+            .start(policy.sandboxed_command(piped(subject.command(cat))))
             .await;
         cat.write(b"through").await;
         cat.close_stdin().await;
         assert_eq!(cat.finish().await.text(), "through");
     }
     for policy in [
-        Policy::read_only(),
-        Policy::minimal().entry(path(probe), "read"),
+        PolicyBuilder::read_only(),
+        PolicyBuilder::minimal().entry(path(probe), "read"),
     ] {
         let bytes = 3 << 20;
-        let emit = policy.around(subject.probe(&["emit", &bytes.to_string()]));
+        let emit = policy.sandboxed_command(subject.probe(&["emit", &bytes.to_string()]));
         let told = subject.start(emit).await.finish().await;
         pattern::assert_same(&told.stdout(), &pattern::bytes(bytes));
     }
 }
 
-/// Starts a tree of processes that holds the lifeline, under a policy that lets it.
-async fn tree(subject: &Subject, scratch: &Scratch, lifeline: &Lifeline) -> Running {
+/// Starts a process tree that holds the lifeline, under a policy that allows it.
+async fn tree(subject: &Subject, scratch: &ScratchDir, lifeline: &LifelinePipe) -> FollowedProcess {
     let script = r#"
         exec 9>"$1"
         sleep 1000 &
@@ -235,38 +239,38 @@ async fn tree(subject: &Subject, scratch: &Scratch, lifeline: &Lifeline) -> Runn
         echo held >&9
         exec sleep 1000
     "#;
-    let policy = Policy::workspace(scratch.root());
-    let command = policy.around(subject.sh(script, &[lifeline.path()]));
+    let policy = PolicyBuilder::workspace(scratch.root());
+    let command = policy.sandboxed_command(subject.sh(script, &[lifeline.path()]));
     let running = subject.start(command).await;
     lifeline.held().await;
     running
 }
 
-pub async fn terminate_ends_everything_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn terminate_kills_the_whole_tree_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let lifeline = scratch.lifeline();
     let running = tree(subject, &scratch, &lifeline).await;
     let terminate = running.process.terminate(TerminateMode::Force);
-    assert_eq!(within("it is terminated", terminate).await, Ok(true));
+    assert_eq!(within("terminate completes", terminate).await, Ok(true));
     lifeline.gone().await;
     let exit = running.finish().await.exit().unwrap();
     subject.assert_end(&exit, 137, Some("SIGKILL"), ExitCause::Terminated);
 }
 
-pub async fn dropping_the_last_handle_ends_everything_in_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn dropping_the_last_handle_kills_the_tree_in_a_sandbox(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let lifeline = scratch.lifeline();
     drop(tree(subject, &scratch, &lifeline).await);
     lifeline.gone().await;
 }
 
-pub async fn what_a_command_left_in_a_sandbox_goes_on_writing(subject: &Subject) {
+pub async fn descendants_in_a_sandbox_keep_writing_after_exit(subject: &Subject) {
     for which in 0..5 {
-        let scratch = Scratch::new();
+        let scratch = ScratchDir::new();
         let gate = scratch.gate();
         let policy = &policies(scratch.root())[which];
         let script = r#"(read line <"$1"; echo late) & exit 3"#;
-        let command = policy.around(subject.sh(script, &[gate.path()]));
+        let command = policy.sandboxed_command(subject.sh(script, &[gate.path()]));
         let mut running = subject.start(command).await;
         assert_eq!(running.exit().await.code, 3);
         if !subject.differs(Difference::SandboxesEndWithTheirCommand) {
@@ -278,24 +282,24 @@ pub async fn what_a_command_left_in_a_sandbox_goes_on_writing(subject: &Subject)
     }
 }
 
-pub async fn many_sandboxes_run_at_once(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn many_sandboxes_run_concurrently(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let runs = (0..16).map(|number| {
         let root = scratch.directory(number.to_string());
         async move {
             let script = r#"echo x >"$1/file" && exit 3"#;
-            let told = run(subject, &Policy::workspace(&root), script, &[&root]).await;
+            let told = run(subject, &PolicyBuilder::workspace(&root), script, &[&root]).await;
             assert_eq!(told.code(), 3);
         }
     });
     join_all(runs).await;
 }
 
-pub async fn a_policy_that_cannot_be_is_refused_a_sandbox(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn unenforceable_policy_is_refused_for_processes(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let entry = "entries[1]";
     let broken = |pattern: &str, access: &str| {
-        Policy::read_only()
+        PolicyBuilder::read_only()
             .entry(glob(pattern), access)
             .rooted(scratch.root())
     };
@@ -306,15 +310,15 @@ pub async fn a_policy_that_cannot_be_is_refused_a_sandbox(subject: &Subject) {
         (broken("/*/.env", "deny"), entry),
         (broken("[", "deny"), entry),
         (
-            Policy::read_only().with("windowsSandboxLevel", json!("mxc")),
+            PolicyBuilder::read_only().with("windowsSandboxLevel", json!("mxc")),
             "windowsSandboxLevel",
         ),
         (
-            Policy::workspace(scratch.root()).with("useLegacyLandlock", json!(true)),
+            PolicyBuilder::workspace(scratch.root()).with("useLegacyLandlock", json!(true)),
             "useLegacyLandlock",
         ),
     ] {
-        let command = policy.around(subject.sh("exit 0", &[]));
+        let command = policy.sandboxed_command(subject.sh("exit 0", &[]));
         if culprit != "windowsSandboxLevel" && subject.differs(Difference::FewerRefusals) {
             drop(subject.start(command).await);
             continue;

@@ -1,4 +1,4 @@
-//! Lines that match.
+//! `fs/search`: lines that match a pattern.
 
 use std::path::Path;
 
@@ -11,26 +11,26 @@ use crate::{
     bounded_wait::{done, not_found, refused, unknown},
     difference::Difference,
     request::{search, search_regex},
-    scratch_dir::Scratch,
+    scratch_dir::ScratchDir,
     subject::{Subject, uri},
 };
 
-/// Where there is no `fs/search`, sees that it is refused.
-async fn lacking(subject: &Subject) -> bool {
-    let lacking = subject.differs(Difference::NoSearch);
-    if lacking {
-        let scratch = Scratch::new();
+/// Asserts that `fs/search` is refused and returns true if the subject does not support it.
+async fn assert_unsupported(subject: &Subject) -> bool {
+    let assert_unsupported = subject.differs(Difference::NoSearch);
+    if assert_unsupported {
+        let scratch = ScratchDir::new();
         unknown(subject.files.search(search(scratch.root(), "x"))).await;
     }
-    lacking
+    assert_unsupported
 }
 
 async fn found(subject: &Subject, request: Search) -> SearchResult {
     done(subject.files.search(request)).await
 }
 
-/// The matches as `path:line:column:text`, by paths below the root.
-async fn lines(subject: &Subject, scratch: &Scratch, request: Search) -> Vec<String> {
+/// Formats matches as `path:line:column:text`, with paths relative to the root.
+async fn lines(subject: &Subject, scratch: &ScratchDir, request: Search) -> Vec<String> {
     let result = found(subject, request).await;
     assert!(!result.truncated);
     let line = |found: SearchMatch| {
@@ -41,11 +41,11 @@ async fn lines(subject: &Subject, scratch: &Scratch, request: Search) -> Vec<Str
     result.matches.into_iter().map(line).collect()
 }
 
-pub async fn matching_lines_are_told_by_path_and_line(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn search_reports_path_and_line_of_each_match(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     scratch.file("b/file", "no\nthe needle\nneedle needle\nno");
     scratch.file("a", "needle\n");
     scratch.file("c", "nothing\n");
@@ -59,22 +59,22 @@ pub async fn matching_lines_are_told_by_path_and_line(subject: &Subject) {
     assert_eq!(found, expected);
 }
 
-pub async fn a_single_file_is_searched(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn single_file_can_be_searched(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let path = scratch.file("file", "one\ntwo\n");
     scratch.file("other", "two\n");
     let found = lines(subject, &scratch, search(&path, "two")).await;
     assert_eq!(found, ["file:2:1:two"]);
 }
 
-pub async fn plain_text_is_no_expression(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn plain_text_is_not_a_regular_expression(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     scratch.file("file", "a.c\nabc\n(\n");
     let root = scratch.root();
     let plain = lines(subject, &scratch, search(root, "a.c")).await;
@@ -87,11 +87,11 @@ pub async fn plain_text_is_no_expression(subject: &Subject) {
     assert_eq!(anchored, ["file:2:1:abc"]);
 }
 
-pub async fn letters_match_either_case_on_request(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn search_can_ignore_case(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     scratch.file("file", "needle\nNEEDLE\nNeedle\n");
     let exact = lines(subject, &scratch, search(scratch.root(), "Needle")).await;
     assert_eq!(exact, ["file:3:1:Needle"]);
@@ -106,11 +106,11 @@ pub async fn letters_match_either_case_on_request(subject: &Subject) {
     );
 }
 
-pub async fn context_is_told_with_each_match(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn search_returns_context_lines(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let path = scratch.file("file", "1\n2 x\n3\n4\n5 x\n6 x\n7\n");
     let request = Search {
         context_lines: 2,
@@ -132,11 +132,11 @@ pub async fn context_is_told_with_each_match(subject: &Subject) {
     assert_eq!(found(subject, request).await.matches, expected);
 }
 
-pub async fn a_glob_chooses_the_files(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn glob_selects_the_searched_files(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     for name in ["a.rs", "b.txt", "src/c.rs", "src/d.txt"] {
         scratch.file(name, "x\n");
     }
@@ -153,11 +153,11 @@ pub async fn a_glob_chooses_the_files(subject: &Subject) {
     }
 }
 
-pub async fn a_broken_pattern_is_refused(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn invalid_pattern_is_refused(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     scratch.file("file", "x\n");
     for pattern in ["(", "[", "*", "a{2", r"\p{NoSuch}"] {
         let request = search_regex(scratch.root(), pattern);
@@ -170,11 +170,11 @@ pub async fn a_broken_pattern_is_refused(subject: &Subject) {
     refused(subject.files.search(request)).await;
 }
 
-pub async fn a_search_ends_with_so_many_matches(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn search_respects_the_match_limit(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     scratch.file("a", "x\n".repeat(60));
     scratch.file("b", "x\n".repeat(60));
     for (max_matches, truncated) in [(5, true), (100, true), (1000, false)] {
@@ -188,11 +188,11 @@ pub async fn a_search_ends_with_so_many_matches(subject: &Subject) {
     }
 }
 
-pub async fn what_ignore_files_name_is_not_searched(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn search_respects_ignore_files(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     scratch.directory(".git");
     scratch.file(".gitignore", "/target\n*.log\n");
     scratch.file(".ignore", "vendor/\n");
@@ -203,11 +203,11 @@ pub async fn what_ignore_files_name_is_not_searched(subject: &Subject) {
     assert_eq!(kept, ["kept:1:1:x"]);
 }
 
-pub async fn nothing_in_a_tree_holds_up_a_search(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn special_files_do_not_block_a_search(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     scratch.file("file", "x\n");
     scratch.fifo("pipe");
     scratch.link("turn", ".");
@@ -217,11 +217,11 @@ pub async fn nothing_in_a_tree_holds_up_a_search(subject: &Subject) {
     assert_eq!(result.matches[0].path, uri(&scratch.path("file")));
 }
 
-pub async fn lines_that_are_not_text_or_too_long_are_shown_as_far_as_they_are(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn non_utf8_and_long_lines_are_shown_truncated(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let path = scratch.file("file", b"a \xff needle\n");
     let result = found(subject, search(&path, "needle")).await;
     assert_eq!(result.matches[0].text, "a \u{fffd} needle");
@@ -238,12 +238,12 @@ pub async fn lines_that_are_not_text_or_too_long_are_shown_as_far_as_they_are(su
     );
 }
 
-pub async fn the_answer_to_a_search_is_bounded(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn search_response_size_is_bounded(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
-    // Lines that cost nothing but their number, around each match.
+    let scratch = ScratchDir::new();
+    // Empty context lines around each match cost only their line numbers.
     scratch.file("file", format!("x\n{}", "\n".repeat(100)).repeat(5000));
     let request = Search {
         max_matches: limits::MAX_SEARCH_MATCHES,
@@ -255,11 +255,11 @@ pub async fn the_answer_to_a_search_is_bounded(subject: &Subject) {
     assert_eq!(result.truncated, result.matches.len() < 5000);
 }
 
-pub async fn a_search_begins_where_something_is(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn search_root_must_exist(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let none = scratch.path("none");
     let text = not_found(subject.files.search(search(&none, "x"))).await;
     assert!(text.contains(none.to_str().unwrap()), "{text}");

@@ -1,4 +1,4 @@
-//! Starts that must fail, and leave nothing behind.
+//! Starts that must fail without side effects.
 
 use std::{io::ErrorKind, path::Path};
 
@@ -10,11 +10,11 @@ use exec_wire::{error::ErrorCode, process::TerminalSize};
 
 use crate::{
     difference::Difference,
-    scratch_dir::Scratch,
-    subject::{Ids, Refusals, Subject, on_terminal, uri},
+    scratch_dir::ScratchDir,
+    subject::{ProcessIdScope, StartErrorForm, Subject, on_terminal, uri},
 };
 
-/// Every kind of descriptors: none may make a difference.
+/// All stdio kinds; the outcome must be the same for each.
 const KINDS: [Io; 3] = [
     Io::Pipes { stdin: Stdin::Null },
     Io::Pipes {
@@ -23,9 +23,9 @@ const KINDS: [Io; 3] = [
     Io::Terminal(TerminalSize { rows: 24, cols: 80 }),
 ];
 
-/// Starts `command` with every kind of descriptors. The host must refuse each time, for the reason
-/// `kind`, and name `culprit`; and the id must be free afterwards.
-async fn host_refuses(subject: &Subject, command: Command, kind: ErrorKind, culprit: &str) {
+/// Starts `command` with every stdio kind. The host must refuse each start with the error `kind`
+/// and name `culprit`, and the id must be free afterwards.
+async fn assert_host_refuses(subject: &Subject, command: Command, kind: ErrorKind, culprit: &str) {
     for io in KINDS {
         let error = subject
             .refused(Command {
@@ -34,11 +34,11 @@ async fn host_refuses(subject: &Subject, command: Command, kind: ErrorKind, culp
             })
             .await;
         let text = match (subject.capabilities.refusals, error) {
-            (Refusals::Errno, StartError::Spawn { context, source }) => {
+            (StartErrorForm::Errno, StartError::Spawn { context, source }) => {
                 assert_eq!(source.kind(), kind, "{context}: {source}");
                 context
             }
-            (Refusals::Rpc, StartError::Remote(error)) => {
+            (StartErrorForm::Rpc, StartError::Remote(error)) => {
                 assert_eq!(error.code, ErrorCode::INTERNAL, "{error}");
                 error.message
             }
@@ -56,9 +56,9 @@ async fn host_refuses(subject: &Subject, command: Command, kind: ErrorKind, culp
     assert_eq!(subject.start(free).await.finish().await.code(), 0);
 }
 
-pub async fn a_missing_program_is_refused(subject: &Subject) {
+pub async fn missing_program_is_refused(subject: &Subject) {
     for program in ["/nowhere/program", "no-such-program"] {
-        host_refuses(
+        assert_host_refuses(
             subject,
             subject.command(&[program]),
             ErrorKind::NotFound,
@@ -68,18 +68,18 @@ pub async fn a_missing_program_is_refused(subject: &Subject) {
     }
 }
 
-pub async fn a_program_that_is_not_executable_is_refused(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn non_executable_program_is_refused(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("text");
     std::fs::write(&path, "text").unwrap();
     let program = path.to_str().unwrap();
     let kind = ErrorKind::PermissionDenied;
-    host_refuses(subject, subject.command(&[program]), kind, program).await;
-    host_refuses(subject, subject.command(&["/"]), kind, "`/`").await;
+    assert_host_refuses(subject, subject.command(&[program]), kind, program).await;
+    assert_host_refuses(subject, subject.command(&["/"]), kind, "`/`").await;
 }
 
-pub async fn a_missing_directory_is_refused(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn missing_working_directory_is_refused(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let nowhere = scratch.path("nowhere");
     let command = Command {
         cwd: uri(&nowhere),
@@ -98,26 +98,26 @@ pub async fn a_missing_directory_is_refused(subject: &Subject) {
         let command = on_terminal(command, 24, 80);
         return assert_eq!(subject.start(command).await.finish().await.code(), 0);
     }
-    host_refuses(subject, command, ErrorKind::NotFound, culprit).await;
+    assert_host_refuses(subject, command, ErrorKind::NotFound, culprit).await;
 }
 
-pub async fn a_nul_is_refused(subject: &Subject) {
+pub async fn nul_byte_in_a_command_is_refused(subject: &Subject) {
     let kind = ErrorKind::InvalidInput;
-    host_refuses(subject, subject.sh("exit 0", &["a\0b"]), kind, "").await;
-    host_refuses(subject, subject.command(&["/bin/sh\0"]), kind, "").await;
+    assert_host_refuses(subject, subject.sh("exit 0", &["a\0b"]), kind, "").await;
+    assert_host_refuses(subject, subject.command(&["/bin/sh\0"]), kind, "").await;
     let mut command = subject.sh("exit 0", &[]);
     command.env.insert("NAME".to_owned(), "a\0b".to_owned());
-    host_refuses(subject, command, kind, "").await;
+    assert_host_refuses(subject, command, kind, "").await;
 }
 
-pub async fn a_command_without_a_program_is_refused(subject: &Subject) {
+pub async fn command_without_a_program_is_refused(subject: &Subject) {
     let error = subject.refused(subject.command(&[])).await;
     assert!(matches!(error, StartError::EmptyArgv), "{error:?}");
     let error = subject.refused(subject.command(&[""])).await;
     assert!(matches!(error, StartError::EmptyProgram), "{error:?}");
 }
 
-pub async fn a_foreign_directory_is_refused(subject: &Subject) {
+pub async fn working_directory_of_another_host_is_refused(subject: &Subject) {
     let cwd = "file:///C:/Users".parse().unwrap();
     let error = subject
         .refused(Command {
@@ -126,15 +126,15 @@ pub async fn a_foreign_directory_is_refused(subject: &Subject) {
         })
         .await;
     match (subject.capabilities.refusals, error) {
-        (Refusals::Errno, StartError::Cwd(_)) => {}
-        (Refusals::Rpc, StartError::Remote(error)) => {
+        (StartErrorForm::Errno, StartError::Cwd(_)) => {}
+        (StartErrorForm::Rpc, StartError::Remote(error)) => {
             assert_eq!(error.code, ErrorCode::INVALID_PARAMS);
         }
         (_, other) => panic!("expected a refusal: {other:?}"),
     }
 }
 
-pub async fn a_relative_program_begins_at_the_directory(subject: &Subject) {
+pub async fn relative_program_is_resolved_from_the_working_directory(subject: &Subject) {
     let cwd = uri(Path::new("/bin"));
     let command = Command {
         cwd,
@@ -143,12 +143,12 @@ pub async fn a_relative_program_begins_at_the_directory(subject: &Subject) {
     assert_eq!(subject.start(command).await.finish().await.code(), 6);
 }
 
-pub async fn an_id_in_use_is_refused_where_ids_are_kept(subject: &Subject) {
+pub async fn id_in_use_is_refused_where_ids_are_tracked(subject: &Subject) {
     let command = subject.cat("still here".len());
     let first = subject.start(command.clone()).await;
     match subject.capabilities.ids {
-        Ids::Free => drop(subject.start(command).await),
-        Ids::Unique => {
+        ProcessIdScope::Free => drop(subject.start(command).await),
+        ProcessIdScope::Unique => {
             let error = subject.refused(command).await;
             let refused = matches!(
                 &error,

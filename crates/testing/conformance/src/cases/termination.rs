@@ -1,4 +1,4 @@
-//! Ending and signalling processes.
+//! Terminating and signalling processes.
 
 use exec_env::process::{ExecProcessEvent as Event, ProcessError};
 use exec_wire::{
@@ -10,14 +10,14 @@ use futures_util::future::{join, join_all};
 use crate::{
     bounded_wait::within,
     difference::Difference,
-    followed_process::{Running, assert_closed},
-    process_marker::Mark,
-    scratch_dir::{Lifeline, Scratch},
+    followed_process::{FollowedProcess, assert_closed},
+    process_marker::ProcessMarker,
+    scratch_dir::{LifelinePipe, ScratchDir},
     subject::{Subject, on_terminal},
 };
 
-/// A tree of four: a shell, a child in its group, one in a session of its own, and one that was
-/// forked twice and has let go of every descriptor but the lifeline.
+/// A tree of four processes: a shell, a child in its process group, one in its own session, and a
+/// double-forked one that closed every descriptor except the lifeline.
 const TREE: &str = r#"
     exec 9>"$1"
     sleep 1000 &
@@ -28,49 +28,53 @@ const TREE: &str = r#"
     exec sleep 1000
 "#;
 
-/// Those of the tree that have left its group.
-pub(super) const LEFT_THE_GROUP: usize = 2;
+/// Number of processes of the tree outside its process group.
+pub(super) const OUTSIDE_THE_GROUP: usize = 2;
 
-/// Starts the tree, and waits until it is complete.
-pub(super) async fn tree(subject: &Subject, lifeline: &Lifeline, mark: &Mark) -> Running {
+/// Starts the tree and waits until all of it runs.
+pub(super) async fn tree(
+    subject: &Subject,
+    lifeline: &LifelinePipe,
+    mark: &ProcessMarker,
+) -> FollowedProcess {
     let command = mark.on(subject.sh(TREE, &[lifeline.path()]));
     let running = subject.start(command).await;
     lifeline.held().await;
     running
 }
 
-async fn terminate(running: &Running, mode: TerminateMode) -> bool {
-    within("it is terminated", running.process.terminate(mode))
+async fn terminate(running: &FollowedProcess, mode: TerminateMode) -> bool {
+    within("terminate completes", running.process.terminate(mode))
         .await
         .unwrap()
 }
 
-/// Sees that an end that is not at once is refused, and that nothing came of it.
-async fn refuses_graceful(running: &Running) {
+/// Asserts that a graceful terminate is refused and has no effect.
+async fn refuses_graceful(running: &FollowedProcess) {
     let mode = TerminateMode::Graceful { timeout_ms: 100 };
-    match within("it is refused", running.process.terminate(mode)).await {
+    match within("refusal arrives", running.process.terminate(mode)).await {
         Err(ProcessError::Remote(error)) => assert!(error.message.contains("mode"), "{error}"),
         other => panic!("expected a refusal: {other:?}"),
     }
     assert_eq!(running.process.status().exit, None);
 }
 
-/// Sees that a signal is refused, and that nothing came of it.
-async fn refuses_signal(running: &Running, signal: ProcessSignal) {
-    match within("it is refused", running.process.signal(signal)).await {
+/// Asserts that a signal is refused and has no effect.
+async fn refuses_signal(running: &FollowedProcess, signal: ProcessSignal) {
+    match within("refusal arrives", running.process.signal(signal)).await {
         Err(ProcessError::Remote(error)) => assert_eq!(error.code, ErrorCode::INVALID_PARAMS),
         other => panic!("expected a refusal: {other:?}"),
     }
 }
 
 pub async fn terminate_kills_the_whole_tree(subject: &Subject) {
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let lifeline = scratch.lifeline();
-    let mark = Mark::new();
+    let mark = ProcessMarker::new();
     let running = tree(subject, &lifeline, &mark).await;
     assert!(terminate(&running, TerminateMode::Force).await);
     if subject.differs(Difference::DescendantsSurvive) {
-        mark.left(LEFT_THE_GROUP).await;
+        mark.left(OUTSIDE_THE_GROUP).await;
     } else {
         lifeline.gone().await;
     }
@@ -79,15 +83,15 @@ pub async fn terminate_kills_the_whole_tree(subject: &Subject) {
 }
 
 pub async fn terminate_kills_the_whole_tree_of_a_terminal(subject: &Subject) {
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let lifeline = scratch.lifeline();
-    let mark = Mark::new();
+    let mark = ProcessMarker::new();
     let command = mark.on(subject.sh(TREE, &[lifeline.path()]));
     let running = subject.start(on_terminal(command, 24, 80)).await;
     lifeline.held().await;
     assert!(terminate(&running, TerminateMode::Force).await);
     if subject.differs(Difference::DescendantsSurvive) {
-        mark.left(LEFT_THE_GROUP).await;
+        mark.left(OUTSIDE_THE_GROUP).await;
     } else {
         lifeline.gone().await;
     }
@@ -96,10 +100,10 @@ pub async fn terminate_kills_the_whole_tree_of_a_terminal(subject: &Subject) {
     assert_eq!(running.finish().await.code(), code);
 }
 
-pub async fn terminate_drains_what_was_written(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn terminate_delivers_output_already_written(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let lifeline = scratch.lifeline();
-    // Fits into a pipe, so that it is written whether or not anybody reads.
+    // Fits into the pipe buffer, so it is written even if nothing reads.
     let script = r#"head -c 60000 /dev/zero; echo held >"$1"; exec sleep 1000"#;
     let running = subject.start(subject.sh(script, &[lifeline.path()])).await;
     lifeline.held().await;
@@ -108,20 +112,20 @@ pub async fn terminate_drains_what_was_written(subject: &Subject) {
     assert_eq!((told.stdout().len(), told.code()), (60000, 137));
 }
 
-pub async fn terminate_tells_whether_it_was_running(subject: &Subject) {
+pub async fn terminate_reports_whether_it_was_running(subject: &Subject) {
     let mut running = subject.start(subject.sh("exec sleep 1000", &[])).await;
     assert!(terminate(&running, TerminateMode::Force).await);
     running.exit().await;
     assert!(!terminate(&running, TerminateMode::Force).await);
     let closed = running.process.clone();
     running.finish().await;
-    let again = within("it is answered", closed.terminate(TerminateMode::Force)).await;
+    let again = within("response arrives", closed.terminate(TerminateMode::Force)).await;
     assert_eq!(again, Ok(false));
 }
 
-pub async fn a_graceful_end_lets_a_handler_run(subject: &Subject) {
+pub async fn graceful_terminate_runs_the_signal_handler(subject: &Subject) {
     let mut running = subject.start(subject.probe(&["catch", "1"])).await;
-    running.until_says("ready").await;
+    running.until_stdout_contains("ready").await;
     if subject.differs(Difference::NoGracefulEnd) {
         return refuses_graceful(&running).await;
     }
@@ -135,11 +139,11 @@ pub async fn a_graceful_end_lets_a_handler_run(subject: &Subject) {
     );
 }
 
-pub async fn a_graceful_end_kills_when_the_time_is_up(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn graceful_terminate_kills_after_the_grace_period(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let lifeline = scratch.lifeline();
     let script = r#"exec 9>"$1"; trap '' TERM; echo held >&9; setsid sleep 1000 & sleep 1000"#;
-    let mark = Mark::new();
+    let mark = ProcessMarker::new();
     let command = mark.on(subject.sh(script, &[lifeline.path()]));
     let running = subject.start(command).await;
     lifeline.held().await;
@@ -153,17 +157,17 @@ pub async fn a_graceful_end_kills_when_the_time_is_up(subject: &Subject) {
     assert_eq!((exit.code, exit.signal, exit.cause), killed);
 }
 
-pub async fn interrupt_reaches_the_group(subject: &Subject) {
+pub async fn interrupt_reaches_the_process_group(subject: &Subject) {
     let script = r#"trap 'echo shell' INT; "$1" catch 1 & "$1" catch 1 >&2; wait; exit 3"#;
     let mut running = subject
         .start(subject.sh(script, &[subject.probe_path()]))
         .await;
-    running.until_says("ready").await;
+    running.until_stdout_contains("ready").await;
     running
         .until(OutputStream::Stderr, |output| output == b"ready\n")
         .await;
     let signal = running.process.signal(ProcessSignal::Interrupt);
-    assert_eq!(within("it is signalled", signal).await, Ok(()));
+    assert_eq!(within("signal is acknowledged", signal).await, Ok(()));
     let told = running.finish().await;
     assert_eq!(told.stderr(), b"ready\ngot SIGINT\n");
     let text = told.text();
@@ -185,22 +189,24 @@ pub async fn every_signal_is_delivered(subject: &Subject) {
         (ProcessSignal::User2, "SIGUSR2"),
     ];
     let mut running = subject.start(subject.probe(&["catch", "7"])).await;
-    running.until_says("ready").await;
+    running.until_stdout_contains("ready").await;
     for (signal, name) in signals {
         if signal != ProcessSignal::Interrupt && subject.differs(Difference::OnlyInterrupt) {
             refuses_signal(&running, signal).await;
             continue;
         }
-        within("it is signalled", running.process.signal(signal))
+        within("signal is acknowledged", running.process.signal(signal))
             .await
             .unwrap();
-        running.until_says(&format!("got {name}\n")).await;
+        running
+            .until_stdout_contains(&format!("got {name}\n"))
+            .await;
     }
     if subject.differs(Difference::OnlyInterrupt) {
         return refuses_signal(&running, ProcessSignal::Kill).await;
     }
     within(
-        "it is signalled",
+        "signal is acknowledged",
         running.process.signal(ProcessSignal::Kill),
     )
     .await
@@ -212,37 +218,37 @@ pub async fn every_signal_is_delivered(subject: &Subject) {
     );
 }
 
-pub async fn a_stopped_process_goes_on_when_it_is_told_to(subject: &Subject) {
+pub async fn stopped_process_resumes_on_sigcont(subject: &Subject) {
     let bytes = "beforeafter".len();
     let mut running = subject.start(subject.cat(bytes)).await;
     running.write(b"before").await;
-    running.until_says("before").await;
+    running.until_stdout_contains("before").await;
     for signal in [ProcessSignal::Stop, ProcessSignal::Continue] {
         if subject.differs(Difference::OnlyInterrupt) {
             refuses_signal(&running, signal).await;
             continue;
         }
-        within("it is signalled", running.process.signal(signal))
+        within("signal is acknowledged", running.process.signal(signal))
             .await
             .unwrap();
     }
     running.write(b"after").await;
-    running.until_says("after").await;
+    running.until_stdout_contains("after").await;
     running.close_stdin().await;
     assert_eq!(running.finish().await.code(), 0);
 }
 
-pub async fn a_stopped_process_can_be_ended_gracefully(subject: &Subject) {
+pub async fn stopped_process_can_be_terminated_gracefully(subject: &Subject) {
     let mut running = subject
         .start(subject.sh("echo ready; exec sleep 1000", &[]))
         .await;
-    running.until_says("ready").await;
+    running.until_stdout_contains("ready").await;
     if subject.differs(Difference::OnlyInterrupt) {
         refuses_signal(&running, ProcessSignal::Stop).await;
         return refuses_graceful(&running).await;
     }
     within(
-        "it is signalled",
+        "signal is acknowledged",
         running.process.signal(ProcessSignal::Stop),
     )
     .await
@@ -255,7 +261,7 @@ pub async fn a_stopped_process_can_be_ended_gracefully(subject: &Subject) {
     );
 }
 
-pub async fn a_signal_after_the_end_does_nothing(subject: &Subject) {
+pub async fn signal_after_exit_does_nothing(subject: &Subject) {
     let mut running = subject.start(subject.sh("exit 2", &[])).await;
     running.exit().await;
     for signal in [ProcessSignal::Kill, ProcessSignal::Interrupt] {
@@ -264,7 +270,7 @@ pub async fn a_signal_after_the_end_does_nothing(subject: &Subject) {
             continue;
         }
         assert_eq!(
-            within("it is answered", running.process.signal(signal)).await,
+            within("response arrives", running.process.signal(signal)).await,
             Ok(())
         );
     }
@@ -273,35 +279,35 @@ pub async fn a_signal_after_the_end_does_nothing(subject: &Subject) {
     assert!(matches!(told.0.last(), Some(Event::Closed(_))));
 }
 
-pub async fn an_end_is_told_although_signals_are_under_way(subject: &Subject) {
+pub async fn exit_is_reported_while_signals_are_in_flight(subject: &Subject) {
     for _ in 0..20 {
-        // The one signal that every server knows would end what does not catch it.
+        // The only signal that every server supports would kill a process that does not catch it.
         let unknown = subject.differs(Difference::OnlyInterrupt);
         let running = subject.start(subject.cat(0)).await;
         let close = running.process.close_stdin(None);
         let signals = (0..30).map(|_| running.process.signal(ProcessSignal::Continue));
         let signals: Vec<_> = signals.collect();
-        for outcome in within("signals are answered", join_all(signals)).await {
+        for outcome in within("signal responses arrive", join_all(signals)).await {
             assert_eq!(outcome.is_err(), unknown, "{outcome:?}");
         }
-        let closed = within("the end is answered", close).await;
+        let closed = within("close-stdin response arrives", close).await;
         assert_closed(&subject.capabilities, closed, WriteStatus::Accepted);
         let exit = running.finish().await.exit().unwrap();
         subject.assert_end(&exit, 0, None, ExitCause::Exit);
     }
 }
 
-pub async fn terminating_what_ends_by_itself_loses_no_status(subject: &Subject) {
+pub async fn terminate_racing_with_exit_keeps_the_status(subject: &Subject) {
     for _ in 0..50 {
         let mut running = subject.start(subject.cat(0)).await;
         let close = running.process.close_stdin(None);
         let terminate = running.process.terminate(TerminateMode::Force);
-        within("both are answered", join(close, terminate))
+        within("both responses arrive", join(close, terminate))
             .await
             .1
             .unwrap();
         let exit = running.exit().await;
-        // Whichever was first: it is never unknown.
+        // Either may win the race, but the status is always known.
         assert!(matches!(exit.code, 0 | 137), "{exit:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Changes of files, told as they happen.
+//! `fs/watch`.
 
 use std::{
     collections::BTreeSet,
@@ -16,30 +16,30 @@ use crate::{
     bounded_wait::{done, not_found, unknown},
     difference::Difference,
     request::{copy, create, remove, rename, watch, write},
-    scratch_dir::{Scratch, set_mode},
+    scratch_dir::{ScratchDir, set_mode},
     subject::{Subject, uri},
 };
 
-/// Where there is no `fs/watch`, sees that it is refused.
-async fn lacking(subject: &Subject) -> bool {
-    let lacking = subject.differs(Difference::NoWatch);
-    if lacking {
-        let scratch = Scratch::new();
+/// Asserts that `fs/watch` is refused and returns true if the subject does not support it.
+async fn assert_unsupported(subject: &Subject) -> bool {
+    let assert_unsupported = subject.differs(Difference::NoWatch);
+    if assert_unsupported {
+        let scratch = ScratchDir::new();
         unknown(subject.files.watch(watch(scratch.root(), WatchDepth::Tree))).await;
     }
-    lacking
+    assert_unsupported
 }
 
-/// A watch, and what it has told.
-struct Watched {
+/// Watch that records the changes it has reported.
+struct RecordedWatch {
     watcher: Watcher,
-    /// Since it was last looked at.
+    /// Changes since the last check.
     told: Vec<Change>,
     all: Vec<Change>,
     overflow: bool,
 }
 
-impl Watched {
+impl RecordedWatch {
     async fn new(subject: &Subject, path: &Path, depth: WatchDepth) -> Self {
         Self {
             watcher: done(subject.files.watch(watch(path, depth))).await,
@@ -50,8 +50,8 @@ impl Watched {
     }
 
     async fn next(&mut self) {
-        let next = within("changes are told", self.watcher.changes.next()).await;
-        let Changes { changes, overflow } = next.expect("a watch does not end by itself");
+        let next = within("changes are reported", self.watcher.changes.next()).await;
+        let Changes { changes, overflow } = next.expect("watch ended unexpectedly");
         assert!(!changes.is_empty() || overflow, "something is told");
         let paths: BTreeSet<_> = changes.iter().map(|change| change.path.as_str()).collect();
         assert_eq!(paths.len(), changes.len(), "each path is told once");
@@ -60,7 +60,7 @@ impl Watched {
         self.overflow |= overflow;
     }
 
-    /// Waits until this was told since the last time. A few changes never overflow.
+    /// Waits until this change was reported. A few changes never overflow.
     async fn until(&mut self, path: &Path, kind: ChangeKind) {
         let wanted = Change {
             path: uri(path),
@@ -74,13 +74,13 @@ impl Watched {
     }
 }
 
-pub async fn what_happens_to_a_file_is_told(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn watch_reports_changes_of_a_file(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let (file, moved) = (scratch.path("file"), scratch.path("moved"));
-    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
+    let mut watched = RecordedWatch::new(subject, scratch.root(), WatchDepth::Tree).await;
     assert_eq!(watched.watcher.path, uri(scratch.root()));
     fs::write(&file, "created").unwrap();
     watched.until(&file, ChangeKind::Created).await;
@@ -94,13 +94,13 @@ pub async fn what_happens_to_a_file_is_told(subject: &Subject) {
     watched.until(&moved, ChangeKind::Removed).await;
 }
 
-pub async fn a_rename_is_told_by_both_names(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn watch_reports_both_names_of_a_rename(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let (old, new) = (scratch.file("old", ""), scratch.path("new"));
-    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
+    let mut watched = RecordedWatch::new(subject, scratch.root(), WatchDepth::Tree).await;
     fs::rename(&old, &new).unwrap();
     let change = |path: &PathBuf| Change {
         path: uri(path),
@@ -111,13 +111,13 @@ pub async fn a_rename_is_told_by_both_names(subject: &Subject) {
     }
 }
 
-pub async fn changes_through_the_environment_are_told_too(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn watch_reports_changes_made_through_the_environment(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let files = &subject.files;
-    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
+    let mut watched = RecordedWatch::new(subject, scratch.root(), WatchDepth::Tree).await;
     let directory = scratch.path("directory");
     done(files.create_directory(create(&directory))).await;
     watched.until(&directory, ChangeKind::Created).await;
@@ -136,32 +136,32 @@ pub async fn changes_through_the_environment_are_told_too(subject: &Subject) {
     watched.until(&directory, ChangeKind::Removed).await;
 }
 
-pub async fn a_new_directory_is_watched_with_what_is_in_it(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn watch_covers_new_directories_and_their_content(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
-    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
-    // At once, before anybody can have seen the directories.
+    let scratch = ScratchDir::new();
+    let mut watched = RecordedWatch::new(subject, scratch.root(), WatchDepth::Tree).await;
+    // Immediately, before the watch can have noticed the new directories.
     let early = scratch.file("a/b/c/early", "");
     watched.until(&early, ChangeKind::Created).await;
     let late = scratch.file("a/b/c/late", "");
     watched.until(&late, ChangeKind::Created).await;
-    // Renamed, it is watched under its new name.
+    // After a rename, the directory is watched under its new name.
     fs::rename(scratch.path("a"), scratch.path("z")).unwrap();
     watched.until(&scratch.path("z"), ChangeKind::Renamed).await;
     let later = scratch.file("z/b/c/later", "");
     watched.until(&later, ChangeKind::Created).await;
 }
 
-pub async fn what_is_moved_in_appears_and_what_is_moved_out_is_gone(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn watch_reports_moves_into_and_out_of_the_tree(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     scratch.file("outside/tree/deep/file", "");
     let root = scratch.directory("root");
-    let mut watched = Watched::new(subject, &root, WatchDepth::Tree).await;
+    let mut watched = RecordedWatch::new(subject, &root, WatchDepth::Tree).await;
     let (outside, tree) = (scratch.path("outside/tree"), root.join("tree"));
     fs::rename(&outside, &tree).unwrap();
     watched.until(&tree, ChangeKind::Created).await;
@@ -169,7 +169,7 @@ pub async fn what_is_moved_in_appears_and_what_is_moved_out_is_gone(subject: &Su
     watched.until(&new, ChangeKind::Created).await;
     fs::rename(&tree, &outside).unwrap();
     watched.until(&tree, ChangeKind::Removed).await;
-    // It is not watched where it is now.
+    // Its new location is not watched.
     scratch.file("outside/tree/deep/late", "");
     let last = scratch.file("root/last", "");
     watched.until(&last, ChangeKind::Created).await;
@@ -177,13 +177,13 @@ pub async fn what_is_moved_in_appears_and_what_is_moved_out_is_gone(subject: &Su
     assert!(!watched.all.iter().any(elsewhere), "{:?}", watched.all);
 }
 
-pub async fn entries_alone_are_watched_on_request(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn non_recursive_watch_covers_only_direct_entries(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let directory = scratch.directory("directory");
-    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Entries).await;
+    let mut watched = RecordedWatch::new(subject, scratch.root(), WatchDepth::Entries).await;
     scratch.file("directory/below", "");
     scratch.file("new/below", "");
     let last = scratch.file("last", "");
@@ -199,13 +199,13 @@ pub async fn entries_alone_are_watched_on_request(subject: &Subject) {
         .await;
 }
 
-pub async fn a_single_file_is_watched(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn single_file_can_be_watched(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let file = scratch.file("file", "");
-    let mut watched = Watched::new(subject, &file, WatchDepth::Tree).await;
+    let mut watched = RecordedWatch::new(subject, &file, WatchDepth::Tree).await;
     assert_eq!(watched.watcher.path, uri(&file));
     scratch.file("other", "");
     fs::write(&file, "modified").unwrap();
@@ -220,21 +220,21 @@ pub async fn a_single_file_is_watched(subject: &Subject) {
     watched.until(&file, ChangeKind::Removed).await;
 }
 
-pub async fn a_watch_through_a_link_tells_real_paths(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn watch_through_a_symlink_reports_real_paths(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let real = scratch.directory("real");
     let link = scratch.link("link", "real");
-    let mut watched = Watched::new(subject, &link, WatchDepth::Tree).await;
+    let mut watched = RecordedWatch::new(subject, &link, WatchDepth::Tree).await;
     assert_eq!(watched.watcher.path, uri(&real));
     let file = scratch.file("real/file", "");
     watched.until(&file, ChangeKind::Created).await;
 }
 
-/// Waits until all these names were told, or it was said that something is lost.
-async fn all_or_overflow(scratch: &Scratch, watched: &mut Watched, names: &[String]) {
+/// Waits until all these names or an overflow were reported.
+async fn all_or_overflow(scratch: &ScratchDir, watched: &mut RecordedWatch, names: &[String]) {
     let text = |name: &String| uri(&scratch.path(name)).as_str().to_owned();
     let mut missing: BTreeSet<_> = names.iter().map(text).collect();
     while !missing.is_empty() && !watched.overflow {
@@ -245,12 +245,12 @@ async fn all_or_overflow(scratch: &Scratch, watched: &mut Watched, names: &[Stri
     }
 }
 
-pub async fn a_burst_is_told_whole_or_said_to_be_too_much(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn burst_is_reported_completely_or_as_overflow(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
-    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
+    let scratch = ScratchDir::new();
+    let mut watched = RecordedWatch::new(subject, scratch.root(), WatchDepth::Tree).await;
     let names: Vec<_> = (0..2000).map(|number| number.to_string()).collect();
     for name in &names {
         scratch.file(name, "x");
@@ -258,21 +258,21 @@ pub async fn a_burst_is_told_whole_or_said_to_be_too_much(subject: &Subject) {
     all_or_overflow(&scratch, &mut watched, &names).await;
 }
 
-pub async fn a_watcher_that_does_not_read_is_told_of_what_it_missed(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn stalled_watcher_is_told_about_lost_changes(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
-    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
+    let scratch = ScratchDir::new();
+    let mut watched = RecordedWatch::new(subject, scratch.root(), WatchDepth::Tree).await;
     let names: Vec<_> = (0..20_000).map(|number| number.to_string()).collect();
     for names in names.chunks(1000) {
-        scratch.crowd(names.to_vec());
-        // Others are not held up, and it has time to be told.
+        scratch.hard_linked_files(names.to_vec());
+        // Other calls still work, which also gives the watch time to overflow.
         let other = scratch.path("other");
         done(subject.files.create_directory(create(&other))).await;
     }
     all_or_overflow(&scratch, &mut watched, &names).await;
-    // Whatever was lost, what happens from now on is told.
+    // Changes after the overflow are reported again.
     watched.overflow = false;
     let after = scratch.file("after", "");
     let told = |change: &Change| change.path == uri(&after);
@@ -281,13 +281,13 @@ pub async fn a_watcher_that_does_not_read_is_told_of_what_it_missed(subject: &Su
     }
 }
 
-pub async fn two_watches_of_one_directory_are_both_told(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn two_watches_of_one_directory_both_report(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
-    let mut one = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
-    let mut two = Watched::new(subject, scratch.root(), WatchDepth::Entries).await;
+    let scratch = ScratchDir::new();
+    let mut one = RecordedWatch::new(subject, scratch.root(), WatchDepth::Tree).await;
+    let mut two = RecordedWatch::new(subject, scratch.root(), WatchDepth::Entries).await;
     let file = scratch.file("file", "");
     one.until(&file, ChangeKind::Created).await;
     two.until(&file, ChangeKind::Created).await;
@@ -296,38 +296,38 @@ pub async fn two_watches_of_one_directory_are_both_told(subject: &Subject) {
     two.until(&other, ChangeKind::Created).await;
 }
 
-pub async fn a_watch_ends_when_it_is_dropped(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn dropping_a_watch_ends_it(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
-    // More than a connection may hold, unless they end.
+    let scratch = ScratchDir::new();
+    // More than the limit of a connection, unless watches end.
     for _ in 0..100 {
-        drop(Watched::new(subject, scratch.root(), WatchDepth::Tree).await);
+        drop(RecordedWatch::new(subject, scratch.root(), WatchDepth::Tree).await);
     }
-    let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
+    let mut watched = RecordedWatch::new(subject, scratch.root(), WatchDepth::Tree).await;
     let file = scratch.file("file", "");
     watched.until(&file, ChangeKind::Created).await;
 }
 
-pub async fn a_directory_that_is_gone_is_told(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn watch_reports_removal_of_its_root(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let root = scratch.directory("root");
-    let mut watched = Watched::new(subject, &root, WatchDepth::Tree).await;
+    let mut watched = RecordedWatch::new(subject, &root, WatchDepth::Tree).await;
     fs::remove_dir(&root).unwrap();
     watched.until(&root, ChangeKind::Removed).await;
-    let end = within("the watch ends", watched.watcher.changes.next()).await;
+    let end = within("watch ends", watched.watcher.changes.next()).await;
     assert_eq!(end, None);
 }
 
-pub async fn what_is_missing_cannot_be_watched(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn missing_path_cannot_be_watched(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let none = scratch.path("none");
     for depth in [WatchDepth::Tree, WatchDepth::Entries] {
         let text = not_found(subject.files.watch(watch(&none, depth))).await;

@@ -1,4 +1,4 @@
-//! Paths that are missing, and watched for.
+//! Watches on missing paths.
 
 use std::{fs, path::Path};
 
@@ -6,13 +6,13 @@ use exec_env::filesystem::MissingWatch;
 use exec_wire::limits;
 
 use crate::{
-    bounded_wait::done, bounded_wait::within, request::missing, scratch_dir::Scratch,
+    bounded_wait::done, bounded_wait::within, request::missing, scratch_dir::ScratchDir,
     subject::Subject,
 };
 
 async fn watched(subject: &Subject, paths: &[&Path], present: Option<&Path>) -> MissingWatch {
     let watch = done(subject.files.watch_missing(missing(paths, present))).await;
-    watch.expect("the paths are as they are said to be")
+    watch.expect("paths are not in the stated condition")
 }
 
 async fn refused(subject: &Subject, paths: &[&Path], present: Option<&Path>) {
@@ -21,11 +21,11 @@ async fn refused(subject: &Subject, paths: &[&Path], present: Option<&Path>) {
 }
 
 async fn fires(watch: MissingWatch) {
-    within("the watch tells of a change", watch).await;
+    within("missing-path watch fires", watch).await;
 }
 
-pub async fn a_missing_path_that_appears_is_told(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn missing_watch_fires_when_the_path_appears(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let (one, two) = (scratch.path("one"), scratch.path("two"));
     let watch = watched(subject, &[&one, &two], None).await;
     fs::write(&two, "").unwrap();
@@ -35,8 +35,8 @@ pub async fn a_missing_path_that_appears_is_told(subject: &Subject) {
     fires(watch).await;
 }
 
-pub async fn a_path_that_is_moved_into_its_place_is_told(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn missing_watch_fires_on_a_rename_into_place(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let other = scratch.file("elsewhere/file", "");
     let path = scratch.path("file");
     let watch = watched(subject, &[&path], None).await;
@@ -44,8 +44,8 @@ pub async fn a_path_that_is_moved_into_its_place_is_told(subject: &Subject) {
     fires(watch).await;
 }
 
-pub async fn a_missing_ancestor_that_appears_is_told(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn missing_watch_fires_when_an_ancestor_appears(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("a/b/c/file");
     let watch = watched(subject, &[&path], None).await;
     fs::create_dir(scratch.path("a")).unwrap();
@@ -58,8 +58,8 @@ pub async fn a_missing_ancestor_that_appears_is_told(subject: &Subject) {
     fires(watch).await;
 }
 
-pub async fn a_change_between_answer_and_waiting_is_told(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn missing_watch_fires_for_a_change_before_waiting(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("file");
     for _ in 0..20 {
         let watch = watched(subject, &[&path], None).await;
@@ -69,8 +69,8 @@ pub async fn a_change_between_answer_and_waiting_is_told(subject: &Subject) {
     }
 }
 
-pub async fn a_present_path_that_goes_is_told(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn missing_watch_fires_when_a_present_path_is_removed(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let missing = scratch.path("missing");
     let present = scratch.file("present", "");
     let watch = watched(subject, &[&missing], Some(&present)).await;
@@ -82,8 +82,8 @@ pub async fn a_present_path_that_goes_is_told(subject: &Subject) {
     fires(watch).await;
 }
 
-pub async fn paths_that_are_not_as_they_are_said_are_not_watched(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn missing_watch_refuses_paths_in_another_state(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let (file, none) = (scratch.file("file", ""), scratch.path("none"));
     refused(subject, &[&file], None).await;
     refused(subject, &[&none, &file], None).await;
@@ -103,8 +103,8 @@ pub async fn paths_that_are_not_as_they_are_said_are_not_watched(subject: &Subje
     fires(watch).await;
 }
 
-pub async fn an_earlier_watch_does_not_wait_forever(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn replaced_missing_watch_does_not_wait_forever(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let (one, two) = (scratch.path("one"), scratch.path("two"));
     let first = watched(subject, &[&one], None).await;
     let second = watched(subject, &[&two], None).await;
@@ -114,8 +114,8 @@ pub async fn an_earlier_watch_does_not_wait_forever(subject: &Subject) {
     fires(second).await;
 }
 
-pub async fn a_dropped_watch_makes_room_for_another(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn dropped_missing_watch_frees_its_slot(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("file");
     for _ in 0..100 {
         drop(watched(subject, &[&path], None).await);

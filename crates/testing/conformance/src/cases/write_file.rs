@@ -1,4 +1,4 @@
-//! Whole files, written.
+//! `fs/writeFile`.
 
 use std::{
     fs,
@@ -16,12 +16,12 @@ use crate::{
     bounded_wait::{done, host_fails, invalid_or_host_fails, not_found, refused},
     difference::Difference,
     request::write,
-    scratch_dir::{Scratch, mode, names, set_mode},
+    scratch_dir::{ScratchDir, mode, names, set_mode},
     subject::Subject,
 };
 
-/// How long something that ought not to happen is waited for.
-const WATCHED: Duration = Duration::from_millis(700);
+/// How long a case waits for something that must not happen.
+const OBSERVATION_TIME: Duration = Duration::from_millis(700);
 
 fn put(subject: &Subject, write: WriteFile, content: &'static str) -> FileFuture<()> {
     subject
@@ -36,11 +36,12 @@ fn atomic(path: &Path) -> WriteFile {
     }
 }
 
-/// Where a file can only be written as a whole and at once, sees that everything else is refused.
-async fn lacking(subject: &Subject) -> bool {
-    let lacking = subject.differs(Difference::PlainWrites);
-    if lacking {
-        let scratch = Scratch::new();
+/// Asserts that extended write options are refused and returns true if the subject does not support
+/// them.
+async fn assert_unsupported(subject: &Subject) -> bool {
+    let assert_unsupported = subject.differs(Difference::PlainWrites);
+    if assert_unsupported {
+        let scratch = ScratchDir::new();
         let path = scratch.path("file");
         let parents = WriteFile {
             create_parents: true,
@@ -60,13 +61,13 @@ async fn lacking(subject: &Subject) -> bool {
         }
         assert!(names(scratch.root()).is_empty());
     }
-    lacking
+    assert_unsupported
 }
 
-/// The ways to write: whether or not in one step.
+/// Returns a plain and an atomic request.
 async fn ways(subject: &Subject) -> Vec<(&'static str, bool)> {
     let plain = ("plain", false);
-    if lacking(subject).await {
+    if assert_unsupported(subject).await {
         vec![plain]
     } else {
         vec![plain, ("atomic", true)]
@@ -77,8 +78,8 @@ fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-pub async fn writing_creates_and_truncates(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn write_creates_and_truncates(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("file");
     for content in ["a long content", "short", ""] {
         done(put(subject, write(&path), content)).await;
@@ -87,10 +88,10 @@ pub async fn writing_creates_and_truncates(subject: &Subject) {
 }
 
 pub async fn parents_are_created_only_on_request(subject: &Subject) {
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let path = scratch.path("a/b/file");
     not_found(put(subject, write(&path), "x")).await;
-    if lacking(subject).await {
+    if assert_unsupported(subject).await {
         return;
     }
     not_found(put(subject, atomic(&path), "x")).await;
@@ -100,7 +101,7 @@ pub async fn parents_are_created_only_on_request(subject: &Subject) {
             create_parents: true,
             ..request
         };
-        // Again, now that they are there.
+        // Again, now that the parents exist.
         done(put(subject, request.clone(), "once")).await;
         done(put(subject, request, "twice")).await;
         assert_eq!(text(&path), "twice");
@@ -108,12 +109,12 @@ pub async fn parents_are_created_only_on_request(subject: &Subject) {
     }
 }
 
-pub async fn a_directory_cannot_be_written(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn directory_cannot_be_written(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.directory("directory");
     scratch.file("directory/inside", "content");
     host_fails(put(subject, write(&path), "x")).await;
-    if !lacking(subject).await {
+    if !assert_unsupported(subject).await {
         host_fails(put(subject, atomic(&path), "x")).await;
     }
     assert_eq!(text(&path.join("inside")), "content");
@@ -121,14 +122,14 @@ pub async fn a_directory_cannot_be_written(subject: &Subject) {
     assert_eq!(names(&path), ["inside"]);
 }
 
-pub async fn a_write_to_a_pipe_does_not_wait(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn write_to_a_fifo_does_not_block(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let pipe = scratch.fifo("pipe");
     if subject.differs(Difference::PipesAreWaitedFor) {
         let mut written = put(subject, write(&pipe), "x");
-        let waited = timeout(WATCHED, &mut written).await;
+        let waited = timeout(OBSERVATION_TIME, &mut written).await;
         assert!(waited.is_err(), "nobody reads it");
-        // Somebody who opens it both ways does not wait, and lets it go on.
+        // Opening the FIFO for reading and writing does not block, and unblocks the writer.
         let both = fs::File::options().read(true).write(true).open(&pipe);
         done(written).await;
         return drop(both.unwrap());
@@ -136,8 +137,8 @@ pub async fn a_write_to_a_pipe_does_not_wait(subject: &Subject) {
     invalid_or_host_fails(put(subject, write(&pipe), "x")).await;
 }
 
-pub async fn a_link_is_written_through(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn symlink_is_followed_when_writing(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let file = scratch.file("file", "old");
     let link = scratch.link("link", "file");
     done(put(subject, write(&link), "new")).await;
@@ -148,8 +149,8 @@ pub async fn a_link_is_written_through(subject: &Subject) {
     assert!(link.is_symlink() && dangling.is_symlink());
 }
 
-pub async fn a_new_file_has_the_mode_that_the_umask_leaves(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn new_file_mode_follows_the_umask(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let model = scratch.file("model", "");
     for (name, atomic) in ways(subject).await {
         let path = scratch.path(name);
@@ -162,11 +163,11 @@ pub async fn a_new_file_has_the_mode_that_the_umask_leaves(subject: &Subject) {
     }
 }
 
-pub async fn a_mode_is_set_whatever_the_umask(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn requested_mode_ignores_the_umask(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     for (name, atomic) in ways(subject).await {
         let path = scratch.path(name);
         for bits in [0o777, 0o600] {
@@ -181,8 +182,8 @@ pub async fn a_mode_is_set_whatever_the_umask(subject: &Subject) {
     }
 }
 
-pub async fn the_mode_of_a_file_outlives_its_content(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn rewriting_a_file_keeps_its_mode(subject: &Subject) {
+    let scratch = ScratchDir::new();
     for (name, atomic) in ways(subject).await {
         let path = scratch.file(name, "old");
         set_mode(&path, 0o751);
@@ -199,11 +200,11 @@ pub async fn the_mode_of_a_file_outlives_its_content(subject: &Subject) {
     }
 }
 
-pub async fn an_atomic_write_leaves_the_old_content_to_who_holds_it(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn atomic_write_keeps_old_content_for_open_handles(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let file = scratch.file("file", "old");
     let other = scratch.path("other");
     fs::hard_link(&file, &other).unwrap();
@@ -214,11 +215,11 @@ pub async fn an_atomic_write_leaves_the_old_content_to_who_holds_it(subject: &Su
     assert_eq!(names(scratch.root()), ["file", "other"]);
 }
 
-pub async fn an_atomic_write_goes_through_a_link(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn atomic_write_follows_a_symlink(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let file = scratch.file("directory/file", "old");
     let link = scratch.link("link", "directory/file");
     done(put(subject, atomic(&link), "new")).await;
@@ -227,11 +228,11 @@ pub async fn an_atomic_write_goes_through_a_link(subject: &Subject) {
     assert_eq!(names(&scratch.path("directory")), ["file"]);
 }
 
-pub async fn an_atomic_write_that_fails_changes_nothing(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn failed_atomic_write_changes_nothing(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let file = scratch.file("directory/file", "old");
     set_mode(&file, 0o640);
     let link = scratch.link("link", "directory/file");
@@ -241,11 +242,11 @@ pub async fn an_atomic_write_that_fails_changes_nothing(subject: &Subject) {
     };
     host_fails(put(subject, request, "new")).await;
     assert_eq!((text(&file).as_str(), mode(&file)), ("old", 0o640));
-    // Who may do everything may do this, too.
+    // Root may write it.
     let directory = scratch.path("directory");
     set_mode(&directory, 0o555);
     let allowed = fs::write(directory.join("probe"), "").is_ok();
-    let written = within("it is answered", put(subject, atomic(&file), "new")).await;
+    let written = within("response arrives", put(subject, atomic(&file), "new")).await;
     set_mode(&directory, 0o755);
     match written {
         Ok(()) if allowed => assert_eq!(text(&file), "new"),
@@ -258,11 +259,11 @@ pub async fn an_atomic_write_that_fails_changes_nothing(subject: &Subject) {
     assert_eq!(left, ["file"]);
 }
 
-pub async fn readers_see_the_old_content_or_the_new(subject: &Subject) {
-    if lacking(subject).await {
+pub async fn atomic_write_shows_readers_old_or_new_content(subject: &Subject) {
+    if assert_unsupported(subject).await {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let path = scratch.file("file", "a".repeat(100_000));
     let contents = ["b", "a"].map(|letter| Bytes::from(letter.repeat(100_000)));
     let reader = std::thread::spawn({
@@ -281,8 +282,8 @@ pub async fn readers_see_the_old_content_or_the_new(subject: &Subject) {
     reader.join().unwrap();
 }
 
-pub async fn the_data_member_is_not_looked_at(subject: &Subject) {
-    let scratch = Scratch::new();
+pub async fn write_ignores_the_data_field_of_the_request(subject: &Subject) {
+    let scratch = ScratchDir::new();
     let path = scratch.path("file");
     let request = WriteFile {
         data_base64: Some(UncheckedBase64(Ok(Bytes::from_static(b"another")))),
