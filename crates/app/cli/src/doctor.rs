@@ -4,14 +4,161 @@
 //! is a pure function of what was found. Not here: printing.
 
 mod advice;
-mod report;
-mod server;
 #[cfg(test)]
 mod tests;
 mod text;
 
-pub use self::{
-    advice::{Advice, advice},
-    report::{ExamineError, Report, examine},
-    server::LocalServer,
+use std::{fmt, os::unix::net::UnixStream, path::PathBuf, process::ExitCode, time::Duration};
+
+use exec_process::spawner::Spawner;
+use exec_sandbox::{
+    Settings,
+    abilities::{Abilities, Outlook, Thoroughness, outlook, probe},
 };
+use rustix::net::sockopt::socket_peercred;
+use serde::Serialize;
+use tokio::time::timeout;
+
+use crate::{
+    command::{
+        LocalSocket,
+        connect::{Place, Where},
+        failure::Failure,
+        process_session::Terminal,
+        quantity::Span,
+        start::{self, Launch, Surroundings},
+    },
+    settings_source::Lookup,
+};
+
+pub use self::advice::{Advice, advice};
+
+/// How long finding out may take. The tries themselves give up earlier, and say which one hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What this machine can enforce. As JSON its members are stable: some may be added, none changes.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The server's version.
+    pub version: String,
+    /// Every kind of policy can be enforced.
+    pub enforceable: bool,
+    /// What works.
+    pub abilities: Abilities,
+    /// What would enforce each kind of policy.
+    pub outlook: Vec<Outlook>,
+    /// What blocks the rest, and how to unblock it.
+    pub advice: Vec<Advice>,
+    /// The server of the commands for people, if it was looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_server: Option<LocalServer>,
+}
+
+impl Report {
+    /// Draws the conclusions from what works, for a server with these settings.
+    pub fn new(abilities: Abilities, settings: Settings) -> Self {
+        Self::with_outlook(
+            outlook(&abilities, settings.mechanism, settings.processes),
+            abilities,
+        )
+    }
+
+    fn with_outlook(outlook: Vec<Outlook>, abilities: Abilities) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            enforceable: outlook.iter().all(|outlook| outlook.mechanism.is_some()),
+            advice: advice(&abilities),
+            outlook,
+            abilities,
+            local_server: None,
+        }
+    }
+}
+
+/// Tries what works here. Nothing is left running.
+///
+/// # Errors
+/// When the machine does not answer in time.
+pub async fn examine(settings: Settings) -> Result<Report, ExamineError> {
+    let spawner = Spawner::default();
+    let found = timeout(PATIENCE, probe(&spawner, Thoroughness::All)).await;
+    let abilities = found.map_err(|_| ExamineError)?;
+    Ok(Report {
+        local_server: Some(LocalServer::look(&|name| std::env::var_os(name))),
+        ..Report::new(abilities, settings)
+    })
+}
+
+/// Host: something hangs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("this machine did not answer within {} seconds", PATIENCE.as_secs())]
+pub struct ExamineError;
+
+/// Whether the server of this machine runs. Nothing is started to find out.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LocalServer {
+    /// Where it listens, or would.
+    pub socket: PathBuf,
+    /// Its process. Absent: it does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+}
+
+impl LocalServer {
+    /// Looks for it.
+    pub fn look(lookup: Lookup<'_>) -> Self {
+        let socket = LocalSocket::find(lookup).path().to_owned();
+        let listener = UnixStream::connect(&socket).ok();
+        let pid = listener.and_then(|stream| socket_peercred(stream).ok());
+        Self {
+            socket,
+            pid: pid.map(|peer| peer.pid.as_raw_nonzero().get()),
+        }
+    }
+}
+
+impl fmt::Display for LocalServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let socket = self.socket.display();
+        match self.pid {
+            Some(pid) => write!(f, "their server runs as process {pid}, at unix://{socket}"),
+            None => write!(
+                f,
+                "the first of them starts their server, at unix://{socket}"
+            ),
+        }
+    }
+}
+
+/// The parent of a command is its supervisor, which is the server's program.
+const SCRIPT: &str = r#"
+program=/proc/$PPID/exe
+case $("$program" --version 2>/dev/null) in
+"exec-server "*) exec "$program" doctor "$@" ;;
+esac
+echo "error: the server there cannot examine_remote its machine; run \`exec-server doctor\` there" >&2
+exit 69
+"#;
+
+/// How long it may take: longer than the probes do.
+const REMOTE_TIMEOUT: Span = Span(Duration::from_secs(60));
+
+/// Tells what the machine of an environment can enforce.
+pub async fn examine_remote(wanted: &Where, options: &[&str]) -> Result<ExitCode, Failure> {
+    let place = Place::open(wanted).await?;
+    let argv = ["/bin/sh", "-c", SCRIPT, "doctor"];
+    let argv = argv.iter().chain(options);
+    let outcome = start::run_without_input(Launch {
+        place: &place,
+        surroundings: &Surroundings::default(),
+        id: start::new_id(),
+        argv: argv.map(|&word| word.to_owned()).collect(),
+        terminal: Terminal::None,
+        limit: Some(REMOTE_TIMEOUT),
+        keys: None,
+    })
+    .await?;
+    Ok(outcome.status)
+}

@@ -6,27 +6,259 @@
 //! so that it is a pure function. Invariant: a setting that cannot be understood is an error that names
 //! its place, never a reason to run commands somewhere else.
 
-mod entry;
-mod error;
 mod file;
 mod foreign;
-mod home;
-mod open;
 mod reach;
 mod reader;
 mod relay;
-mod select;
 #[cfg(test)]
 mod tests;
 
-pub use self::{
-    entry::Remote,
-    error::{EnvironmentsError, Fault},
-    file::parse,
-    foreign::{ForeignKey, foreign_keys},
-    home::CodexHome,
-    reach::{AuthToken, ProgramReach, Reach, RelayReach, UrlReach},
-    relay::RelayFault,
-    select::{Facts, SelectError, Selection},
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
 };
-pub(crate) use self::{file::parse_over, open::ReachError, relay::VARIABLES as RELAY_VARIABLES};
+
+use exec_environments::manager::EnvironmentId;
+
+use crate::{
+    environments::reach::network_address,
+    settings_source::{self, Lookup},
+};
+
+pub use self::{
+    file::{Remote, parse},
+    foreign::{ForeignKey, foreign_keys},
+    reach::{AuthToken, ProgramReach, Reach, RelayReach, UrlReach},
+    reader::{EnvironmentsError, Fault},
+    relay::RelayFault,
+};
+
+pub(crate) use self::{file::parse_over, reach::ReachError, relay::VARIABLES as RELAY_VARIABLES};
+
+/// The environments of a harness.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Selection {
+    /// The one that is used when none is named. Absent: there is none.
+    pub default: Option<EnvironmentId>,
+    /// Whether this machine is one, under the id `local`.
+    pub local: bool,
+    /// Those on servers. No two have the same id.
+    pub remotes: Vec<Remote>,
+}
+
+impl Selection {
+    /// Finds the settings of this process and reads them.
+    ///
+    /// # Errors
+    /// As [`Selection::find`].
+    pub fn load() -> Result<Self, SelectError> {
+        Self::find(Facts {
+            lookup: &|name| std::env::var_os(name),
+            read: &settings_source::read_text,
+        })
+    }
+
+    /// Reads the variables of the relay, which decide alone if they are set. Otherwise reads our own
+    /// `environments.toml` ([`Selection::own_file`]) on top of what the settings of Codex select: its
+    /// environments come first, hide those of Codex with the same id, and its `default` decides.
+    ///
+    /// Of the settings of Codex the first that exists decides: `environments.toml` of the Codex home;
+    /// `CODEX_EXEC_SERVER_URL`; `[exec_server] url` of the Codex home's `config.toml`. Without any of
+    /// them commands run on this machine.
+    ///
+    /// The relay's variables need each other, and select one environment with the id `remote`. Of the
+    /// other variable, as of the key, the value `none` means no environment, and any other is the URL
+    /// of such a one; this machine is none then.
+    ///
+    /// # Errors
+    /// When a setting that decides cannot be read or does not make sense. Those behind it are not
+    /// looked at.
+    pub fn find(facts: Facts<'_>) -> Result<Self, SelectError> {
+        if let Some(relay) = relay::of_variables(facts.lookup)? {
+            return Ok(Self::only(Reach::Relay(relay)));
+        }
+        let base = Self::of_codex(facts)?;
+        let own = Self::own_file(facts.lookup).map_or(Ok(None), |path| facts.file(path))?;
+        match own {
+            Some((path, text)) => Ok(file::parse_over(&path, &text, facts, Some(&base))?),
+            None => Ok(base),
+        }
+    }
+
+    /// Returns the path of our own `environments.toml`, the only one that we write.
+    pub fn own_file(lookup: Lookup<'_>) -> Option<PathBuf> {
+        settings_source::config_directory(lookup).map(|home| home.join("environments.toml"))
+    }
+
+    /// Reads what the settings of Codex select, without the variables of the relay.
+    pub(crate) fn of_codex(facts: Facts<'_>) -> Result<Self, SelectError> {
+        let home = CodexHome::find(facts.lookup);
+        let file = |name: &str| {
+            let path = home.as_ref().map(|home| home.path().join(name));
+            path.map_or(Ok(None), |path| facts.file(path))
+        };
+        if let Some((path, text)) = file("environments.toml")? {
+            return Ok(file::parse(&path, &text, facts)?);
+        }
+        let mut setting = url_variable(facts.lookup)?;
+        if setting == Setting::Unset
+            && let Some((path, text)) = file("config.toml")?
+        {
+            setting = file::setting_of_config(&path, &text)?;
+        }
+        Ok(setting.into())
+    }
+
+    /// Makes one server the only environment, and the default.
+    fn only(reach: Reach) -> Self {
+        let remote = Remote {
+            id: EnvironmentId::remote(),
+            reach,
+            required_skills: Vec::new(),
+        };
+        Self {
+            default: Some(EnvironmentId::remote()),
+            local: false,
+            remotes: vec![remote],
+        }
+    }
+}
+
+/// What selecting looks at.
+#[derive(Clone, Copy)]
+pub struct Facts<'a> {
+    /// Gives the value of an environment variable, as `std::env::var_os` does.
+    pub lookup: Lookup<'a>,
+    /// Reads a file whole.
+    pub read: &'a dyn Fn(&Path) -> io::Result<String>,
+}
+
+impl Facts<'_> {
+    /// Reads a file that need not be there.
+    fn file(self, path: PathBuf) -> Result<Option<(PathBuf, String)>, SelectError> {
+        match (self.read)(&path) {
+            Ok(text) => Ok(Some((path, text))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(SelectError::Read { path, source }),
+        }
+    }
+}
+
+impl fmt::Debug for Facts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Facts").finish_non_exhaustive()
+    }
+}
+
+/// Why no environment is selected. Nothing runs then, neither here nor elsewhere.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SelectError {
+    /// Caller: a file says what cannot be.
+    #[error(transparent)]
+    File(#[from] EnvironmentsError),
+    /// Host: a file is there and cannot be read.
+    #[error("cannot read `{}`", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Caller: the variable is not one of the values that it can have.
+    #[error(
+        "environment variable {URL_VARIABLE}: expected ws://HOST:PORT, wss://HOST:PORT or `none`"
+    )]
+    Url,
+    /// Caller: the relay needs all of its variables.
+    #[error(
+        "environment variable {missing} is missing: {} need each other",
+        relay::VARIABLES.join(", ")
+    )]
+    RelayIncomplete {
+        /// The first that is not set.
+        missing: &'static str,
+    },
+    /// Caller: a variable of the relay's does not make sense.
+    #[error("environment variable {variable}")]
+    Relay {
+        /// The variable.
+        variable: &'static str,
+        /// What is wrong with it.
+        source: RelayFault,
+    },
+}
+
+/// Names a server, or `none`.
+const URL_VARIABLE: &str = "CODEX_EXEC_SERVER_URL";
+
+/// What one URL setting says.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Setting {
+    /// Nothing.
+    Unset,
+    /// That there is no environment.
+    Nowhere,
+    /// Where the only one is.
+    At(String),
+}
+
+impl Setting {
+    /// Reads a value, without the blanks around it.
+    fn parse(value: &str) -> Option<Self> {
+        let value = value.trim();
+        if value.is_empty() {
+            return Some(Self::Unset);
+        }
+        if value.eq_ignore_ascii_case("none") {
+            return Some(Self::Nowhere);
+        }
+        network_address(value).map(|_| Self::At(value.to_owned()))
+    }
+}
+
+impl From<Setting> for Selection {
+    fn from(setting: Setting) -> Self {
+        let default = match setting {
+            Setting::At(url) => return Self::only(Reach::Url(UrlReach::new(&url))),
+            Setting::Unset => Some(EnvironmentId::local()),
+            Setting::Nowhere => None,
+        };
+        Self {
+            local: default.is_some(),
+            default,
+            remotes: Vec::new(),
+        }
+    }
+}
+
+fn url_variable(lookup: Lookup<'_>) -> Result<Setting, SelectError> {
+    let Some(value) = lookup(URL_VARIABLE) else {
+        return Ok(Setting::Unset);
+    };
+    let value = value.into_string().ok();
+    value
+        .and_then(|value| Setting::parse(&value))
+        .ok_or(SelectError::Url)
+}
+
+/// The Codex home: `CODEX_HOME`, or else `.codex` in the home of the account.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CodexHome(PathBuf);
+
+impl CodexHome {
+    /// Finds it. A variable that is set to nothing counts as not set.
+    pub fn find(lookup: Lookup<'_>) -> Option<Self> {
+        let path = |name| lookup(name).filter(|value| !value.is_empty());
+        path("CODEX_HOME")
+            .map(PathBuf::from)
+            .or_else(|| Some(PathBuf::from(path("HOME")?).join(".codex")))
+            .map(Self)
+    }
+
+    /// Returns its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}

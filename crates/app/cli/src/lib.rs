@@ -4,16 +4,13 @@
 //! this machine as an environment, and the sources of settings. Not here: the command line of the
 //! server, its configuration and its start-up (`exec-server`).
 
-mod catalog;
 pub mod command;
 pub mod doctor;
 pub mod environments;
-pub mod local;
-pub mod network;
-pub mod paths;
+pub mod local_machine;
+pub mod outbound_network;
 pub mod settings_source;
-pub mod stop;
-pub mod table;
+pub mod shutdown_signal;
 pub mod terminal_detection;
 pub mod token_file;
 

@@ -86,7 +86,7 @@ mod run;
 mod serving;
 
 pub use exec_cli::{command, doctor, environments};
-use exec_cli::{local, paths, stop};
+use exec_cli::{local_machine, shutdown_signal};
 
 pub use exec_client::{
     backend::RemoteBackend,
@@ -153,9 +153,8 @@ pub use exec_wire::{
 };
 
 pub use self::{
-    local::local_environment,
-    paths::{ExecServerRuntimePaths, run_if_helper},
+    local_machine::{ExecServerRuntimePaths, local_environment, run_if_helper},
     remote::{RemoteEnvironmentConfig, run_remote_environment},
     run::{run_main, run_main_with_listen_url},
-    stop::StdinClose,
+    shutdown_signal::StdinClose,
 };

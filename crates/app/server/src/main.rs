@@ -7,7 +7,7 @@ use clap::CommandFactory;
 use exec_server::{
     ExecServerRuntimePaths, RemoteEnvironmentConfig, background,
     cli::{Cli, Command, Doctor, Hub, HubCommand},
-    command::{Failure, examine as examine_there, warn_of_foreign_keys},
+    command::{Failure, warn_of_foreign_keys},
     config::{self, LogConfig, Lookup, ServerConfig},
     doctor, hub,
     observe::Telemetry,
@@ -104,7 +104,9 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Doctor(doctor)) if doctor.place.env.is_some() => {
             let Doctor { place, json } = doctor.clone();
             let options: &[&str] = if json { &["--json"] } else { &[] };
-            return on_one_thread(async move { Ok(examine_there(&place, options).await?) });
+            return on_one_thread(
+                async move { Ok(doctor::examine_remote(&place, options).await?) },
+            );
         }
         Some(Command::Doctor(_)) | None => {}
     }

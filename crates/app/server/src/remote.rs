@@ -18,7 +18,7 @@ pub use self::{
     run::run_remote_environment,
     vendor::Vendor,
 };
-pub use exec_cli::network::Network;
+pub use exec_cli::outbound_network::Network;
 use exec_cli::token_file::TokenFile;
 pub use exec_registry::{
     api::{EnvironmentId as EnvironmentName, Secret},

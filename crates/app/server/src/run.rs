@@ -17,9 +17,9 @@ use exec_transport::{
 
 use crate::{
     config::ServerConfig,
-    paths::ExecServerRuntimePaths,
+    local_machine::ExecServerRuntimePaths,
     serving::Serving,
-    stop::{StdinClose, Stop},
+    shutdown_signal::{StdinClose, Stop},
 };
 
 /// Runs a server on `listen_url` with every other setting at its default.

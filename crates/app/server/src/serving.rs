@@ -25,10 +25,9 @@ use tokio::{
 
 use crate::{
     config::{ConcurrentRequests, ServerConfig},
-    local::{LocalMachine, LocalSettings},
+    local_machine::{ExecServerRuntimePaths, LocalMachine, LocalSettings, run_if_helper},
     observe::{Exhibit, continue_trace, look_out},
-    paths::{ExecServerRuntimePaths, run_if_helper},
-    stop::Stop,
+    shutdown_signal::Stop,
 };
 
 /// Links that wait to be served. Whoever brings them waits beyond.

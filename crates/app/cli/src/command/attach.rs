@@ -11,12 +11,12 @@ use exec_wire::{
     process::{ProcessSummary, TerminalSize},
 };
 
-use super::{
+use crate::command::{
+    connect::{Place, Where},
     detached::{self, call_failed},
     failure::{Failure, FailureKind},
     logs::kept,
-    place::{Place, Where},
-    stream::{DetachKeys, Input, Owner, Signals, Talk, Terminal, byte, complain, telling},
+    process_session::{DetachKeys, Input, Owner, Signals, Talk, Terminal, byte, complain, telling},
     terminal::{self, Standard},
 };
 

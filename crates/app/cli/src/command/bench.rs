@@ -2,9 +2,363 @@
 //! Invariant: bounded in time and in bytes, and nothing is left behind there.
 //! Not here: comparisons of servers (`bench/`).
 
-mod line;
-mod measure;
 mod report;
-mod samples;
 
-pub use self::line::Bench;
+use std::{
+    process::ExitCode,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use clap::Args;
+use exec_core::log::{Follow, From as FollowFrom, Pace};
+use exec_env::{
+    command::{Command, Io},
+    filesystem::{FileError, Open, OpenFile},
+    process::{EventStream, ExecProcess, ExecProcessEvent},
+};
+use exec_wire::{
+    fs::{OpenMode, Remove},
+    id::{OutputSeq, ProcessId},
+    limits,
+    path_uri::PathUri,
+    process::{EnvInherit, EnvPolicy, Limits, TerminalSize, TerminateMode, WaitUntil},
+};
+use futures_util::{StreamExt, stream};
+use serde::Serialize;
+use tokio::time::timeout;
+
+use crate::command::{
+    bench::report::{Measured, Numbers, Outcome, Samples, table},
+    connect::{Place, Where},
+    failure::{Failure, FailureKind},
+    print::{json, print},
+};
+
+/// Measures an environment: the time of a call, of a command and of a keystroke, and the rate of
+/// output and files.
+///
+/// Commands and files there are the measurement's own, and nothing is left behind.
+#[derive(Args, Clone, Debug)]
+pub struct Bench {
+    /// Which environment.
+    #[command(flatten)]
+    pub place: Where,
+
+    /// How long it all may take, about.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 6,
+        value_parser = clap::value_parser!(u64).range(1..=600)
+    )]
+    pub seconds: u64,
+
+    /// Prints one JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Bench {
+    /// Measures it. Ends with status 1 if something could not be measured.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let place = Place::open(&self.place).await?;
+        let name = place.name.clone();
+        let measure = Measure::new(place, Duration::from_secs(self.seconds) / PARTS);
+        let measured = all(&measure).await;
+        let text = match self.json {
+            true => json(&Printed {
+                environment: name,
+                measured: measured.iter().map(Numbers::from).collect(),
+            })?,
+            false => format!("{name}\n{}", table(&measured)),
+        };
+        print(&text)?;
+        let is_failed = |one: &Measured| matches!(one.outcome, Outcome::Failed(_));
+        Ok(match measured.iter().any(is_failed) {
+            true => FailureKind::Failed.into(),
+            false => ExitCode::SUCCESS,
+        })
+    }
+}
+
+/// Measures everything, one after the other.
+async fn all(measure: &Measure) -> Vec<Measured> {
+    let entry = |name, typical, outcome: Result<Outcome, Failure>| Measured {
+        name,
+        typical,
+        outcome: outcome.unwrap_or_else(|failure| Outcome::Failed(failure.to_string())),
+    };
+    vec![
+        entry("call", "0.05 ms", measure.call().await),
+        entry("command `true`", "1 ms", measure.command().await),
+        entry(
+            "keystroke on a terminal",
+            "0.1 ms",
+            measure.keystroke().await,
+        ),
+        entry("output", "1000 MB/s", measure.output().await),
+        entry("file written", "1000 MB/s", measure.write().await),
+        entry("file read", "1500 MB/s", measure.read().await),
+    ]
+}
+
+/// What is printed for programs.
+#[derive(Serialize)]
+struct Printed {
+    environment: String,
+    measured: Vec<Numbers>,
+}
+
+/// Measurements among which the time is divided.
+const PARTS: u32 = 6;
+
+/// Longest that one run of anything may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of the file, at most.
+const FILE: u64 = 256 << 20;
+/// Blocks of a file that are under way at once.
+const AT_ONCE: usize = 8;
+
+/// Measures one environment.
+#[derive(Debug)]
+struct Measure {
+    place: Place,
+    /// How long one measurement takes.
+    span: Duration,
+    commands: AtomicU64,
+}
+
+impl Measure {
+    /// Measures an environment, each of its sides for so long.
+    fn new(place: Place, span: Duration) -> Self {
+        Self {
+            place,
+            span,
+            commands: AtomicU64::new(0),
+        }
+    }
+
+    /// Measures a call that does nothing.
+    async fn call(&self) -> Result<Outcome, Failure> {
+        let mut samples = Samples::default();
+        let until = Instant::now() + self.span;
+        while Instant::now() < until && !samples.is_full() {
+            let asked = Instant::now();
+            self.place.client.status().await?;
+            samples.push(asked.elapsed());
+        }
+        Ok(Outcome::of_times(samples))
+    }
+
+    /// Measures a command that does nothing, from start to exit.
+    async fn command(&self) -> Result<Outcome, Failure> {
+        let mut samples = Samples::default();
+        let until = Instant::now() + self.span;
+        while Instant::now() < until && !samples.is_full() {
+            let asked = Instant::now();
+            let process = self.start(&["true"], None).await?;
+            let ended = process.wait(WaitUntil::Exited, Some(PATIENCE)).await;
+            let status = ended.map_err(failed)?;
+            let code = status.exit.map(|exit| exit.code);
+            if code != Some(0) {
+                return Err(failed(format!("`true` ended with {code:?}")));
+            }
+            samples.push(asked.elapsed());
+        }
+        Ok(Outcome::of_times(samples))
+    }
+
+    /// Measures a keystroke, until what a terminal makes of it is here.
+    async fn keystroke(&self) -> Result<Outcome, Failure> {
+        let cat = self
+            .start(&["cat"], Some(TerminalSize { rows: 24, cols: 80 }))
+            .await?;
+        let mut events = follow(&*cat);
+        let mut samples = Samples::default();
+        let until = Instant::now() + self.span;
+        while Instant::now() < until && !samples.is_full() {
+            let typed = Instant::now();
+            let queued = cat.write(None, Bytes::from_static(b"x")).await;
+            queued.map_err(failed)?;
+            next_output(&mut events).await?;
+            samples.push(typed.elapsed());
+        }
+        end(&*cat).await?;
+        Ok(Outcome::of_times(samples))
+    }
+
+    /// Measures how much output of a command comes here.
+    async fn output(&self) -> Result<Outcome, Failure> {
+        let zeros = self.start(&["cat", "/dev/zero"], None).await?;
+        let mut events = follow(&*zeros);
+        next_output(&mut events).await?;
+        let (begun, mut bytes) = (Instant::now(), 0);
+        while begun.elapsed() < self.span {
+            bytes += next_output(&mut events).await?;
+        }
+        let took = begun.elapsed();
+        end(&*zeros).await?;
+        Ok(Outcome::of_bytes(bytes, took))
+    }
+
+    /// Measures how fast a file is written.
+    async fn write(&self) -> Result<Outcome, Failure> {
+        let path = self.scratch().await?;
+        let written = self.write_file(&path).await;
+        self.remove(&path).await?;
+        let (bytes, took) = written?;
+        Ok(Outcome::of_bytes(bytes, took))
+    }
+
+    /// Measures how fast a file is read.
+    async fn read(&self) -> Result<Outcome, Failure> {
+        let path = self.scratch().await?;
+        let read = self.read_file(&path).await;
+        self.remove(&path).await?;
+        let (bytes, took) = read?;
+        Ok(Outcome::of_bytes(bytes, took))
+    }
+
+    async fn write_file(&self, path: &PathUri) -> Result<(u64, Duration), Failure> {
+        let file = self.open(path, OpenMode::Replace).await?;
+        let block = Bytes::from(vec![b'x'; limits::MAX_BLOCK_BYTES]);
+        let begun = Instant::now();
+        let size = block.len() as u64;
+        let is_time = |_: &u64| begun.elapsed() < self.span;
+        let offsets = (0..FILE / size)
+            .map(|index| index * size)
+            .take_while(is_time);
+        let mut writes = stream::iter(offsets)
+            .map(|offset| file.write_block(offset, block.clone()))
+            .buffer_unordered(AT_ONCE);
+        let mut bytes = 0;
+        while let Some(written) = within(writes.next()).await? {
+            written.map_err(failed)?;
+            bytes += size;
+        }
+        Ok((bytes, begun.elapsed()))
+    }
+
+    async fn read_file(&self, path: &PathUri) -> Result<(u64, Duration), Failure> {
+        let (size, _) = self.write_file(path).await?;
+        let file = self.open(path, OpenMode::Read).await?;
+        let (begun, mut bytes) = (Instant::now(), 0);
+        while begun.elapsed() < self.span && bytes < FILE.max(size) * PASSES {
+            let step = limits::MAX_BLOCK_BYTES;
+            let offsets = (0..size).step_by(step);
+            let mut reads = stream::iter(offsets)
+                .map(|offset| file.read_block(offset, step))
+                .buffer_unordered(AT_ONCE);
+            while let Some(read) = within(reads.next()).await? {
+                bytes += read.map_err(failed)?.data.len() as u64;
+            }
+        }
+        Ok((bytes, begun.elapsed()))
+    }
+
+    async fn open(
+        &self,
+        path: &PathUri,
+        mode: OpenMode,
+    ) -> Result<std::sync::Arc<dyn OpenFile>, Failure> {
+        let open = Open {
+            path: path.clone(),
+            mode,
+            sandbox: None,
+        };
+        within(self.place.environment().files.open(open))
+            .await?
+            .map_err(failed)
+    }
+
+    async fn remove(&self, path: &PathUri) -> Result<(), Failure> {
+        let remove = Remove {
+            path: path.clone(),
+            recursive: Some(false),
+            force: Some(true),
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        let removed: Result<(), FileError> =
+            within(self.place.environment().files.remove(remove)).await?;
+        removed.map_err(failed)
+    }
+
+    /// Names a file that nobody else has, where files do not stay.
+    async fn scratch(&self) -> Result<PathUri, Failure> {
+        let info = &self.place.info;
+        let directory = match &info.temp_dir {
+            Some(directory) => directory.clone(),
+            None => self.place.path("/tmp").await?,
+        };
+        let name = format!("exec-server-bench-{}", uuid::Uuid::new_v4().simple());
+        directory.join(&name).map_err(failed)
+    }
+
+    async fn start(
+        &self,
+        argv: &[&str],
+        terminal: Option<TerminalSize>,
+    ) -> Result<std::sync::Arc<dyn ExecProcess>, Failure> {
+        let number = self.commands.fetch_add(1, Ordering::Relaxed);
+        let id = ProcessId::new(&format!("bench-{number}")).map_err(failed)?;
+        let argv = argv.iter().map(|&word| word.to_owned()).collect();
+        let mut command = Command::new(id, argv, self.place.path("/").await?);
+        if let Some(size) = terminal {
+            command.io = Io::Terminal(size);
+        }
+        command.env_policy = Some(EnvPolicy {
+            inherit: EnvInherit::Core,
+            ignore_default_excludes: false,
+            exclude: Vec::new(),
+            set: Default::default(),
+            include_only: Vec::new(),
+        });
+        command.limits = Limits {
+            wall_ms: Some(u64::try_from((self.span + PATIENCE).as_millis()).unwrap_or(u64::MAX)),
+            ..Limits::default()
+        };
+        let started = within(self.place.environment().backend.start(command)).await?;
+        Ok(started.map_err(failed)?.process)
+    }
+}
+
+fn follow(process: &dyn ExecProcess) -> EventStream {
+    process.follow(Follow {
+        from: FollowFrom::After(OutputSeq(0)),
+        pace: Pace::Held,
+    })
+}
+
+/// Waits for output, and returns how many bytes it has.
+async fn next_output(events: &mut EventStream) -> Result<u64, Failure> {
+    match within(events.next()).await? {
+        Some(ExecProcessEvent::Output(chunk)) => Ok(chunk.data.len() as u64),
+        Some(ExecProcessEvent::Failed(error)) => Err(failed(error)),
+        other => Err(failed(format!("the command ended: {other:?}"))),
+    }
+}
+
+async fn end(process: &dyn ExecProcess) -> Result<(), Failure> {
+    let ended = within(process.terminate(TerminateMode::Force)).await?;
+    ended.map(drop).map_err(failed)
+}
+
+async fn within<T>(what: impl Future<Output = T>) -> Result<T, Failure> {
+    let late = |_| {
+        failed(format!(
+            "nothing came within {} seconds",
+            PATIENCE.as_secs()
+        ))
+    };
+    timeout(PATIENCE, what).await.map_err(late)
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::new(FailureKind::Failed, error)
+}
+
+/// How often a file is read at most.
+const PASSES: u64 = 64;

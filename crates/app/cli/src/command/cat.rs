@@ -9,12 +9,12 @@ use exec_env::filesystem::{ExecutorFileSystem, FileError, Open};
 use exec_wire::{fs::OpenMode, limits, path_uri::PathUri, process::OutputStream};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::{
+use crate::command::{
+    connect::Where,
     failure::{Failure, FailureKind},
     files::{ATTEMPTS, Identity, file_failure, look, persist, shown},
     operand::{OperandResolver, RemotePath},
-    place::Where,
-    stream::{Sink, telling, unwritten},
+    process_session::{Sink, telling, unwritten},
 };
 
 /// Blocks that are asked for ahead of what is printed.

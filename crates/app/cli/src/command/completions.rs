@@ -10,13 +10,15 @@ use clap_complete::Shell;
 use exec_wire::process::ProcessSummary;
 use tokio::time::timeout;
 
-use super::{
-    detached,
-    failure::{Failure, FailureKind},
-    place::{Place, Route, Way, Where, select},
-    print::{print, print_bytes},
+use crate::{
+    PROGRAM_NAME,
+    command::{
+        connect::{Place, Route, Way, Where, select},
+        detached,
+        failure::{Failure, FailureKind},
+        print::{print, print_bytes},
+    },
 };
-use crate::PROGRAM_NAME;
 
 /// How long a server may take to list its processes while somebody waits for a completion.
 const LIST_TIMEOUT: Duration = Duration::from_secs(2);

@@ -7,20 +7,375 @@
 //! never replaced.
 //! Not here: owners, hard links, extended attributes.
 
-mod arguments;
-mod blocks;
+mod block_copy;
 mod copier;
-mod job;
-mod journal;
-mod landing;
-mod links;
-mod meter;
-mod modes;
-mod part;
-mod program;
-mod scan;
-mod side;
-mod target;
-mod tree;
+mod copy_target;
+mod endpoint;
+mod file_modes;
+mod progress;
+mod source_links;
+mod staged_tree;
+mod tree_scan;
 
-pub use self::arguments::Cp;
+use std::{
+    convert::Infallible,
+    ffi::OsString,
+    io::{self, Write},
+    process::ExitCode,
+    task::Poll,
+};
+
+use clap::Args;
+use futures_util::{
+    StreamExt, TryStreamExt, future,
+    stream::{self, FuturesUnordered},
+};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::mpsc,
+};
+
+use crate::command::{
+    connect::Where,
+    cp::{
+        copier::{Copier, CopyOptions, KeepTimes, Resume},
+        copy_target::{Pair, Target, Trees, check_twins},
+        endpoint::Side,
+        progress::{Meter, Show, Summary},
+        source_links::{Finishing, LinkMode},
+        tree_scan::Scan,
+    },
+    failure::{Failure, FailureKind},
+    operand::Operand,
+    process_session::Notice,
+    terminal::Standard,
+};
+
+/// Copies files and directories, in either direction.
+#[derive(Args, Clone, Debug)]
+#[command(
+    override_usage = "exec-server cp [OPTIONS] SOURCE... TARGET",
+    after_help = "A path in the environment has a colon before it: `cp -E box notes.txt :/srv/`, \
+                  `cp -r box:logs .`. A file here with a colon in its name needs `./` before it.\n\n\
+                  What is interrupted leaves a hidden part beside its target; the same command goes on \
+                  with it. Modes are kept, times where the target is here; -a keeps times everywhere. Links in \
+                  directories are copied as links, wherever they lead; -L copies what they lead to.\n\n\
+                  A directory goes into a target that is a directory already, and keeps its name there; \
+                  `cp -r src/. :dst` brings `dst` up to date instead."
+)]
+pub struct Cp {
+    #[command(flatten)]
+    place: Where,
+
+    /// Copies directories with everything in them.
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+
+    /// Copies directories, and keeps times besides modes and links.
+    #[arg(short, long)]
+    archive: bool,
+
+    /// Copies what links in directories lead to, instead of the links.
+    #[arg(short = 'L', long)]
+    dereference: bool,
+
+    /// Copies everything anew: parts of an earlier run are not used.
+    #[arg(long)]
+    no_resume: bool,
+
+    /// Shows no progress, and no summary.
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Prints the summary as JSON.
+    #[arg(long)]
+    json: bool,
+
+    /// Sources, and last the target. `:PATH` and `NAME:PATH` are in an environment.
+    #[arg(required = true, num_args = 2.., value_name = "PATH")]
+    paths: Vec<OsString>,
+}
+
+impl Cp {
+    /// Copies files and directories, in either direction.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let mut operands = Vec::new();
+        for typed in &self.paths {
+            operands.push(Operand::read(typed)?);
+        }
+        let Some((target, sources)) = operands.split_last() else {
+            return Err(Failure::new(FailureKind::Usage, "no target is named"));
+        };
+        if operands
+            .iter()
+            .all(|operand| matches!(operand, Operand::Here(_)))
+        {
+            return Err(
+                Failure::new(FailureKind::Usage, "every path is on this machine")
+                    .next("write `:` before a path in the environment, such as `:/srv/`"),
+            );
+        }
+        let mut sides = Vec::new();
+        for operand in &operands {
+            let side = self.side(operand, &sides).await?;
+            sides.push((operand.clone(), side));
+        }
+        let side_of = |wanted: &Operand| {
+            let found = sides.iter().find(|(operand, _)| operand == wanted);
+            found.map(|(_, side)| side.clone())
+        };
+        let missing = || Failure::new(FailureKind::Failed, "an environment was lost");
+        let to = side_of(target).ok_or_else(missing)?;
+        let target = Target::find(to, target, sources.len()).await?;
+        let trees = match self.recursive || self.archive {
+            true => Trees::Copied,
+            false => Trees::Refused,
+        };
+        // Everything is looked at before anything is copied.
+        let mut pairs = Vec::new();
+        for source in sources {
+            let from = side_of(source).ok_or_else(missing)?;
+            let pair = target.pair(&from, source, trees).await?;
+            pairs.push((from, pair));
+        }
+        check_twins(&pairs, &target.side)?;
+        let mut groups: Vec<(Side, Vec<_>)> = Vec::new();
+        for (from, pair) in pairs {
+            match groups.last_mut().filter(|(side, _)| side.is(&from)) {
+                Some((_, pairs)) => pairs.push(pair),
+                None => groups.push((from, vec![pair])),
+            }
+        }
+        let options = CopyOptions {
+            resume: match self.no_resume {
+                true => Resume::Nothing,
+                false => Resume::Parts,
+            },
+            links: match self.dereference {
+                true => LinkMode::Follow,
+                false => LinkMode::Keep,
+            },
+            times: match self.archive {
+                true => KeepTimes::Yes,
+                false => KeepTimes::No,
+            },
+        };
+        let meter = Meter::new(match self.quiet {
+            true => Show::Nothing,
+            false => Show::OnTerminal,
+        });
+        for (from, pairs) in groups {
+            let copied = copy_all(&from, &target.side, pairs, options, &meter).await;
+            if copied.is_err() {
+                meter.end();
+            }
+            copied?;
+        }
+        meter.end();
+        self.conclude(&meter)
+    }
+
+    /// Finds the end that a path is on; each environment is connected to once.
+    async fn side(&self, operand: &Operand, known: &[(Operand, Side)]) -> Result<Side, Failure> {
+        let same = |other: &Operand| match (operand, other) {
+            (Operand::Here(_), Operand::Here(_)) => true,
+            (Operand::There(name, _), Operand::There(other, _)) => name == other,
+            (Operand::Here(_), Operand::There(..)) | (Operand::There(..), Operand::Here(_)) => {
+                false
+            }
+        };
+        if let Some((_, side)) = known.iter().find(|(other, _)| same(other)) {
+            return Ok(side.clone());
+        }
+        match operand {
+            Operand::Here(_) => Ok(Side::here()),
+            Operand::There(None, _) => Side::there(self.place.clone()).await,
+            Operand::There(Some(name), path) => {
+                let wanted = Where {
+                    env: Some(name.clone()),
+                    ..self.place.clone()
+                };
+                Side::there(wanted).await.map_err(|failure| {
+                    let is_unknown = failure.kind == FailureKind::UnknownEnvironment;
+                    let file = format!("{name}:{}", path.display());
+                    match is_unknown && std::path::Path::new(&file).exists() {
+                        true => failure.next(format!("write `./{file}` for the file here")),
+                        false => failure,
+                    }
+                })
+            }
+        }
+    }
+
+    fn conclude(&self, meter: &Meter) -> Result<ExitCode, Failure> {
+        let (summary, first) = meter.outcome();
+        let text = match (self.json, self.quiet) {
+            (true, _) => {
+                let text = serde_json::to_string(&summary);
+                text.map_err(|error| Failure::new(FailureKind::Failed, error))? + "\n"
+            }
+            (false, false) if Standard::Error.is_terminal() => said(&summary),
+            (false, _) => String::new(),
+        };
+        let mut out: Box<dyn Write> = match self.json {
+            true => Box::new(std::io::stdout().lock()),
+            false => Box::new(std::io::stderr().lock()),
+        };
+        // The copy is done, whether or not anybody reads what it came to.
+        drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
+        match (first, summary.failed) {
+            (None, _) => Ok(ExitCode::SUCCESS),
+            (Some(first), 1) if summary.files == 0 => Err(first),
+            (Some(first), failed) => {
+                let what = format!("{first} ({failed} not copied, {} copied)", summary.files);
+                Err(Failure::new(FailureKind::Failed, what))
+            }
+        }
+    }
+}
+
+/// Says in one line what was copied.
+fn said(summary: &Summary) -> String {
+    let rate = match summary.seconds > 0.0 {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a rate is shown with three digits"
+        )]
+        true => summary.written_bytes as f64 / summary.seconds / 1e6,
+        false => 0.0,
+    };
+    let files = match summary.files {
+        1 => "1 file".to_owned(),
+        files => format!("{files} files"),
+    };
+    let resumed = match summary.resumed_bytes {
+        0 => String::new(),
+        bytes => format!(
+            ", {} of it from an earlier run",
+            indicatif::HumanBytes(bytes)
+        ),
+    };
+    format!(
+        "copied {files}, {}{resumed}, in {:.1} s ({rate:.0} MB/s)\n",
+        indicatif::HumanBytes(summary.bytes),
+        summary.seconds
+    )
+}
+
+/// Files that are copied at once.
+const AT_ONCE: usize = 16;
+/// Files that were found and wait.
+const FOUND: usize = 256;
+
+/// Copies sources of one end. Ctrl-C, SIGTERM and SIGHUP end it: what was not worth to be kept is removed.
+async fn copy_all(
+    from: &Side,
+    to: &Side,
+    pairs: Vec<Pair>,
+    options: CopyOptions,
+    meter: &Meter,
+) -> Result<(), Failure> {
+    let failed = |error: io::Error| {
+        let what = format!("cannot listen for signals: {error}");
+        Failure::new(FailureKind::Failed, what)
+    };
+    let mut signals = Signals::listen().map_err(failed)?;
+    let finishing = Finishing::default();
+    let copier = Copier::new(from, to, options, &finishing, meter);
+    let sides = [from, to];
+    let scan = Scan::new(from, to, options, &finishing, meter);
+    let scan = scan.avoiding(&pairs).await?;
+    let outcome = tokio::select! {
+        biased;
+        kind = signals.next() => Err(ended(kind, from, to)),
+        copied = scan_and_copy(&scan, pairs, &copier) => copied,
+        never = tell_outages(&sides, meter) => match never {},
+    };
+    if outcome.is_err() {
+        copier.tidy(&scan.trees()).await;
+    }
+    outcome
+}
+
+async fn scan_and_copy(
+    scan: &Scan<'_>,
+    pairs: Vec<Pair>,
+    copier: &Copier<'_>,
+) -> Result<(), Failure> {
+    let (jobs, mut found) = mpsc::channel(FOUND);
+    let find = async {
+        for pair in pairs {
+            scan.run(pair, &jobs).await?;
+        }
+        drop(jobs);
+        Ok(())
+    };
+    let copy = stream::poll_fn(|cx| found.poll_recv(cx))
+        .map(|job| copier.copy(job))
+        .buffer_unordered(AT_ONCE)
+        .try_for_each(|()| future::ready(Ok(())));
+    futures_util::try_join!(find, copy)?;
+    scan.finish().await
+}
+
+fn ended(kind: FailureKind, from: &Side, to: &Side) -> Failure {
+    let what = match kind == FailureKind::Interrupted {
+        true => "interrupted",
+        false => "ended by a signal",
+    };
+    let next = match from.is(to) {
+        // The environment copies files by itself, each of them in one step.
+        true => "run the same command again",
+        false => "run the same command again to go on where it ended",
+    };
+    Failure::new(kind, what).next(next)
+}
+
+/// The signals that end a copy.
+struct Signals(Vec<(FailureKind, Signal)>);
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        let heard = [
+            (SignalKind::interrupt(), FailureKind::Interrupted),
+            (SignalKind::terminate(), FailureKind::Signalled(15)),
+            (SignalKind::hangup(), FailureKind::Signalled(1)),
+        ];
+        let listen = |(which, kind)| Ok((kind, signal(which)?));
+        heard
+            .into_iter()
+            .map(listen)
+            .collect::<io::Result<_>>()
+            .map(Self)
+    }
+
+    async fn next(&mut self) -> FailureKind {
+        future::poll_fn(|context| {
+            for (kind, signal) in &mut self.0 {
+                if signal.poll_recv(context).is_ready() {
+                    return Poll::Ready(*kind);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Says that a connection is out, and back: in the bar, or by a line where there is none.
+async fn tell_outages(sides: &[&Side], meter: &Meter) -> Infallible {
+    let places = sides.iter().filter_map(|side| side.place.as_ref());
+    let watches: FuturesUnordered<_> = places
+        .map(|place| async {
+            let (mut connection, mut notice) = (place.client.connection(), Notice::new());
+            while connection.changed().await.is_ok() {
+                let state = *connection.borrow_and_update();
+                if !meter.connection(state) {
+                    notice.show(state);
+                }
+            }
+        })
+        .collect();
+    watches.for_each(|()| future::ready(())).await;
+    future::pending().await
+}

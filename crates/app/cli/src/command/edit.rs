@@ -2,7 +2,243 @@
 //! Invariant: what somebody wrote is never lost: it is in the environment, or in a file here that is
 //! named.
 
-mod command;
-mod draft;
+use std::{
+    ffi::{OsStr, OsString},
+    fs::{self, DirBuilder},
+    io,
+    os::unix::{ffi::OsStrExt, fs::DirBuilderExt},
+    path::{Path, PathBuf},
+    process::{ExitCode, ExitStatus},
+};
 
-pub use self::command::Edit;
+use bytes::Bytes;
+use clap::Args;
+use exec_env::filesystem::{ExecutorFileSystem, FileError};
+use exec_wire::{
+    fs::{ReadFile, WriteFile},
+    path_uri::PathUri,
+};
+use tokio::process::Command;
+
+use crate::command::{
+    connect::Where,
+    failure::{Failure, FailureKind},
+    files::{file_failure, look, persist, shown},
+    operand::{OperandResolver, RemotePath},
+    process_session::{complain, telling},
+};
+
+/// Largest file that is edited: it is in memory twice, and goes back in one message.
+const MAX_BYTES: u64 = 32 << 20;
+
+/// Opens a file in an editor here and puts it back.
+///
+/// The editor is $VISUAL, $EDITOR or vi. The file is replaced in one step, if it was changed here; a
+/// stock server overwrites it. If it was changed there meanwhile, it is left alone, and the edited copy
+/// is kept here.
+#[derive(Args, Clone, Debug)]
+pub struct Edit {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub place: Where,
+
+    /// The file; one that is not there is made.
+    #[arg(value_name = "FILE")]
+    pub file: OsString,
+}
+
+impl Edit {
+    /// Opens a file in an editor here and puts it back.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let mut operands = OperandResolver::new(&self.place);
+        let RemotePath { place, path, .. } = operands.resolve(&self.file).await?;
+        let Some(name) = path.file_name() else {
+            let what = format!("`{}` is no file", shown(&path));
+            return Err(Failure::new(FailureKind::Usage, what));
+        };
+        let files = place.environment().files;
+        let before = telling(&place.client, content(&*files, &path)).await?;
+        let failed = |what: &str, error: std::io::Error| {
+            Failure::new(FailureKind::Failed, format!("cannot {what}: {error}"))
+        };
+        let draft = Draft::write(&name, before.as_deref().unwrap_or_default())
+            .map_err(|error| failed("keep a copy here", error))?;
+        let edited = draft.edit(&editor()).await;
+        let kept = |failure: Failure| {
+            let kept = draft.path().display().to_string();
+            let line = place.line("cp", &[&kept, &format!(":{}", shown(&path))]);
+            failure.next(format!(
+                "what you wrote is kept in {kept}; `{line}` puts it there"
+            ))
+        };
+        let after = draft.read();
+        let is_same = match (&after, &before) {
+            (Ok(after), Some(before)) => after[..] == before[..],
+            (Ok(after), None) => after.is_empty(),
+            (Err(_), _) => false,
+        };
+        let trouble = match edited {
+            Ok(status) if status.success() => None,
+            Ok(status) => Some(format!("the editor failed ({status})")),
+            Err(error) => Some(format!("cannot start the editor: {error}")),
+        };
+        if let Some(what) = trouble {
+            let failure = Failure::new(FailureKind::Failed, what);
+            if is_same {
+                draft.remove();
+                return Err(failure.next("nothing was changed; set $VISUAL or $EDITOR to another"));
+            }
+            return Err(kept(failure));
+        }
+        if is_same {
+            draft.remove();
+            complain(&format!("`{}` is unchanged", shown(&path)));
+            return Ok(ExitCode::SUCCESS);
+        }
+        let after = after.map_err(|error| kept(failed("read the edited copy", error)))?;
+        let atomic = place.client.has_extensions();
+        let back = put_back(&*files, &path, before.as_ref(), Bytes::from(after), atomic);
+        let back = tokio::select! {
+            back = telling(&place.client, back) => back,
+            // Since the editor ran, nothing else listens to it.
+            _ = tokio::signal::ctrl_c() => {
+                let what = format!("`{}` may not be written", shown(&path));
+                Err(Failure::new(FailureKind::Interrupted, what))
+            }
+        };
+        back.map_err(kept)?;
+        if !atomic {
+            let path = shown(&path);
+            complain(&format!(
+                "`{path}` was overwritten: this server cannot replace it in one step"
+            ));
+        }
+        draft.remove();
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Reads the file; `None` if it is not there.
+async fn content(files: &dyn ExecutorFileSystem, path: &PathUri) -> Result<Option<Bytes>, Failure> {
+    let failed = |error: FileError| file_failure(&error);
+    let Some(found) = look(files, path).await.map_err(failed)? else {
+        return Ok(None);
+    };
+    if found.is_directory {
+        let what = format!("`{}` is a directory", shown(path));
+        return Err(Failure::new(FailureKind::Failed, what).next("name a file in it"));
+    }
+    if found.size > MAX_BYTES {
+        let most = MAX_BYTES >> 20;
+        let what = format!("`{}` is larger than {most} MiB", shown(path));
+        return Err(Failure::new(FailureKind::Failed, what).next("copy it here with `cp`"));
+    }
+    let read = ReadFile {
+        path: path.clone(),
+        follow_symlinks: None,
+        sandbox: None,
+    };
+    match persist(|| files.read_file(read.clone())).await {
+        Ok(content) => Ok(Some(content)),
+        Err(FileError::NotFound(_)) => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Replaces the file, if it still holds what was edited.
+async fn put_back(
+    files: &dyn ExecutorFileSystem,
+    path: &PathUri,
+    before: Option<&Bytes>,
+    after: Bytes,
+    atomic: bool,
+) -> Result<(), Failure> {
+    if content(files, path).await?.as_ref() != before {
+        let what = format!(
+            "`{}` was changed there meanwhile, and is left alone",
+            shown(path)
+        );
+        return Err(Failure::new(FailureKind::Failed, what));
+    }
+    let write = WriteFile {
+        path: path.clone(),
+        data_base64: None,
+        follow_symlinks: None,
+        create_parents: false,
+        atomic,
+        mode: None,
+        sandbox: None,
+    };
+    let written = persist(|| files.write_file(write.clone(), after.clone())).await;
+    written.map_err(|error| file_failure(&error))
+}
+
+/// Returns the editor that was chosen.
+fn editor() -> OsString {
+    let chosen = ["VISUAL", "EDITOR"].into_iter().find_map(|name| {
+        let editor = std::env::var_os(name);
+        editor.filter(|editor| !editor.is_empty())
+    });
+    chosen.unwrap_or_else(|| OsStr::new("vi").to_owned())
+}
+
+/// A copy here. Dropping it leaves it where it is.
+#[derive(Debug)]
+struct Draft {
+    directory: PathBuf,
+    file: PathBuf,
+}
+
+impl Draft {
+    /// Writes the copy, under the name that the file has: editors look at it.
+    fn write(name: &[u8], content: &[u8]) -> io::Result<Self> {
+        let unique = format!("exec-server-edit-{}", uuid::Uuid::new_v4().simple());
+        let directory = std::env::temp_dir().join(unique);
+        DirBuilder::new().mode(0o700).create(&directory)?;
+        let file = directory.join(OsStr::from_bytes(name));
+        let draft = Self { directory, file };
+        match fs::write(&draft.file, content) {
+            Ok(()) => Ok(draft),
+            Err(error) => {
+                draft.remove();
+                Err(error)
+            }
+        }
+    }
+
+    /// Where it is.
+    fn path(&self) -> &Path {
+        &self.file
+    }
+
+    /// Lets somebody edit it. The editor may have arguments of its own, and is found by the shell as
+    /// `git` does.
+    async fn edit(&self, editor: &OsStr) -> io::Result<ExitStatus> {
+        let mut line = OsString::from(editor);
+        line.push(" \"$@\"");
+        let mut child = Command::new("sh")
+            .arg("-c")
+            .arg(line)
+            .arg("sh")
+            .arg(&self.file)
+            .spawn()?;
+        loop {
+            tokio::select! {
+                status = child.wait() => return status,
+                // Ctrl-C is the editor's.
+                pressed = tokio::signal::ctrl_c() => pressed?,
+            }
+        }
+    }
+
+    /// Reads what it holds now; some editors put another file in its place.
+    fn read(&self) -> io::Result<Vec<u8>> {
+        fs::read(&self.file)
+    }
+
+    /// Removes it, and what the editor left beside it.
+    fn remove(&self) {
+        // What is left lies in a directory for what is temporary.
+        drop(fs::remove_dir_all(&self.directory));
+    }
+}

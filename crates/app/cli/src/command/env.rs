@@ -2,15 +2,270 @@
 //! Invariant: our `environments.toml` is replaced whole or not at all, and never by a text that would not
 //! be understood; that of Codex is never written.
 
-mod add;
-mod default;
-mod entry;
-mod file;
-mod line;
-mod list;
-mod remove;
-mod row;
+mod environments_file;
 mod status;
 
-pub use self::line::Env;
-pub use self::list::warn_of_foreign_keys;
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{ArgGroup, Args, Subcommand};
+use exec_environments::manager::EnvironmentId;
+use toml::Value;
+
+use crate::{
+    command::{
+        connect::select,
+        env::{
+            environments_file::{EnvironmentsFile, appended, ids, with_default, without},
+            status::{List, Status},
+        },
+        failure::{Failure, FailureKind},
+        print::say,
+    },
+    environments::Fault,
+};
+
+pub use self::status::warn_of_foreign_keys;
+
+/// Lists, adds and checks environments.
+#[derive(Args, Clone, Debug)]
+pub struct Env {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: EnvCommand,
+}
+
+/// What to do with environments.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum EnvCommand {
+    /// Lists the environments that --env can name.
+    #[command(visible_alias = "ls")]
+    List(List),
+    /// Adds an environment to our environments.toml.
+    Add(Box<Add>),
+    /// Connects to environments and tells what answers.
+    Status(Status),
+    /// Makes an environment the one that is used when none is named.
+    Default(Default),
+    /// Removes an environment from our environments.toml.
+    #[command(visible_alias = "rm")]
+    Remove(Remove),
+}
+
+impl Env {
+    /// Does it.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        match self.command {
+            EnvCommand::List(list) => list.run(),
+            EnvCommand::Add(add) => add.run(),
+            EnvCommand::Status(status) => status.run().await,
+            EnvCommand::Default(default) => default.run(),
+            EnvCommand::Remove(remove) => remove.run(),
+        }
+    }
+}
+
+/// Adds an environment to our environments.toml.
+///
+/// It is reached at a URL, through a hub, or by a command that speaks the protocol on its standard
+/// input and output. Tokens are not copied: the file names the token's file or variable. The file is
+/// ~/.config/exec-server/environments.toml; the environments.toml of Codex is read and never changed.
+#[derive(Args, Clone, Debug)]
+#[command(
+    group = ArgGroup::new("way").required(true).args(["url", "hub", "command"]),
+    override_usage = USAGE,
+    after_help = EXAMPLES
+)]
+pub(crate) struct Add {
+    /// Name of the environment: letters, digits, `_` and `-`.
+    pub(crate) name: String,
+
+    /// Where its server listens: ws://HOST:PORT or wss://HOST:PORT.
+    pub(crate) url: Option<String>,
+
+    /// The hub that knows it: http://HOST:PORT or https://HOST:PORT.
+    #[arg(long, value_name = "URL")]
+    pub(crate) hub: Option<String>,
+
+    /// What the hub knows it by [default: NAME].
+    #[arg(long, value_name = "ID", requires = "hub")]
+    pub(crate) environment_id: Option<String>,
+
+    /// File with the token that server or hub asks for.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["token_env", "command"])]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Variable with the token that server or hub asks for.
+    #[arg(long, value_name = "VARIABLE", conflicts_with = "command")]
+    pub(crate) token_env: Option<String>,
+
+    /// Makes it the one that is used when none is named.
+    #[arg(long)]
+    pub(crate) default: bool,
+
+    /// Command that is started when the environment is needed, with everything behind it.
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        num_args = 1..,
+        allow_hyphen_values = true
+    )]
+    pub(crate) command: Vec<String>,
+}
+
+impl Add {
+    /// Adds it.
+    fn run(self) -> Result<ExitCode, Failure> {
+        let lookup = &|name: &str| std::env::var_os(name);
+        let usage = |what: String| Failure::new(FailureKind::Usage, what);
+        let id = EnvironmentId::chosen(&self.name).map_err(|error| usage(error.to_string()))?;
+        if self.hub.is_some() && self.token_file.is_none() && self.token_env.is_none() {
+            return Err(usage("a hub asks for a token".to_owned())
+                .next("pass --token-file FILE or --token-env VARIABLE"));
+        }
+        let file = EnvironmentsFile::open(lookup)?;
+        let before = ids(file.text());
+        if before.iter().any(|known| known == id.as_str()) {
+            let what = format!("`{id}` is in `{}` already", file.path().display());
+            return Err(Failure::new(FailureKind::Failed, what)
+                .next(format!("remove it first: exec-server env remove {id}")));
+        }
+        let mut text = appended(file.text(), &self.keys()?);
+        if self.default {
+            text = with_default(&text, id.as_str());
+        }
+        file.understand(&text, lookup).map_err(|error| {
+            // The file is written in a way that nothing can be put behind.
+            if matches!(error.fault, Fault::Syntax(_)) {
+                return Failure::new(FailureKind::UnknownEnvironment, error)
+                    .next("edit it by hand");
+            }
+            // What was there is understood: the line is what is wrong.
+            usage(format!("`{id}` cannot be added: {}", error.fault))
+                .next("`exec-server env add --help` shows examples")
+        })?;
+        if ids(&text).len() != before.len() + 1 {
+            let what = format!("`{}` cannot be added to", file.path().display());
+            return Err(Failure::new(FailureKind::Failed, what).next("edit it by hand"));
+        }
+        let hides = file.base().remotes.iter().any(|known| known.id == id);
+        file.replace(&text)?;
+        if hides {
+            say(&format!("note: it hides the `{id}` of Codex's settings"));
+        }
+        let selected = select(lookup)?;
+        if selected.remotes.iter().all(|known| known.id != id) {
+            say("note: variables choose the environments at the moment, not the file");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Returns what the file says of it.
+    fn keys(&self) -> Result<Vec<(&'static str, Value)>, Failure> {
+        let text = |text: &str| Value::String(text.to_owned());
+        let mut keys = vec![("id", text(&self.name))];
+        if let Some(url) = &self.url {
+            keys.push(("url", text(url)));
+        }
+        if let Some(hub) = &self.hub {
+            keys.push(("registry_url", text(hub)));
+        }
+        if let Some(id) = &self.environment_id {
+            keys.push(("environment_id", text(id)));
+        }
+        if let Some(variable) = &self.token_env {
+            keys.push(("auth_token_env", text(variable)));
+        }
+        if let Some(path) = &self.token_file {
+            // In the file, a path is relative to the file.
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            let path = path.to_str().ok_or_else(|| {
+                let what = format!("path `{}` is not UTF-8", path.display());
+                Failure::new(FailureKind::Usage, what)
+            })?;
+            keys.push(("auth_token_file", text(path)));
+        }
+        if let [program, args @ ..] = &self.command[..] {
+            keys.push(("program", text(program)));
+            let args = args.iter().map(|arg| text(arg)).collect();
+            keys.push(("args", Value::Array(args)));
+        }
+        Ok(keys)
+    }
+}
+
+const USAGE: &str = "\
+exec-server env add [OPTIONS] <NAME> <URL>
+       exec-server env add [OPTIONS] <NAME> --hub <URL>
+       exec-server env add [OPTIONS] <NAME> --command <COMMAND>...";
+
+const EXAMPLES: &str = "\
+Examples:
+  exec-server env add devbox wss://devbox.example:8443 --token-file ~/.devbox-token --default
+  exec-server env add box --hub https://hub.example --token-file ~/.hub-token
+  exec-server env add build --command ssh build.example exec-server --listen stdio";
+
+/// Removes an environment from our environments.toml.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Remove {
+    /// Name of the environment.
+    pub(crate) name: String,
+}
+
+impl Remove {
+    /// Removes it.
+    fn run(self) -> Result<ExitCode, Failure> {
+        let lookup = &|name: &str| std::env::var_os(name);
+        let name = self.name.as_str();
+        let file = EnvironmentsFile::open(lookup)?;
+        let shown = file.path().display();
+        let Some(index) = ids(file.text()).iter().position(|id| id == name) else {
+            let mut others = file.base().remotes.iter();
+            return Err(match others.any(|other| other.id.as_str() == name) {
+                true => {
+                    let what = format!("`{name}` comes from the settings of Codex");
+                    Failure::new(FailureKind::Failed, what)
+                        .next("exec-server does not change those: remove it there by hand")
+                }
+                false => {
+                    let what = format!("`{shown}` has no environment `{name}`");
+                    Failure::new(FailureKind::UnknownEnvironment, what)
+                        .next("`exec-server env list` shows which there are")
+                }
+            });
+        };
+        let Some(text) = without(file.text(), index) else {
+            let what = format!("cannot tell which lines of `{shown}` are about `{name}`");
+            return Err(Failure::new(FailureKind::Failed, what).next("remove them by hand"));
+        };
+        if let Err(error) = file.understand(&text, lookup) {
+            let is_default = matches!(error.fault, Fault::UnknownDefault(_));
+            return Err(match is_default {
+                true => Failure::new(FailureKind::Failed, format!("`{name}` is the default"))
+                    .next("choose another first: exec-server env default local"),
+                false => Failure::new(FailureKind::Failed, error),
+            });
+        }
+        file.replace(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Makes an environment the one that is used when none is named.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Default {
+    /// Name of the environment: one that `env list` shows, `local`, or `none`.
+    pub(crate) name: String,
+}
+
+impl Default {
+    /// Writes it down.
+    fn run(self) -> Result<ExitCode, Failure> {
+        let lookup = &|name: &str| std::env::var_os(name);
+        let file = EnvironmentsFile::open(lookup)?;
+        let text = with_default(file.text(), &self.name);
+        file.understand(&text, lookup)
+            .map_err(|error| Failure::new(FailureKind::UnknownEnvironment, error))?;
+        file.replace(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

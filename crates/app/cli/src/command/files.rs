@@ -2,20 +2,224 @@
 //! again after a cut, and how Ctrl-C ends things.
 //! Not here: the commands themselves.
 
-mod cut;
+mod display_path;
 mod entries;
-mod failure;
-mod kept;
-mod native;
-mod nowhere;
-mod shown;
+
+use exec_env::filesystem::{ExecutorFileSystem, FileError, FileFuture};
+use exec_wire::{
+    fs::{Canonicalize, FileMetadata, GetMetadata},
+    path_uri::PathUri,
+};
+
+use crate::command::failure::{Failure, FailureKind};
 
 pub(crate) use self::{
-    cut::{ATTEMPTS, persist},
-    entries::{Entries, Entry, EntryKind, entries},
-    failure::file_failure,
-    kept::{Identity, look},
-    native::native_entries,
-    nowhere::leads_nowhere,
-    shown::{below, exact, relative, relative_bytes, shown},
+    display_path::{below, exact, relative, relative_bytes, shown},
+    entries::{Entries, Entry, EntryKind, entries, native_entries},
 };
+
+/// How often something is asked again after the connection was cut, before it is given up. The client
+/// waits for a connection each time.
+pub(crate) const ATTEMPTS: u32 = 8;
+
+/// Asks for something, and again if the connection was cut meanwhile. Doing it twice must be as good
+/// as once.
+pub(crate) async fn persist<T>(mut ask: impl FnMut() -> FileFuture<T>) -> Result<T, FileError> {
+    let mut left = ATTEMPTS;
+    loop {
+        match ask().await {
+            Err(FileError::Disconnected(_)) if left > 0 => left -= 1,
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Says what could not be done to a file. The text names the file; numbers of the host's errors are
+/// left away.
+pub(crate) fn file_failure(error: &FileError) -> Failure {
+    let text = one_line(&error.to_string());
+    let failure = |kind| Failure::new(kind, plain(&text));
+    match error {
+        FileError::NotFound(_) => failure(FailureKind::NotFound),
+        FileError::Disconnected(_) => {
+            failure(FailureKind::Lost).next("run the same command again to go on")
+        }
+        FileError::Refused(_) => failure(FailureKind::Usage),
+        FileError::Invalid(_) | FileError::Host(_) | FileError::Remote(_) | _ => {
+            failure(FailureKind::Failed)
+        }
+    }
+}
+
+/// Puts a text on one line: patterns are explained on several.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+/// Leaves away the number at the end: its text stands before it.
+fn plain(text: &str) -> &str {
+    match text.rsplit_once(" (os error ") {
+        Some((plain, number)) if number.trim_end_matches(')').parse::<u32>().is_ok() => plain,
+        _ => text,
+    }
+}
+
+/// What tells one state of a file from another.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Identity {
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Milliseconds since the Unix epoch.
+    pub(crate) modified_at_ms: i64,
+}
+
+impl From<FileMetadata> for Identity {
+    fn from(found: FileMetadata) -> Self {
+        Self {
+            size: found.size,
+            modified_at_ms: found.modified_at_ms,
+        }
+    }
+}
+
+/// Looks at a path, and through a link; `None` if nothing is there.
+pub(crate) async fn look(
+    files: &dyn ExecutorFileSystem,
+    path: &PathUri,
+) -> Result<Option<FileMetadata>, FileError> {
+    let get = GetMetadata {
+        path: path.clone(),
+        follow_symlinks: None,
+        sandbox: None,
+    };
+    match persist(|| files.metadata(get.clone())).await {
+        Ok(found) => Ok(Some(found)),
+        Err(FileError::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Tells whether a path at which nothing was found is a link that leads nowhere.
+pub(crate) async fn leads_nowhere(
+    files: &dyn ExecutorFileSystem,
+    path: &PathUri,
+) -> Result<bool, FileError> {
+    // Only the last name is in question: those before it may well be links.
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(false);
+    };
+    let canonicalize = Canonicalize {
+        path: parent,
+        sandbox: None,
+    };
+    let parent = match persist(|| files.canonicalize(canonicalize.clone())).await {
+        Ok(parent) => parent,
+        Err(error @ FileError::Disconnected(_)) => return Err(error),
+        Err(_) => return Ok(false),
+    };
+    let Some(path) = below(&parent, &name) else {
+        return Ok(false);
+    };
+    let get = GetMetadata {
+        path,
+        follow_symlinks: Some(false),
+        sandbox: None,
+    };
+    match persist(|| files.metadata(get.clone())).await {
+        // What is not followed is refused.
+        Err(FileError::Invalid(_)) => Ok(true),
+        Err(error @ FileError::Disconnected(_)) => Err(error),
+        Ok(_) | Err(_) => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, os::unix::fs::symlink};
+
+    use exec_env::disconnect::Disconnect;
+    use exec_local::filesystem::LocalFileSystem;
+    use futures_util::future::{FutureExt, ready};
+
+    use super::*;
+
+    fn cut() -> FileError {
+        FileError::Disconnected(Disconnect::Transport("cut".to_owned()))
+    }
+
+    #[tokio::test]
+    async fn what_was_cut_is_asked_again() {
+        let asked = Cell::new(0);
+        let outcome = persist(|| {
+            asked.set(asked.get() + 1);
+            let outcome = if asked.get() < 3 { Err(cut()) } else { Ok(7) };
+            ready(outcome).boxed()
+        })
+        .await;
+        assert_eq!((outcome, asked.get()), (Ok(7), 3));
+    }
+
+    #[tokio::test]
+    async fn it_is_given_up_in_the_end_and_other_errors_at_once() {
+        let asked = Cell::new(0);
+        let outcome = persist(|| {
+            asked.set(asked.get() + 1);
+            ready(Err::<(), _>(cut())).boxed()
+        })
+        .await;
+        assert_eq!((outcome, asked.get()), (Err(cut()), ATTEMPTS + 1));
+        let refused = FileError::Refused("no".to_owned());
+        let outcome = persist(|| ready(Err::<(), _>(refused.clone())).boxed()).await;
+        assert_eq!(outcome, Err(refused));
+    }
+
+    #[test]
+    fn a_missing_file_is_told_from_others_and_without_its_number() {
+        let text = "cannot open `/none`: No such file or directory (os error 2)".to_owned();
+        let failure = file_failure(&FileError::NotFound(text));
+        assert_eq!(failure.kind, FailureKind::NotFound);
+        assert_eq!(
+            failure.what,
+            "cannot open `/none`: No such file or directory"
+        );
+        let text = "cannot open `/x`: Permission denied (os error 13)".to_owned();
+        let failure = file_failure(&FileError::Invalid(text));
+        assert_eq!(failure.kind, FailureKind::Failed);
+        assert_eq!(failure.what, "cannot open `/x`: Permission denied");
+    }
+
+    #[test]
+    fn an_explanation_of_several_lines_is_put_on_one() {
+        let text = "pattern cannot be used:\n    (\n    ^\nunclosed group".to_owned();
+        let failure = file_failure(&FileError::Refused(text));
+        assert_eq!(failure.kind, FailureKind::Usage);
+        assert_eq!(failure.what, "pattern cannot be used: ( ^ unclosed group");
+    }
+
+    #[test]
+    fn a_text_without_a_number_is_kept() {
+        for text in ["odd (os error", "odd (os error x)", "plain"] {
+            assert_eq!(plain(text), text);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_link_to_nothing_is_told_from_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        symlink("none", directory.path().join("dead")).unwrap();
+        symlink(".", directory.path().join("way")).unwrap();
+        std::fs::write(directory.path().join("file"), "").unwrap();
+        let files = LocalFileSystem::default();
+        for (name, dead) in [
+            ("dead", true),
+            ("way/dead", true),
+            ("none", false),
+            ("none/dead", false),
+            ("file", false),
+        ] {
+            let path = PathUri::from_native(&directory.path().join(name)).unwrap();
+            assert_eq!(leads_nowhere(&files, &path).await, Ok(dead), "{name}");
+        }
+    }
+}

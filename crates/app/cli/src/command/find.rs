@@ -10,13 +10,13 @@ use exec_wire::{
 };
 use serde_json::json;
 
-use super::{
+use crate::command::{
+    connect::Where,
     failure::Failure,
     files::{file_failure, persist, relative_bytes, shown},
     operand::{OperandResolver, RemotePath},
-    place::Where,
     print::printable,
-    stream::{complain, say, say_bytes, telling},
+    process_session::{complain, say, say_bytes, telling},
     terminal::Standard,
 };
 

@@ -1,6 +1,323 @@
 //! `exec-server grep`.
 
-mod command;
-mod lines;
+use std::{ffi::OsString, process::ExitCode};
 
-pub use self::command::Grep;
+use clap::Args;
+use exec_wire::{
+    fs::{Search, SearchMatch, SearchResult},
+    limits,
+    path_uri::PathUri,
+};
+use serde_json::json;
+
+use crate::command::{
+    connect::Where,
+    failure::{Failure, FailureKind},
+    files::{file_failure, persist, relative, shown},
+    operand::{OperandResolver, RemotePath},
+    print::printable,
+    process_session::{complain, say, telling},
+    terminal::{Standard, has_colours},
+};
+
+/// Finds lines that match.
+///
+/// As ripgrep does, it leaves out what dots and ignore files hide, and files that are no text. The
+/// status is 0 if something is found, 1 if nothing is, 2 or more if it fails.
+#[derive(Args, Clone, Debug)]
+pub struct Grep {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub place: Where,
+
+    /// Letters match those of the other case, too.
+    #[arg(short, long)]
+    pub ignore_case: bool,
+
+    /// The pattern is plain text, not a regular expression.
+    #[arg(short = 'F', long)]
+    pub fixed_strings: bool,
+
+    /// Shows so many lines before and after each match.
+    #[arg(
+        short = 'C', long, value_name = "NUMBER", default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(..=limits::MAX_CONTEXT_LINES as u64)
+    )]
+    pub context: u64,
+
+    /// Looks only into files that a glob matches.
+    #[arg(short, long, value_name = "GLOB")]
+    pub glob: Option<String>,
+
+    /// Accepted for compatibility: directories are always searched with everything below them.
+    #[arg(short, long, visible_short_alias = 'R')]
+    pub recursive: bool,
+
+    /// Accepted for compatibility: matching lines always have their numbers.
+    #[arg(short = 'n', long)]
+    pub line_number: bool,
+
+    /// Prints the number of matching lines of each file that has any, instead of the lines.
+    #[arg(short, long, conflicts_with_all = ["json", "context"])]
+    pub count: bool,
+
+    /// Prints the names of files that have matching lines, instead of the lines.
+    #[arg(short = 'l', long, conflicts_with_all = ["json", "context", "count"])]
+    pub files_with_matches: bool,
+
+    /// Most matching lines [default: 1000; most that a server returns with -c and -l].
+    #[arg(
+        long, value_name = "NUMBER",
+        value_parser = clap::value_parser!(u64).range(1..=limits::MAX_SEARCH_MATCHES as u64)
+    )]
+    pub limit: Option<u64>,
+
+    /// Prints one JSON object.
+    #[arg(long)]
+    pub json: bool,
+
+    /// What to look for.
+    #[arg(value_name = "PATTERN")]
+    pub pattern: String,
+
+    /// A directory, or one file.
+    #[arg(default_value = ".", value_name = "PATH")]
+    pub path: OsString,
+}
+
+impl Grep {
+    /// Finds lines that match.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let mut operands = OperandResolver::new(&self.place);
+        let operand = operands.resolve(&self.path).await?;
+        let (place, path) = (&operand.place, &operand.path);
+        let files = place.environment().files;
+        let search = Search {
+            path: path.clone(),
+            pattern: self.pattern.clone(),
+            regex: !self.fixed_strings,
+            case_sensitive: !self.ignore_case,
+            glob: self.glob.clone(),
+            max_matches: number(self.limit.unwrap_or(match self.summarizes() {
+                true => limits::MAX_SEARCH_MATCHES as u64,
+                false => limits::DEFAULT_SEARCH_MATCHES as u64,
+            })),
+            context_lines: number(self.context),
+            sandbox: None,
+        };
+        let found = persist(|| files.search(search.clone()));
+        let found = telling(&place.client, found).await;
+        let found = found.map_err(|error| told_from_nothing(file_failure(&error)))?;
+        self.print(&operand, &found)?;
+        Ok(match found.matches.is_empty() {
+            true => FailureKind::Failed.into(),
+            false => ExitCode::SUCCESS,
+        })
+    }
+
+    /// Tells whether files are printed instead of lines.
+    fn summarizes(&self) -> bool {
+        self.count || self.files_with_matches
+    }
+
+    fn print(&self, operand: &RemotePath, found: &SearchResult) -> Result<ExitCode, Failure> {
+        if self.json {
+            let object = |found: &SearchMatch| {
+                json!({
+                    "path": shown(&found.path),
+                    "uri": found.path,
+                    "line": found.line,
+                    "column": found.column,
+                    "text": found.text,
+                    "before": found.before,
+                    "after": found.after,
+                })
+            };
+            let matches: Vec<_> = found.matches.iter().map(object).collect();
+            let text = json!({"matches": matches, "truncated": found.truncated});
+            return say(&format!("{text}\n"));
+        }
+        let paint = match Standard::Output.is_terminal() {
+            true if has_colours(Standard::Output) => Paint::Terminal,
+            true => Paint::Sober,
+            false => Paint::Plain,
+        };
+        let typed = operand.typed.to_string_lossy();
+        let below = names(&typed, &operand.path);
+        let names = |path: &PathUri| format!("{}{}", operand.prefix, below(path));
+        let text = match self.summarizes() {
+            true => summary(&found.matches, names, self.count, paint),
+            false => lines(&found.matches, names, number(self.context), paint),
+        };
+        let said = say(&text);
+        if found.truncated {
+            complain("not everything was looked at; --limit, --glob or a PATH shows more");
+        }
+        said
+    }
+}
+
+/// The status of a failure that has none of its own is the one of a wrong line: 1 is for nothing found.
+fn told_from_nothing(failure: Failure) -> Failure {
+    let kind = match failure.kind == FailureKind::Failed {
+        true => FailureKind::Usage,
+        false => failure.kind,
+    };
+    Failure { kind, ..failure }
+}
+
+fn number(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// How lines look.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Paint {
+    /// With colours, and nothing that a terminal would take for a command.
+    Terminal,
+    /// The same without colours.
+    Sober,
+    /// As they are.
+    Plain,
+}
+
+/// Returns the text of matches, as `grep -n` prints them.
+fn lines(
+    matches: &[SearchMatch],
+    name: impl Fn(&PathUri) -> String,
+    context: usize,
+    paint: Paint,
+) -> String {
+    let mut text = String::new();
+    let mut last: Option<(&PathUri, u64)> = None;
+    for (number, found) in matches.iter().enumerate() {
+        let name = name(&found.path);
+        let first = found.line.saturating_sub(found.before.len() as u64);
+        let shown_to = last.filter(|(path, _)| **path == found.path);
+        let shown_to = shown_to.map_or(0, |(_, line)| line);
+        if context > 0 && last.is_some() && (shown_to == 0 || first > shown_to + 1) {
+            text.push_str("--\n");
+        }
+        for (line, before) in (first..).zip(&found.before) {
+            if line > shown_to {
+                add(&mut text, &name, line, '-', before, paint);
+            }
+        }
+        add(&mut text, &name, found.line, ':', &found.text, paint);
+        let next = matches
+            .get(number + 1)
+            .filter(|next| next.path == found.path);
+        let next = next.map_or(u64::MAX, |next| next.line);
+        let mut to = found.line;
+        for (line, after) in (found.line + 1..).zip(&found.after) {
+            if line >= next {
+                break;
+            }
+            add(&mut text, &name, line, '-', after, paint);
+            to = line;
+        }
+        last = Some((&found.path, to));
+    }
+    text
+}
+
+/// Returns a line for each file with matches: its name, and the number of matching lines if `counts`.
+fn summary(
+    matches: &[SearchMatch],
+    name: impl Fn(&PathUri) -> String,
+    counts: bool,
+    paint: Paint,
+) -> String {
+    let files = matches.chunk_by(|one, other| one.path == other.path);
+    let line = |file: &[SearchMatch]| {
+        let name = name(&file[0].path);
+        let name = match paint {
+            Paint::Plain => name,
+            Paint::Sober => printable(&name),
+            Paint::Terminal => format!("\x1b[35m{}\x1b[0m", printable(&name)),
+        };
+        match counts {
+            true => format!("{name}:{}\n", file.len()),
+            false => format!("{name}\n"),
+        }
+    };
+    files.map(line).collect()
+}
+
+fn add(text: &mut String, name: &str, line: u64, mark: char, content: &str, paint: Paint) {
+    text.push_str(&match paint {
+        Paint::Plain => format!("{name}{mark}{line}{mark}{content}\n"),
+        Paint::Sober => {
+            let (name, content) = (printable(name), without_commands(content));
+            format!("{name}{mark}{line}{mark}{content}\n")
+        }
+        Paint::Terminal => {
+            let (name, content) = (printable(name), without_commands(content));
+            format!("\x1b[35m{name}\x1b[0m{mark}\x1b[32m{line}\x1b[0m{mark}{content}\n")
+        }
+    });
+}
+
+/// Tabs stay; what would command a terminal does not.
+fn without_commands(text: &str) -> String {
+    let visible = |c: char| if c.is_control() && c != '\t' { '?' } else { c };
+    text.chars().map(visible).collect()
+}
+
+/// Returns how the files of a search are named.
+fn names<'a>(typed: &'a str, root: &'a PathUri) -> impl Fn(&PathUri) -> String + 'a {
+    move |path| match path == root {
+        true => typed.to_owned(),
+        false => relative(typed, root, path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &str, line: u64, before: &[&str], after: &[&str]) -> SearchMatch {
+        let owned = |lines: &[&str]| lines.iter().map(|&line| line.to_owned()).collect();
+        SearchMatch {
+            path: PathUri::parse(path).unwrap(),
+            line,
+            column: 1,
+            text: format!("hit {line}"),
+            before: owned(before),
+            after: owned(after),
+        }
+    }
+
+    fn name(path: &PathUri) -> String {
+        path.as_str().replace("file:///", "")
+    }
+
+    #[test]
+    fn neighbours_of_two_matches_are_printed_once() {
+        let matches = [
+            found("file:///a", 2, &["1"], &["3", "4"]),
+            found("file:///a", 4, &["2", "3"], &["5"]),
+            found("file:///a", 9, &["8"], &[]),
+            found("file:///b", 1, &[], &[]),
+        ];
+        let text = lines(&matches, name, 2, Paint::Plain);
+        let expected =
+            "a-1-1\na:2:hit 2\na-3-3\na:4:hit 4\na-5-5\n--\na-8-8\na:9:hit 9\n--\nb:1:hit 1\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn without_context_nothing_stands_between_matches() {
+        let matches = [
+            found("file:///a", 2, &[], &[]),
+            found("file:///b", 7, &[], &[]),
+        ];
+        let text = lines(&matches, name, 0, Paint::Plain);
+        assert_eq!(text, "a:2:hit 2\nb:7:hit 7\n");
+    }
+
+    #[test]
+    fn a_line_cannot_command_a_terminal() {
+        assert_eq!(without_commands("a\tb\x1b[2J"), "a\tb?[2J");
+    }
+}

@@ -12,12 +12,12 @@ use exec_wire::{
 };
 use futures_util::future::try_join_all;
 
-use super::{
-    amount::Span,
+use crate::command::{
+    connect::{Place, Where},
     detached::{self, call_failed},
     failure::{Failure, FailureKind},
-    place::{Place, Where},
-    stream::telling,
+    process_session::telling,
+    quantity::Span,
 };
 
 /// Ends a detached process, or signals it.

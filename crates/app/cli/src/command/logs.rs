@@ -1,24 +1,20 @@
 //! `exec-server logs`.
 
-mod kept;
-mod tail;
-
 use std::process::ExitCode;
 
 use bytes::Bytes;
 use clap::Args;
 use exec_client::client::ExecServerClient;
 use exec_wire::{
-    id::ProcessId,
-    process::{OutputStream, ReadProcess},
+    id::{OutputSeq, ProcessId},
+    process::{OutputPage, OutputStream, ReadProcess},
 };
 
-use self::{kept::Kept, tail::last_lines};
-use super::{
+use crate::command::{
+    connect::{Place, Where},
     detached::{self, call_failed},
     failure::{Failure, FailureKind},
-    place::{Place, Where},
-    stream::{End, Owner, Signals, Sink, Talk, Terminal, complain, telling, unwritten},
+    process_session::{End, Owner, Signals, Sink, Talk, Terminal, complain, telling, unwritten},
 };
 
 /// Prints what a detached process wrote.
@@ -99,7 +95,7 @@ impl Logs {
 }
 
 /// Reads the output of a process that is kept.
-pub(super) async fn kept(client: &ExecServerClient, id: &ProcessId) -> Result<Kept, Failure> {
+pub(crate) async fn kept(client: &ExecServerClient, id: &ProcessId) -> Result<Kept, Failure> {
     // What is written from now on is not waited for: there may always be more.
     let now = detached::now(client, id).await?;
     let ask = async |after| {
@@ -112,4 +108,153 @@ pub(super) async fn kept(client: &ExecServerClient, id: &ProcessId) -> Result<Ke
         page.await.map_err(call_failed)
     };
     Kept::read(now.next_seq, ask).await
+}
+
+/// What a server keeps of a process's output. As long as that is bounded there, it is here.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// What was written, in order.
+    pub(crate) pieces: Vec<Piece>,
+    /// The number of the last event.
+    pub(crate) last: OutputSeq,
+    /// There was more before.
+    pub(crate) incomplete: bool,
+    /// There was more in between.
+    pub(crate) gap: bool,
+    /// There will be no more.
+    pub(crate) closed: bool,
+}
+
+impl Kept {
+    /// Reads what there is before `until`; of a process that has ended, everything. `ask` returns what
+    /// comes after an event.
+    async fn read(
+        until: OutputSeq,
+        ask: impl AsyncFn(OutputSeq) -> Result<OutputPage, Failure>,
+    ) -> Result<Self, Failure> {
+        let mut kept = Self::default();
+        loop {
+            let page = ask(kept.last).await?;
+            let first = page.chunks.first().map(|chunk| chunk.seq);
+            // Its end has a number, too: only what it wrote at the beginning can be missing.
+            let beginning = kept.pieces.is_empty() && !kept.incomplete;
+            let missing = first.is_some_and(|seq| seq > kept.last.next());
+            kept.incomplete |= beginning && missing;
+            kept.gap |= !beginning && missing;
+            let last = OutputSeq(page.next_seq.0.saturating_sub(1));
+            // That it is closed says nothing of this page; but its end does not move any more.
+            let is_enough = !page.closed && last.next() >= until;
+            let over = page.chunks.is_empty() || last <= kept.last || is_enough;
+            kept.last = kept.last.max(last);
+            let pieces = page.chunks.into_iter();
+            kept.pieces
+                .extend(pieces.map(|chunk| (chunk.stream, chunk.chunk.0)));
+            if over {
+                kept.closed = page.closed;
+                return Ok(kept);
+            }
+        }
+    }
+}
+
+/// Keeps the last `lines` lines, in whichever streams they are. A last line without an end is one.
+fn last_lines(mut pieces: Vec<Piece>, lines: usize) -> Vec<Piece> {
+    if lines == 0 {
+        return Vec::new();
+    }
+    let mut left = lines;
+    let mut last = true;
+    for index in (0..pieces.len()).rev() {
+        let data = &pieces[index].1;
+        let ends = data
+            .iter()
+            .enumerate()
+            .rev()
+            .filter(|(_, byte)| **byte == b'\n');
+        for (end, _) in ends {
+            // The end of the last line of all begins no other.
+            if std::mem::take(&mut last) && end + 1 == data.len() {
+                continue;
+            }
+            left -= 1;
+            if left == 0 {
+                let rest = data.slice(end + 1..);
+                pieces[index].1 = rest;
+                pieces.drain(..index);
+                pieces.retain(|(_, data)| !data.is_empty());
+                return pieces;
+            }
+        }
+        last &= data.is_empty();
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use exec_wire::process::OutputStream::{self, Stderr, Stdout};
+    use serde_json::json;
+
+    use super::*;
+
+    /// A page that one chunk fits in, of a process that wrote `written` of them.
+    fn page(after: OutputSeq, written: u64, closed: bool) -> OutputPage {
+        let (seq, end) = (after.0 + 1, written + 1);
+        let chunk = json!({"seq": seq, "stream": "stdout", "chunk": "eA=="});
+        let chunks: Vec<_> = (seq < end).then_some(chunk).into_iter().collect();
+        let page = json!({
+            "chunks": chunks,
+            "nextSeq": if seq < end { seq + 1 } else { end },
+            "exited": closed,
+            "exitCode": closed.then_some(0),
+            "closed": closed,
+        });
+        serde_json::from_value(page).unwrap()
+    }
+
+    #[tokio::test]
+    async fn one_that_goes_on_writing_is_read_to_where_it_was() {
+        let ask = async |after: OutputSeq| Ok(page(after, after.0 + 9, false));
+        let kept = Kept::read(OutputSeq(3), ask).await.unwrap();
+        assert_eq!((kept.pieces.len(), kept.last), (2, OutputSeq(2)));
+        assert!(!kept.closed && !kept.gap && !kept.incomplete);
+    }
+
+    #[tokio::test]
+    async fn one_that_ends_meanwhile_is_read_to_its_end() {
+        let ask = async |after: OutputSeq| Ok(page(after, 5, after.0 > 0));
+        let kept = Kept::read(OutputSeq(3), ask).await.unwrap();
+        assert_eq!((kept.pieces.len(), kept.last), (5, OutputSeq(5)));
+        assert!(kept.closed && !kept.gap && !kept.incomplete);
+    }
+
+    fn pieces(texts: &[(OutputStream, &'static str)]) -> Vec<Piece> {
+        let piece = |(stream, text): &(OutputStream, &'static str)| (*stream, Bytes::from(*text));
+        texts.iter().map(piece).collect()
+    }
+
+    #[test]
+    fn the_last_lines_are_counted_across_pieces() {
+        let all = pieces(&[
+            (Stdout, "one\ntw"),
+            (Stdout, "o\nthree\n"),
+            (Stderr, "four\n"),
+        ]);
+        let last = |lines| last_lines(all.clone(), lines);
+        assert_eq!(last(0), pieces(&[]));
+        assert_eq!(last(1), pieces(&[(Stderr, "four\n")]));
+        assert_eq!(last(2), pieces(&[(Stdout, "three\n"), (Stderr, "four\n")]));
+        let three = [(Stdout, "tw"), (Stdout, "o\nthree\n"), (Stderr, "four\n")];
+        assert_eq!(last(3), pieces(&three));
+        assert_eq!(last(4), all);
+        assert_eq!(last(9), all);
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_a_line() {
+        let all = pieces(&[(Stdout, "one\ntwo")]);
+        assert_eq!(last_lines(all.clone(), 1), pieces(&[(Stdout, "two")]));
+        assert_eq!(last_lines(all.clone(), 2), all);
+    }
 }

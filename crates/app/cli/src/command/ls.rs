@@ -1,8 +1,334 @@
 //! `exec-server ls`.
 //! Not here: links that lead nowhere in a directory, which servers do not list; one that is named is shown.
 
-mod clock;
-mod command;
-mod row;
+use std::{ffi::OsString, process::ExitCode};
 
-pub use self::command::Ls;
+use clap::Args;
+use exec_env::filesystem::ExecutorFileSystem;
+use exec_wire::{fs::FileMetadata, path_uri::PathUri};
+use futures_util::{StreamExt, stream};
+use serde::Serialize;
+use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
+
+use crate::command::{
+    connect::Where,
+    failure::{Failure, FailureKind},
+    files::{entries, file_failure, leads_nowhere, look, shown},
+    operand::{OperandResolver, RemotePath},
+    print::printable,
+    process_session::{complain, say, say_bytes, telling},
+    terminal::{Standard, has_colours},
+};
+
+/// Entries that are looked at together.
+const LOOKS: usize = 32;
+
+/// Lists a directory.
+#[derive(Args, Clone, Debug)]
+pub struct Ls {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub place: Where,
+
+    /// Shows mode, size and time (UTC) as well.
+    #[arg(short, long)]
+    pub long: bool,
+
+    /// Shows names that begin with a dot, too.
+    #[arg(short, long)]
+    pub all: bool,
+
+    /// Prints one JSON array.
+    #[arg(long)]
+    pub json: bool,
+
+    /// A directory, or a file.
+    #[arg(default_value = ".", value_name = "PATH")]
+    pub path: OsString,
+}
+
+impl Ls {
+    /// Lists a directory.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let mut operands = OperandResolver::new(&self.place);
+        let RemotePath { place, path, .. } = operands.resolve(&self.path).await?;
+        let files = place.environment().files;
+        let rows = telling(&place.client, self.rows(&*files, &path)).await?;
+        if self.json {
+            let text = serde_json::to_string_pretty(&rows);
+            let text = text.map_err(|error| Failure::new(FailureKind::Failed, error))?;
+            return say(&(text + "\n"));
+        }
+        let paint = match (
+            Standard::Output.is_terminal(),
+            has_colours(Standard::Output),
+        ) {
+            (true, true) => Paint::Colours,
+            (true, false) => Paint::Harmless,
+            (false, _) => Paint::Plain,
+        };
+        let mut text = Vec::new();
+        for row in &rows {
+            text.extend(match self.long {
+                true => row.long(paint),
+                false => row.short(paint),
+            });
+            text.push(b'\n');
+        }
+        say_bytes(&text)
+    }
+
+    async fn rows(
+        &self,
+        files: &dyn ExecutorFileSystem,
+        path: &PathUri,
+    ) -> Result<Vec<Row>, Failure> {
+        let failed = |error| file_failure(&error);
+        let found = look(files, path).await.map_err(failed)?;
+        let name = path.file_name().unwrap_or_default();
+        let Some(found) = found else {
+            if leads_nowhere(files, path).await.map_err(failed)? {
+                return Ok(vec![Row::nowhere(&name, path.clone())]);
+            }
+            let what = format!("cannot list `{}`: nothing is there", shown(path));
+            return Err(Failure::new(FailureKind::NotFound, what)
+                .next("`exec-server ls` of the directory above shows what is"));
+        };
+        if !found.is_directory {
+            return Ok(vec![Row::new(&name, path.clone(), found)]);
+        }
+        let listed = entries(files, path).await.map_err(failed)?;
+        if let Some(error) = listed.errors.first().filter(|_| listed.entries.is_empty()) {
+            return Err(Failure::new(FailureKind::Failed, &error.message));
+        }
+        if listed.truncated {
+            complain("there is more than can be listed; `exec-server find --glob` looks for names");
+        }
+        let visible = |name: &[u8]| self.all || !name.starts_with(b".");
+        let shown = listed
+            .entries
+            .into_iter()
+            .filter(|entry| visible(&entry.name));
+        let mut looked = stream::iter(shown)
+            .map(|entry| async {
+                let found = look(files, &entry.path).await;
+                (entry, found)
+            })
+            .buffered(LOOKS);
+        let mut rows = Vec::new();
+        while let Some((entry, found)) = looked.next().await {
+            // One that is gone meanwhile is not listed.
+            if let Some(found) = found.map_err(failed)? {
+                rows.push(Row::new(&entry.name, entry.path, found));
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// Something in a directory, as programs read it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    /// Its name, byte by byte.
+    #[serde(skip)]
+    bytes: Vec<u8>,
+    /// Its name.
+    name: String,
+    /// Its path.
+    path: String,
+    /// Its path as a URI, which has every byte of it.
+    uri: PathUri,
+    /// `file`, `directory` or `other`, of what is behind a link; `nowhere` if nothing is.
+    kind: &'static str,
+    /// Whether it is a link.
+    link: bool,
+    /// Bytes.
+    size: u64,
+    /// Milliseconds since the Unix epoch.
+    modified_at_ms: i64,
+    /// Permission bits, if the server tells them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<u32>,
+}
+
+/// Whether a line has colours.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Paint {
+    /// It has, and nothing that a terminal would take for a command.
+    Colours,
+    /// It has none, and nothing that a terminal would take for a command.
+    Harmless,
+    /// It is as it is.
+    Plain,
+}
+
+impl Row {
+    fn new(name: &[u8], uri: PathUri, found: FileMetadata) -> Self {
+        Self {
+            bytes: name.to_vec(),
+            name: String::from_utf8_lossy(name).into_owned(),
+            path: shown(&uri),
+            uri,
+            kind: match (found.is_directory, found.is_file) {
+                (true, _) => "directory",
+                (false, true) => "file",
+                (false, false) => "other",
+            },
+            link: found.is_symlink,
+            size: found.size,
+            modified_at_ms: found.modified_at_ms,
+            mode: found.mode,
+        }
+    }
+
+    /// A link that leads nowhere, of which nothing more is known.
+    fn nowhere(name: &[u8], uri: PathUri) -> Self {
+        let unknown = FileMetadata {
+            is_directory: false,
+            is_file: false,
+            is_symlink: true,
+            size: 0,
+            created_at_ms: 0,
+            modified_at_ms: 0,
+            mode: None,
+        };
+        Self {
+            kind: "nowhere",
+            ..Self::new(name, uri, unknown)
+        }
+    }
+
+    /// Returns its name alone.
+    fn short(&self, paint: Paint) -> Vec<u8> {
+        let mark = match (self.kind, self.link) {
+            ("directory", _) => "/",
+            (_, true) => "@",
+            _ => "",
+        };
+        let text = match (paint, self.kind) {
+            // Whoever reads it may look for the file.
+            (Paint::Plain, _) => return self.bytes.clone(),
+            (Paint::Colours, "directory") => {
+                format!("\x1b[1;34m{}\x1b[0m{mark}", printable(&self.name))
+            }
+            (Paint::Colours | Paint::Harmless, _) => format!("{}{mark}", printable(&self.name)),
+        };
+        text.into_bytes()
+    }
+
+    /// Returns mode, size, time and name.
+    fn long(&self, paint: Paint) -> Vec<u8> {
+        let kind = match (self.link, self.kind) {
+            (true, _) => 'l',
+            (_, "directory") => 'd',
+            (_, "file") => '-',
+            _ => '?',
+        };
+        let mode = self.mode.map_or_else(|| "?????????".to_owned(), letters);
+        let time = minute(self.modified_at_ms);
+        let mut line = format!("{kind}{mode} {:>12} {time} ", self.size).into_bytes();
+        line.extend(self.short(paint));
+        line
+    }
+}
+
+/// Returns permission bits as letters.
+fn letters(mode: u32) -> String {
+    let letter = |shift: u32| {
+        let bit = mode >> shift & 1 == 1;
+        let letter = match shift % 3 {
+            2 => 'r',
+            1 => 'w',
+            _ => 'x',
+        };
+        if bit { letter } else { '-' }
+    };
+    (0..9).rev().map(letter).collect()
+}
+
+/// Returns a time as `2026-11-16 18:47`, in UTC: the clock of a server need not be ours. A time that has no
+/// date is `-`.
+fn minute(millis: i64) -> String {
+    let moment = OffsetDateTime::from_unix_timestamp(millis.div_euclid(1000));
+    let written = moment.ok().and_then(|moment| moment.format(MINUTE).ok());
+    written.unwrap_or_else(|| "-".to_owned())
+}
+
+const MINUTE: &[BorrowedFormatItem<'_>] =
+    format_description!("[year]-[month]-[day] [hour]:[minute]");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, found: FileMetadata) -> Row {
+        let uri = PathUri::parse("file:///srv/x").unwrap();
+        Row::new(name.as_bytes(), uri, found)
+    }
+
+    const FILE: FileMetadata = FileMetadata {
+        is_directory: false,
+        is_file: true,
+        is_symlink: false,
+        size: 42,
+        created_at_ms: 0,
+        modified_at_ms: 0,
+        mode: Some(0o754),
+    };
+
+    #[test]
+    fn a_long_line_has_mode_size_time_and_name() {
+        assert_eq!(
+            row("x", FILE).long(Paint::Plain),
+            b"-rwxr-xr--           42 1970-01-01 00:00 x"
+        );
+        let unknown = FileMetadata { mode: None, ..FILE };
+        assert!(
+            row("x", unknown)
+                .long(Paint::Plain)
+                .starts_with(b"-?????????")
+        );
+    }
+
+    #[test]
+    fn names_are_marked_and_harmless_on_a_terminal_only() {
+        let link = FileMetadata {
+            is_symlink: true,
+            ..FILE
+        };
+        assert_eq!(row("a\nb", link).short(Paint::Plain), b"a\nb");
+        assert_eq!(row("a\nb", link).short(Paint::Harmless), b"a?b@");
+    }
+
+    #[test]
+    fn directories_have_a_colour_where_colours_are_wanted() {
+        let directory = FileMetadata {
+            is_directory: true,
+            is_file: false,
+            ..FILE
+        };
+        let row = row("d", directory);
+        assert_eq!(row.short(Paint::Colours), b"\x1b[1;34md\x1b[0m/");
+        assert_eq!(row.short(Paint::Harmless), b"d/");
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_is_printed_as_it_is() {
+        let uri = PathUri::parse("file:///srv/%FF").unwrap();
+        assert_eq!(Row::new(b"\xff", uri, FILE).short(Paint::Plain), b"\xff");
+    }
+
+    #[test]
+    fn moments_are_read_in_utc() {
+        for (millis, text) in [
+            (0, "1970-01-01 00:00"),
+            (-1, "1969-12-31 23:59"),
+            (951_782_400_000, "2000-02-29 00:00"),
+            (1_794_854_820_000, "2026-11-16 18:47"),
+            (i64::MAX, "-"),
+        ] {
+            assert_eq!(minute(millis), text);
+        }
+    }
+}

@@ -1,7 +1,253 @@
 //! `exec-server mcp`: the tools for agents, over pipes or over HTTP.
 
 mod http;
-mod line;
-mod scene;
 
-pub use self::line::Mcp;
+use std::{
+    net::SocketAddr,
+    path::{self, PathBuf},
+    process::ExitCode,
+};
+
+use clap::{Args, ValueEnum};
+use exec_env::environment::Environment;
+use exec_tools::mcp::{Enclosure, GitAccess, Network, Tools, Workspace};
+use exec_wire::{environment::EnvironmentInfo, path_uri::PathUri};
+
+use crate::{
+    command::{
+        connect::{Place, Where},
+        failure::{Failure, FailureKind},
+        start::NetworkReach,
+    },
+    local_machine::{ExecServerRuntimePaths, local_environment},
+    shutdown_signal::{StdinClose, Stop},
+};
+
+/// Serves the tools for agents as an MCP server.
+///
+/// Without --http it speaks to one client on its standard input and output, and ends with it. Whatever
+/// a client has left running ends with its session. Without --env it works on this machine, in its own
+/// process: no server is needed.
+#[derive(Args, Clone, Debug)]
+pub struct Mcp {
+    #[command(flatten)]
+    place: Where,
+
+    /// Directory to work in, repeatable: relative paths start in the first, all may be written [default:
+    /// this one on this machine; elsewhere the server's].
+    #[arg(short = 'w', long, value_name = "DIR")]
+    workspace: Vec<PathBuf>,
+
+    /// What commands and tools may write. Everything can be read.
+    #[arg(long, value_name = "POLICY", default_value = "workspace-write")]
+    sandbox: Sandbox,
+
+    /// Opens the network to commands in a sandbox: all of the host's (full, the default), or servers on
+    /// the host's loopback only, through a proxy that their environment names (loopback).
+    #[arg(
+        long, value_name = "REACH", num_args = 0..=1, require_equals = true,
+        default_missing_value = "full"
+    )]
+    network: Option<NetworkReach>,
+
+    /// Another directory that commands and tools may write to, repeatable.
+    #[arg(long, value_name = "DIR")]
+    writable: Vec<PathBuf>,
+
+    /// Lets commands and tools write `.git` in the workspace, too.
+    ///
+    /// It is protected otherwise: its hooks and settings run commands outside of the sandbox.
+    #[arg(long)]
+    allow_git: bool,
+
+    /// Address to serve streamable HTTP on, such as 127.0.0.1:8931; port 0 takes a free one. The URL is
+    /// printed.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    http: Option<SocketAddr>,
+
+    /// File with the token that clients must present as `Authorization: Bearer`. Needed for any address
+    /// but loopback.
+    #[arg(long, value_name = "FILE", requires = "http")]
+    http_token_file: Option<PathBuf>,
+
+    /// Name by which clients call this machine, repeatable; loopback names and the address itself are
+    /// known. Requests for any other are refused.
+    #[arg(long, value_name = "HOST[:PORT]", requires = "http")]
+    http_host: Vec<String>,
+}
+
+/// What commands and tools may write.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Sandbox {
+    /// Nothing. The tools that write are not offered.
+    ReadOnly,
+    /// The workspace, and directories for temporary files.
+    WorkspaceWrite,
+    /// Whatever this account may write: there is no sandbox.
+    None,
+}
+
+impl Mcp {
+    /// Serves the tools for agents as an MCP server.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let door = match self.http {
+            Some(address) => Some(http::Door::open(address, &self)?),
+            None => None,
+        };
+        if self.sandbox != Sandbox::WorkspaceWrite && (self.allow_git || !self.writable.is_empty())
+        {
+            let what = "--writable and --allow-git need --sandbox workspace-write";
+            return Err(Failure::new(FailureKind::Usage, what));
+        }
+        let scene = Scene::open(&self.place).await?;
+        let workspace = scene.workspace(&self.workspace, self.enclosure(), self.network());
+        let workspace = workspace.await?.with_git(match self.allow_git {
+            true => GitAccess::Writable,
+            false => GitAccess::Protected,
+        });
+        let workspace = workspace.with_more(scene.paths(&self.writable).await?);
+        let tools = Tools::new(scene.environment, workspace, env!("CARGO_PKG_VERSION"));
+        let mut stop = Stop::new(StdinClose::Ignored)
+            .map_err(|error| Failure::new(FailureKind::Failed, error))?;
+        match door {
+            Some(door) => door.serve(tools, &mut stop).await?,
+            None => {
+                let served = tokio::select! {
+                    served = tools.serve(tokio::io::stdin(), tokio::io::stdout()) => served,
+                    () = stop.asked() => Ok(()),
+                };
+                tools.shut_down().await;
+                served.map_err(refused)?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The file with the token that clients must present.
+    fn token_file(&self) -> Option<&PathBuf> {
+        self.http_token_file.as_ref()
+    }
+
+    /// More names of this machine.
+    fn hosts(&self) -> &[String] {
+        &self.http_host
+    }
+
+    fn enclosure(&self) -> Enclosure {
+        match self.sandbox {
+            Sandbox::ReadOnly => Enclosure::ReadOnly,
+            Sandbox::WorkspaceWrite => Enclosure::WorkspaceWrite,
+            Sandbox::None => Enclosure::Open,
+        }
+    }
+
+    fn network(&self) -> Network {
+        match self.network {
+            Some(NetworkReach::Full) => Network::Open,
+            Some(NetworkReach::Loopback) => Network::Loopback,
+            None => Network::Closed,
+        }
+    }
+}
+
+/// A person who types this into a terminal sees that a program should have.
+fn refused(error: exec_tools::mcp::StdioError) -> Failure {
+    use std::error::Error;
+    let what = match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    };
+    Failure::new(FailureKind::Failed, what)
+        .next("an MCP client starts this command; --http serves several")
+}
+
+/// An environment, and the way its paths are typed.
+#[derive(Debug)]
+struct Scene {
+    environment: Environment,
+    info: EnvironmentInfo,
+    /// Absent: this machine, in this process.
+    place: Option<Place>,
+}
+
+impl Scene {
+    /// Finds the environment. This machine needs no server: its commands end with us.
+    async fn open(wanted: &Where) -> Result<Self, Failure> {
+        if wanted.env.as_deref().is_none_or(|name| name == "local") {
+            let environment = local_environment(&ExecServerRuntimePaths::default())
+                .map_err(|error| Failure::new(FailureKind::Failed, format!("{error:#}")))?;
+            let info = environment.backend.info().await;
+            let info = info.map_err(|error| Failure::new(FailureKind::Failed, error.message))?;
+            return Ok(Self {
+                environment,
+                info,
+                place: None,
+            });
+        }
+        let place = Place::open(wanted).await?;
+        Ok(Self {
+            environment: place.environment(),
+            info: place.info.clone(),
+            place: Some(place),
+        })
+    }
+
+    /// Makes the workspace of some directories.
+    async fn workspace(
+        &self,
+        directories: &[PathBuf],
+        enclosure: Enclosure,
+        network: Network,
+    ) -> Result<Workspace, Failure> {
+        let mut roots = self.paths(directories).await?;
+        if roots.is_empty() {
+            roots.push(self.here().await?);
+        }
+        let root = roots.remove(0);
+        let workspace = Workspace::new(root, enclosure, network);
+        Ok(workspace.with_more(roots).on(&self.info))
+    }
+
+    /// Reads directories as they were typed.
+    async fn paths(&self, typed: &[PathBuf]) -> Result<Vec<PathUri>, Failure> {
+        let mut paths = Vec::new();
+        for typed in typed {
+            paths.push(self.path(typed).await?);
+        }
+        Ok(paths)
+    }
+
+    async fn path(&self, typed: &PathBuf) -> Result<PathUri, Failure> {
+        match &self.place {
+            Some(place) => place.path(typed).await,
+            None => {
+                let wrong = |error: &dyn std::fmt::Display| {
+                    let what = format!("directory `{}`: {error}", typed.display());
+                    Failure::new(FailureKind::Usage, what)
+                };
+                let absolute = path::absolute(typed).map_err(|error| wrong(&error))?;
+                if !absolute.is_dir() {
+                    let what = format!("`{}` is not a directory", typed.display());
+                    return Err(Failure::new(FailureKind::NotFound, what)
+                        .next("--workspace and --writable name directories that exist"));
+                }
+                PathUri::from_native(&absolute).map_err(|error| wrong(&error))
+            }
+        }
+    }
+
+    async fn here(&self) -> Result<PathUri, Failure> {
+        if self.place.as_ref().is_none_or(|place| place.here) {
+            return self.path(&PathBuf::from(".")).await;
+        }
+        let info = &self.info;
+        let theirs = info.cwd.clone().or_else(|| info.user_home_dir.clone());
+        theirs.ok_or_else(|| {
+            Failure::new(
+                FailureKind::Failed,
+                "the server does not tell its directory",
+            )
+            .next("--workspace names one")
+        })
+    }
+}

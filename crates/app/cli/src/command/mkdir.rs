@@ -6,12 +6,12 @@ use clap::Args;
 use exec_env::filesystem::FileError;
 use exec_wire::fs::CreateDirectory;
 
-use super::{
+use crate::command::{
+    connect::Where,
     failure::{Failure, FailureKind},
     files::{file_failure, look, persist, shown},
     operand::{OperandResolver, RemotePath},
-    place::Where,
-    stream::telling,
+    process_session::telling,
 };
 
 /// Makes directories.

@@ -6,12 +6,12 @@ use clap::Args;
 use exec_env::filesystem::FileError;
 use exec_wire::{error::ErrorCode, fs::Rename, path_uri::PathUri};
 
-use super::{
+use crate::command::{
+    connect::Where,
     failure::{Failure, FailureKind},
     files::{below, file_failure, look, persist, shown},
     operand::{OperandResolver, RemotePath},
-    place::Where,
-    stream::telling,
+    process_session::telling,
 };
 
 /// Renames or moves files and directories.

@@ -8,9 +8,9 @@ use std::{
 
 use exec_wire::path_uri::PathUri;
 
-use super::{
+use crate::command::{
+    connect::{Place, Where},
     failure::{Failure, FailureKind},
-    place::{Place, Where},
 };
 
 /// A source or a target.

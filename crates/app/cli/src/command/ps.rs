@@ -1,20 +1,18 @@
 //! `exec-server ps`.
 
-mod table;
-
 use std::{
     process::ExitCode,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use clap::{Args, Subcommand};
-use exec_wire::process::ReleaseProcess;
+use exec_wire::process::{ProcessSummary, ReleaseProcess};
 
-use super::{
+use crate::command::{
+    connect::{Place, Where},
     detached,
     failure::{Failure, FailureKind},
-    place::{Place, Where},
-    stream::{say, telling},
+    process_session::{say, telling},
     terminal::{self, Standard},
 };
 
@@ -105,7 +103,7 @@ impl Ps {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or(Duration::ZERO);
-        let view = table::View {
+        let view = View {
             now,
             columns: match Standard::Output.is_terminal() {
                 true => terminal::size().map(|size| usize::from(size.cols)),
@@ -114,5 +112,174 @@ impl Ps {
             colours: terminal::has_colours(Standard::Output),
         };
         say(&view.table(&processes))
+    }
+}
+
+/// How the table is looked at.
+#[derive(Clone, Copy, Debug)]
+struct View {
+    /// Since the Unix epoch.
+    now: Duration,
+    /// Where lines are cut; absent: nowhere.
+    columns: Option<usize>,
+    /// Whether the head stands out.
+    colours: bool,
+}
+
+const HEAD: [&str; 7] = ["ID", "STATE", "STARTED", "CPU", "MEMORY", "TTY", "COMMAND"];
+
+impl View {
+    /// Renders the table. Text of others cannot change the terminal: what is no plain letter is escaped.
+    fn table(self, processes: &[ProcessSummary]) -> String {
+        let rows: Vec<_> = processes.iter().map(|process| self.row(process)).collect();
+        let mut widths = HEAD.map(str::len);
+        for row in &rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let head = self.line(&HEAD.map(str::to_owned), widths);
+        let mut text = match self.colours {
+            true => format!("\x1b[1m{head}\x1b[0m\n"),
+            false => format!("{head}\n"),
+        };
+        for row in &rows {
+            text.push_str(&self.line(row, widths));
+            text.push('\n');
+        }
+        text
+    }
+
+    fn line(self, cells: &[String; 7], widths: [usize; 7]) -> String {
+        let mut line = String::new();
+        for (cell, width) in cells.iter().zip(widths) {
+            line.push_str(&format!("{cell:width$}  "));
+        }
+        let line = line.trim_end();
+        match self.columns {
+            Some(columns) => line.chars().take(columns).collect(),
+            None => line.to_owned(),
+        }
+    }
+
+    fn row(self, process: &ProcessSummary) -> [String; 7] {
+        let started = Duration::from_millis(process.started_at_ms);
+        let nothing = || "-".to_owned();
+        [
+            escaped(process.process_id.as_str()),
+            match (process.running, process.exit_code) {
+                (true, _) if !process.detached => "foreground".to_owned(),
+                (true, _) => "running".to_owned(),
+                (false, Some(code)) => format!("ended {code}"),
+                (false, None) => "ended".to_owned(),
+            },
+            format!("{} ago", rough(self.now.saturating_sub(started))),
+            process.usage.map_or_else(nothing, |usage| {
+                let cpu = Duration::from_millis(usage.user_ms + usage.system_ms);
+                format!("{:.2}s", cpu.as_secs_f64())
+            }),
+            process
+                .usage
+                .map_or_else(nothing, |usage| bytes(usage.max_rss_bytes)),
+            match process.tty {
+                true => "yes".to_owned(),
+                false => nothing(),
+            },
+            process
+                .argv
+                .iter()
+                .map(|word| quoted(word))
+                .collect::<Vec<_>>()
+                .join(" "),
+        ]
+    }
+}
+
+/// A span in its largest unit.
+fn rough(span: Duration) -> String {
+    match span.as_secs() {
+        seconds @ ..60 => format!("{seconds}s"),
+        seconds @ 60..3600 => format!("{}m", seconds / 60),
+        seconds @ 3600..86_400 => format!("{}h", seconds / 3600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
+
+fn bytes(bytes: u64) -> String {
+    match bytes {
+        ..1_048_576 => format!("{}K", bytes >> 10),
+        1_048_576..1_073_741_824 => format!("{}M", bytes >> 20),
+        _ => format!("{:.1}G", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+fn escaped(text: &str) -> String {
+    let escape = |sign: char| match sign.is_control() {
+        true => sign.escape_default().to_string(),
+        false => sign.to_string(),
+    };
+    text.chars().map(escape).collect()
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let plain = |sign: char| sign.is_alphanumeric() || "-_./=:,+@%".contains(sign);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    match word.chars().any(char::is_control) {
+        true => format!("$'{}'", escaped(&word.replace('\'', "\\'"))),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_wire::{id::ProcessId, path_uri::PathUri, process::Usage};
+
+    use super::*;
+
+    #[test]
+    fn columns_line_up_lines_are_cut_and_escape_codes_have_no_effect() {
+        let process = |id: &str, argv: &[&str]| ProcessSummary {
+            process_id: ProcessId::new(id).unwrap(),
+            argv: argv.iter().map(|word| (*word).to_owned()).collect(),
+            cwd: PathUri::parse("file:///").unwrap(),
+            tty: true,
+            running: true,
+            exit_code: None,
+            started_at_ms: 0,
+            os_pid: None,
+            detached: true,
+            usage: None,
+            owner: None,
+            state: None,
+            output_bytes: None,
+        };
+        let ended = ProcessSummary {
+            running: false,
+            exit_code: Some(143),
+            usage: Some(Usage {
+                user_ms: 1500,
+                max_rss_bytes: 3 << 20,
+                ..Usage::default()
+            }),
+            tty: false,
+            ..process("b", &["sh", "-c", "echo 'a'", "\x1b[31m"])
+        };
+        let mut view = View {
+            now: Duration::from_secs(125),
+            columns: None,
+            colours: false,
+        };
+        let text = view.table(&[process("alpha", &["top"]), ended]);
+        assert_eq!(
+            text,
+            "ID     STATE      STARTED  CPU    MEMORY  TTY  COMMAND\n\
+             alpha  running    2m ago   -      -       yes  top\n\
+             b      ended 143  2m ago   1.50s  3M      -    sh -c 'echo '\\''a'\\''' $'\\u{1b}[31m'\n"
+        );
+        view.columns = Some(8);
+        assert_eq!(view.table(&[]), "ID  STAT\n");
     }
 }

@@ -1,17 +1,18 @@
 //! `exec-server run`.
 
-use std::process::ExitCode;
+use std::{ffi::OsString, path::Path, process::ExitCode};
 
 use clap::Args;
 use exec_env::command::Stdin;
 use exec_wire::id::ProcessId;
 
-use super::{
-    amount::Span,
+use crate::command::{
+    connect::{Place, Where},
     failure::{Failure, FailureKind},
-    launch::{self, LEAVE_KEYS, Launch, Surroundings},
-    place::{Place, Where},
-    stream::{DetachKeys, Terminal, say},
+    process_session::{DetachKeys, Terminal, say},
+    quantity::Span,
+    start::{self, LEAVE_KEYS, Launch, Surroundings},
+    terminal::Standard,
 };
 
 /// Runs a command, and ends as it ends.
@@ -74,7 +75,7 @@ impl Run {
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let id = match &self.name {
             Some(name) => named(name)?,
-            None => launch::new_id(),
+            None => start::new_id(),
         };
         let place = Place::open(&self.place).await?;
         let launch = Launch {
@@ -90,13 +91,13 @@ impl Run {
             keys: Some(self.detach_keys),
         };
         if !self.detach {
-            return launch::run(launch).await;
+            return start::run(launch).await;
         }
         let stdin = match self.interactive {
             true => Stdin::Piped,
             false => Stdin::Null,
         };
-        launch::detach(launch, stdin).await?;
+        start::detach(launch, stdin).await?;
         say(&format!("{id}\n"))
     }
 }
@@ -114,4 +115,57 @@ fn named(name: &str) -> Result<ProcessId, Failure> {
         true => ProcessId::new(name).map_err(|_| wrong()),
         false => Err(wrong()),
     }
+}
+
+/// Opens a shell.
+///
+/// On this machine it is $SHELL; elsewhere it is the login shell of the account that the server runs
+/// under. It has a terminal of the size of ours. If our input is not a terminal, the shell reads its commands from it, without one.
+///
+/// While the connection is out, three times Ctrl-C give up.
+#[derive(Args, Clone, Debug)]
+pub struct Shell {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub place: Where,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub surroundings: Surroundings,
+
+    /// Keys that leave the shell running; `attach` returns to it.
+    #[arg(long, value_name = "KEYS", default_value = LEAVE_KEYS)]
+    pub detach_keys: DetachKeys,
+}
+
+impl Shell {
+    /// Opens a shell.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let place = Place::open(&self.place).await?;
+        let shell = match place.here {
+            true => chosen_shell(std::env::var_os("SHELL")),
+            false => None,
+        };
+        let shell = shell.unwrap_or_else(|| place.info.shell.path.clone());
+        start::run(Launch {
+            place: &place,
+            surroundings: &self.surroundings,
+            id: start::new_id(),
+            argv: vec![shell, "-l".to_owned()],
+            terminal: match Standard::Input.is_terminal() {
+                true => Terminal::Theirs,
+                false => Terminal::None,
+            },
+            limit: None,
+            keys: Some(self.detach_keys),
+        })
+        .await
+    }
+}
+
+/// Returns the shell that the person chose, if it can be one.
+fn chosen_shell(shell: Option<OsString>) -> Option<String> {
+    let shell = shell?.into_string().ok()?;
+    let path = Path::new(&shell);
+    (path.is_absolute() && path.is_file()).then_some(shell)
 }

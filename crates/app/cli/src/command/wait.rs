@@ -6,12 +6,12 @@ use clap::Args;
 use exec_wire::process::{ExitCause, WaitProcess, WaitUntil};
 use tokio::time::Instant;
 
-use super::{
-    amount::Span,
+use crate::command::{
+    connect::{Place, Where},
     detached::{self, call_failed},
     failure::{Failure, FailureKind},
-    place::{Place, Where},
-    stream::{byte, telling, timed_out},
+    process_session::{byte, telling, timed_out},
+    quantity::Span,
 };
 
 /// Waits for a detached process, and ends as it ended.

@@ -4,9 +4,421 @@
 //! writes itself must not run it for ever: [`trigger`] tells that from what somebody edits.
 //! Not here: what ignore files below the watched directories name; only those in them are read.
 
-mod command;
-mod ignored;
-mod leaving;
+mod ignore_rules;
 mod trigger;
 
-pub use self::command::Watch;
+use std::{ffi::OsString, process::ExitCode, task::Poll, time::Duration};
+
+use clap::Args;
+use exec_env::filesystem::{Changes, ExecutorFileSystem, WatchDepth, WatchPath};
+use exec_wire::{
+    fs::Change,
+    id::ProcessId,
+    path_uri::PathUri,
+    process::{TerminateMode, TerminateProcess},
+};
+use futures_util::{
+    StreamExt,
+    future::FutureExt,
+    stream::{BoxStream, SelectAll, select_all},
+};
+use rustix::process::{Signal, getpid, kill_process};
+use tokio::{
+    signal::unix::{self, SignalKind, signal},
+    time::{Instant, timeout},
+};
+
+use crate::command::{
+    connect::{Place, Where},
+    failure::{Failure, FailureKind},
+    files::{file_failure, persist, shown},
+    process_session::{GRACE, Terminal, byte, complain, say, telling},
+    quantity::Span,
+    start::{self, Launch, Outcome, Surroundings},
+    terminal::Standard,
+    watch::{
+        ignore_rules::{ChangeFilter, Ignored},
+        trigger::{Lost, Next, Trigger},
+    },
+};
+
+/// How long changes are waited for that a command made just before it ended.
+const AFTERMATH: Duration = Duration::from_millis(150);
+/// How long changes are gathered if they do not pause.
+const MAX_GATHERING: Duration = Duration::from_secs(2);
+/// Changes of one batch that are looked at; more count as lost ones.
+const MAX_CHANGES: usize = 16_384;
+
+/// Restarts that follow a start within this time are counted.
+const QUICK: Duration = Duration::from_secs(2);
+/// So many of them in a row mean that the command changes files itself.
+const MAX_QUICK_RESTARTS: u32 = 10;
+/// How often a command is asked to end.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Runs a command again whenever files change.
+///
+/// It runs at once, and again after each change below the watched paths; never twice at the same time.
+/// What changes while it runs leads to one more run; what changes in three runs in a row is taken for
+/// the command's own, and does not count while it runs. With --restart a change ends the command (SIGTERM,
+/// five seconds later SIGKILL) and runs it again: exclude what it writes itself with --ignore.
+/// Changes in .git, and of what a .gitignore or .ignore in a watched directory names, do not count. It
+/// ends with Ctrl-C, or another signal.
+#[derive(Args, Clone, Debug)]
+pub struct Watch {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub place: Where,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub surroundings: Surroundings,
+
+    /// Watches this file or directory, repeatable [default: the directory that the command runs in].
+    #[arg(short, long = "path", value_name = "PATH")]
+    pub paths: Vec<OsString>,
+
+    /// Ends a command that still runs when files change, and runs it again.
+    #[arg(short, long)]
+    pub restart: bool,
+
+    /// Counts only changes of paths that a glob matches, repeatable, such as '*.rs' or 'src/**'.
+    #[arg(short, long = "glob", value_name = "GLOB")]
+    pub globs: Vec<String>,
+
+    /// Ignores changes of paths that a glob matches, repeatable.
+    #[arg(short, long = "ignore", value_name = "GLOB")]
+    pub ignored: Vec<String>,
+
+    /// Clears the terminal before each run.
+    #[arg(long)]
+    pub clear: bool,
+
+    /// Waits for changes to pause for this time, such as 300ms.
+    #[arg(long, value_name = "SPAN", default_value = "100ms")]
+    pub debounce: Span,
+
+    /// The command and its arguments; what follows its name is its own.
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+impl Watch {
+    /// Runs a command again whenever files change.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let filter = ChangeFilter::new(&self.globs, &self.ignored)?;
+        let place = Place::open(&self.place).await?;
+        let mut leaving = Leaving::listen()?;
+        let files = place.environment().files;
+        let begin = async {
+            let roots = self.roots(&place).await?;
+            // Watched before the first run: no change in between is missed.
+            let watched = Watched::begin(&*files, &roots, &filter).await?;
+            Ok::<_, Failure>((roots, watched))
+        };
+        let (roots, mut watched) = tokio::select! {
+            biased;
+            status = leaving.asked() => return Ok(status),
+            begun = begin => begun?,
+        };
+        let mut trigger = Trigger::default();
+        let mut quick_restarts = 0;
+        loop {
+            let started = Instant::now();
+            let outcome = match self
+                .run_or_restart(&place, &mut watched, quick_restarts)
+                .await?
+            {
+                RunEnd::Finished(outcome) => outcome,
+                RunEnd::Overtaken => {
+                    if let Some(status) = leaving.was_asked() {
+                        return Ok(status);
+                    }
+                    quick_restarts = match started.elapsed() < QUICK {
+                        true => quick_restarts + 1,
+                        false => 0,
+                    };
+                    continue;
+                }
+            };
+            quick_restarts = 0;
+            if outcome.is_unread {
+                return Ok(outcome.status);
+            }
+            if let Some(status) = leaving.was_asked() {
+                return Ok(status);
+            }
+            let (changed, lost) = tokio::select! {
+                biased;
+                status = leaving.asked() => return Ok(status),
+                gathered = watched.gather(AFTERMATH.max(self.debounce.0)) => gathered,
+            };
+            let mut next = trigger.handle_run(&changed, lost);
+            if next == Next::Stop {
+                complain("each run changes other files; waiting for a change after this one");
+            }
+            while next != Next::Run {
+                let first = tokio::select! {
+                    biased;
+                    status = leaving.asked() => return Ok(status),
+                    first = telling(&place.client, watched.next()) => first,
+                };
+                let Some(first) = first else {
+                    // Somebody removed what was watched, or the session is gone: it is watched anew.
+                    watched = tokio::select! {
+                        biased;
+                        status = leaving.asked() => return Ok(status),
+                        watched = Watched::begin(&*files, &roots, &filter) => watched?,
+                    };
+                    next = trigger.handle_idle(&[], Lost::Some);
+                    continue;
+                };
+                watched.take(first);
+                let (changed, lost) = tokio::select! {
+                    biased;
+                    status = leaving.asked() => return Ok(status),
+                    gathered = watched.gather(self.debounce.0) => gathered,
+                };
+                next = trigger.handle_idle(&changed, lost);
+            }
+        }
+    }
+
+    async fn roots(&self, place: &Place) -> Result<Vec<PathUri>, Failure> {
+        if self.paths.is_empty() {
+            return Ok(vec![self.surroundings.directory(place).await?]);
+        }
+        let mut roots = Vec::new();
+        for path in &self.paths {
+            roots.push(place.path(path).await?);
+        }
+        Ok(roots)
+    }
+
+    /// Runs the command to its end, or with --restart to the next change.
+    async fn run_or_restart(
+        &self,
+        place: &Place,
+        watched: &mut Watched,
+        quick_restarts: u32,
+    ) -> Result<RunEnd, Failure> {
+        let id = start::new_id();
+        let mut run = std::pin::pin!(self.run_once(place, id.clone()));
+        let mut restarts = self.restart && quick_restarts < MAX_QUICK_RESTARTS;
+        if self.restart && !restarts {
+            complain("the command seems to change files itself; waiting for its end");
+        }
+        while restarts {
+            tokio::select! {
+                biased;
+                outcome = &mut run => return self.finished(outcome?),
+                first = watched.next() => match first {
+                    Some(first) => {
+                        watched.take(first);
+                        break;
+                    }
+                    // The watch is over; it is renewed when the command has ended.
+                    None => restarts = false,
+                },
+            }
+        }
+        if !restarts {
+            return self.finished(run.await?);
+        }
+        let ended = tokio::select! {
+            biased;
+            // Changes came before the end: it runs again.
+            outcome = &mut run => Some(outcome?),
+            _ = watched.gather(self.debounce.0) => None,
+        };
+        if let Some(outcome) = ended {
+            return match outcome.is_unread {
+                true => Ok(RunEnd::Finished(outcome)),
+                false => Ok(RunEnd::Overtaken),
+            };
+        }
+        loop {
+            // Asked again: the start may have been on its way the first time.
+            let asked = place.client.call(TerminateProcess {
+                process_id: id.clone(),
+                mode: Some(TerminateMode::Graceful {
+                    timeout_ms: Span(GRACE).millis(),
+                }),
+            });
+            asked.await.map_err(Failure::from)?;
+            match timeout(ASK_AGAIN, &mut run).await {
+                Ok(Ok(outcome)) if outcome.is_unread => return Ok(RunEnd::Finished(outcome)),
+                Ok(Err(failure)) if failure.kind == FailureKind::Lost => return Err(failure),
+                // What became of a command that was ended is no news.
+                Ok(_) => return Ok(RunEnd::Overtaken),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn finished(&self, outcome: Outcome) -> Result<RunEnd, Failure> {
+        let failed = outcome.status != ExitCode::SUCCESS && !outcome.is_unread;
+        if failed && Standard::Error.is_terminal() {
+            complain("the command failed; waiting for changes");
+        }
+        Ok(RunEnd::Finished(outcome))
+    }
+
+    async fn run_once(&self, place: &Place, id: ProcessId) -> Result<Outcome, Failure> {
+        if self.clear && Standard::Output.is_terminal() {
+            say("\x1b[H\x1b[2J\x1b[3J")?;
+        }
+        let launch = Launch {
+            place,
+            surroundings: &self.surroundings,
+            id,
+            argv: self.command.clone(),
+            terminal: Terminal::None,
+            limit: None,
+            keys: None,
+        };
+        start::run_without_input(launch).await
+    }
+}
+
+/// How a run ended.
+enum RunEnd {
+    /// By itself.
+    Finished(Outcome),
+    /// Files changed meanwhile: the command is to run again.
+    Overtaken,
+}
+
+/// Everything that is watched.
+struct Watched {
+    changes: SelectAll<BoxStream<'static, (usize, Changes)>>,
+    ignored: Vec<Ignored>,
+    gathered: Vec<Change>,
+    lost: Lost,
+}
+
+impl Watched {
+    async fn begin(
+        files: &dyn ExecutorFileSystem,
+        roots: &[PathUri],
+        filter: &ChangeFilter,
+    ) -> Result<Self, Failure> {
+        let (mut streams, mut ignored) = (Vec::new(), Vec::new());
+        for (number, root) in roots.iter().enumerate() {
+            let watch = WatchPath {
+                path: root.clone(),
+                depth: WatchDepth::Tree,
+                sandbox: None,
+            };
+            let watcher = persist(|| files.watch(watch.clone())).await;
+            let watcher = watcher.map_err(|error| {
+                let failure = file_failure(&error);
+                let what = format!("cannot watch `{}`: {}", shown(root), failure.what);
+                Failure { what, ..failure }
+            })?;
+            ignored.push(Ignored::read(files, &watcher.path, filter.clone()).await);
+            let changes = watcher.changes;
+            streams.push(changes.map(move |changes| (number, changes)).boxed());
+        }
+        Ok(Self {
+            changes: select_all(streams),
+            ignored,
+            gathered: Vec::new(),
+            lost: Lost::None,
+        })
+    }
+
+    /// Waits for changes that count; `None` if a watch is over. Cancelling loses none.
+    async fn next(&mut self) -> Option<(usize, Changes)> {
+        loop {
+            let (number, mut changes) = self.changes.next().await?;
+            if let Some(ignored) = self.ignored.get(number) {
+                changes
+                    .changes
+                    .retain(|change| !ignored.is_ignored(&change.path));
+            }
+            if !changes.changes.is_empty() || changes.overflow {
+                return Some((number, changes));
+            }
+        }
+    }
+
+    fn take(&mut self, (_, changes): (usize, Changes)) {
+        self.gathered.extend(changes.changes);
+        if changes.overflow || self.gathered.len() > MAX_CHANGES {
+            self.lost = Lost::Some;
+            self.gathered.truncate(MAX_CHANGES);
+        }
+    }
+
+    /// Gathers what changes until nothing does for this long, or for long enough.
+    async fn gather(&mut self, pause: Duration) -> (Vec<Change>, Lost) {
+        let until = Instant::now() + MAX_GATHERING.max(pause);
+        while let Ok(Some(changes)) = timeout(pause, self.next()).await {
+            self.take(changes);
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        let lost = std::mem::replace(&mut self.lost, Lost::None);
+        (std::mem::take(&mut self.gathered), lost)
+    }
+}
+
+/// What ends it.
+const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+
+/// Listens for them.
+#[derive(Debug)]
+struct Leaving {
+    ends: Vec<(Signal, unix::Signal)>,
+    stop: unix::Signal,
+}
+
+impl Leaving {
+    /// Takes them from now on.
+    fn listen() -> Result<Self, Failure> {
+        let listen = |one: Signal| {
+            signal(SignalKind::from_raw(one.as_raw())).map_err(|error| {
+                let what = format!("cannot listen for signals: {error}");
+                Failure::new(FailureKind::Failed, what)
+            })
+        };
+        let ends = ENDS.into_iter().map(|one| Ok((one, listen(one)?)));
+        Ok(Self {
+            ends: ends.collect::<Result<_, Failure>>()?,
+            stop: listen(Signal::TSTP)?,
+        })
+    }
+
+    /// Waits for one that ends, and returns the status. Stops meanwhile when it is asked to. Dropping the
+    /// future loses none.
+    async fn asked(&mut self) -> ExitCode {
+        loop {
+            tokio::select! {
+                status = end(&mut self.ends) => return status,
+                // Nothing runs here until SIGCONT.
+                _ = self.stop.recv() => drop(kill_process(getpid(), Signal::STOP)),
+            }
+        }
+    }
+
+    /// Returns the status if one that ends came while a command ran. The command has been stopped with us,
+    /// if it was.
+    fn was_asked(&mut self) -> Option<ExitCode> {
+        while self.stop.recv().now_or_never().is_some() {}
+        end(&mut self.ends).now_or_never()
+    }
+}
+
+async fn end(ends: &mut [(Signal, unix::Signal)]) -> ExitCode {
+    std::future::poll_fn(|context| {
+        for (one, heard) in &mut *ends {
+            if heard.poll_recv(context).is_ready() {
+                return Poll::Ready(ExitCode::from(byte(128 + one.as_raw())));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}

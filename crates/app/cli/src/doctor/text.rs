@@ -4,7 +4,7 @@ use std::fmt;
 
 use exec_sandbox::abilities::{Abilities, Ability, Cgroups, Outlook};
 
-use super::{advice::Advice, report::Report};
+use crate::doctor::{Report, advice::Advice};
 
 const WIDTH: usize = 100;
 /// Columns of what a line is about.

@@ -1,13 +1,34 @@
 //! How the server of an environment is reached.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
+use anyhow::Context;
+use exec_client::{
+    client::ExecServerClient,
+    connect::{
+        RelayExecServerConnectArgs, RemoteExecServerConnectArgs, StdioExecServerConnectArgs,
+    },
+    error::ExecServerError,
+};
+use exec_env::environment::Environment;
+use exec_environments::manager::{
+    EnvironmentId, EnvironmentManager, EnvironmentSource, OpenError, Start,
+};
 use exec_registry::{
     api::EnvironmentId as EnvironmentName,
-    credentials::{AccountId, Token},
+    credentials::{AccountId, Credentials, HarnessToken, Token},
     http::BaseUrl,
 };
 use exec_transport::connect::{Address, BearerToken, CONNECT_TIMEOUT, Program};
+use futures_util::future::{BoxFuture, FutureExt, ready};
+use tokio::runtime::Handle;
+
+use crate::{
+    environments::Selection,
+    local_machine::{ExecServerRuntimePaths, LocalMachine},
+    outbound_network::Network,
+    token_file::TokenFile,
+};
 
 /// How the server of an environment is reached.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -104,3 +125,162 @@ pub(super) fn network_address(url: &str) -> Option<Address> {
 
 /// How long a server may take to answer unless the file says otherwise.
 pub(super) const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How servers know the client of an environment in their logs.
+const CLIENT_NAME: &str = "exec-server-environment";
+
+impl Selection {
+    /// Makes a manager of the environments. Servers that listen are connected to from now on, others
+    /// are started when somebody asks for them; the local environment starts nothing before its first
+    /// command, for which it takes `paths`.
+    ///
+    /// # Errors
+    /// Outside a tokio runtime, and when this machine is selected and cannot be looked at. A server
+    /// that cannot be reached is no error here: whoever asks for its environment is told.
+    pub fn into_manager(
+        self,
+        paths: &ExecServerRuntimePaths,
+    ) -> anyhow::Result<EnvironmentManager> {
+        let runtime = Handle::try_current().context("environments need a runtime")?;
+        let manager = EnvironmentManager::new(runtime);
+        if self.local {
+            let machine = LocalMachine::new(paths)?;
+            let source = Arc::new(LocalSource { machine });
+            manager.insert(EnvironmentId::local(), source, Start::Eager)?;
+        }
+        for remote in self.remotes {
+            let start = match &remote.reach {
+                Reach::Url(_) | Reach::Relay(_) => Start::Eager,
+                Reach::Program(_) => Start::Lazy,
+            };
+            let source = Arc::new(RemoteSource {
+                reach: remote.reach,
+            });
+            manager.insert(remote.id, source, start)?;
+        }
+        manager.set_default(self.default)?;
+        Ok(manager)
+    }
+}
+
+/// Opens this machine.
+#[derive(Debug)]
+struct LocalSource {
+    machine: LocalMachine,
+}
+
+impl EnvironmentSource for LocalSource {
+    fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
+        ready(Ok(self.machine.environment())).boxed()
+    }
+}
+
+/// Connects to a server.
+#[derive(Debug)]
+struct RemoteSource {
+    reach: Reach,
+}
+
+impl EnvironmentSource for RemoteSource {
+    fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
+        let reach = self.reach.clone();
+        let connect = async move {
+            match reach.connect(CLIENT_NAME).await {
+                Ok(client) => Ok(client.environment()),
+                Err(ReachError::Settings(error)) => Err(OpenError::Connect(error)),
+                Err(ReachError::Connect(error)) => Err(OpenError::Connect(error.into())),
+            }
+        };
+        connect.boxed()
+    }
+}
+
+impl Reach {
+    /// Connects to the server, under this client's name. Files and variables that say how are read now,
+    /// for each connection. Dropping the future leaves nothing open.
+    pub(crate) async fn connect(self, client_name: &str) -> Result<ExecServerClient, ReachError> {
+        let client_name = client_name.to_owned();
+        let client = match self {
+            Self::Url(url) => {
+                let args = RemoteExecServerConnectArgs {
+                    client_name,
+                    trust: Network::trust(&|name| std::env::var_os(name)),
+                    ..url.into()
+                };
+                ExecServerClient::connect_websocket(args).await
+            }
+            Self::Program(program) => {
+                let args = StdioExecServerConnectArgs {
+                    client_name,
+                    ..program.into()
+                };
+                ExecServerClient::connect_stdio(args).await
+            }
+            Self::Relay(relay) => {
+                let args = RelayExecServerConnectArgs {
+                    client_name,
+                    ..relay_args(relay).map_err(ReachError::Settings)?
+                };
+                ExecServerClient::connect_relay(args).await
+            }
+        };
+        Ok(client?)
+    }
+}
+
+/// Why there is no connection to the server of an environment.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReachError {
+    /// Caller: a file or a variable that says how to connect is no use.
+    #[error(transparent)]
+    Settings(Box<dyn std::error::Error + Send + Sync>),
+    /// As the client says.
+    #[error(transparent)]
+    Connect(#[from] ExecServerError),
+}
+
+/// Puts together what a relay's server is reached with, now: files and variables are read for each
+/// connection.
+fn relay_args(
+    reach: RelayReach,
+) -> Result<RelayExecServerConnectArgs, Box<dyn std::error::Error + Send + Sync>> {
+    let network = Network::find(&|name| std::env::var_os(name), &reach.registry_url)?;
+    let credentials: Arc<dyn Credentials> = match reach.auth_token {
+        AuthToken::Value(token) | AuthToken::Variable(_, token) => {
+            Arc::new(HarnessToken::new(token, reach.chatgpt_account_id))
+        }
+        AuthToken::File(path) => Arc::new(TokenFile::open(&path)?),
+    };
+    let (registry, environment) = (reach.registry_url.to_string(), reach.environment_id);
+    Ok(RelayExecServerConnectArgs {
+        credentials: Some(credentials),
+        trust: network.trust,
+        proxy: network.proxy,
+        connect_timeout: reach.connect_timeout,
+        initialize_timeout: reach.initialize_timeout,
+        ..RelayExecServerConnectArgs::new(registry, environment.as_str(), "", CLIENT_NAME)
+    })
+}
+
+impl From<UrlReach> for RemoteExecServerConnectArgs {
+    fn from(reach: UrlReach) -> Self {
+        Self {
+            bearer_token: reach.auth_bearer_token,
+            connect_timeout: reach.connect_timeout,
+            initialize_timeout: reach.initialize_timeout,
+            ..Self::new(reach.url, CLIENT_NAME)
+        }
+    }
+}
+
+impl From<ProgramReach> for StdioExecServerConnectArgs {
+    fn from(reach: ProgramReach) -> Self {
+        let program = reach.program;
+        Self {
+            env: program.env,
+            cwd: program.cwd,
+            initialize_timeout: reach.initialize_timeout,
+            ..Self::new(program.program, program.args, CLIENT_NAME)
+        }
+    }
+}

@@ -11,13 +11,15 @@ use exec_registry::{
 };
 use exec_transport::connect::CONNECT_TIMEOUT;
 
-use super::{
-    AuthToken, EnvironmentsError, Fault, RelayReach, SelectError,
-    entry::{Around, timeout},
-    reach::INITIALIZE_TIMEOUT,
-    reader::{Item, Section},
+use crate::{
+    environments::{
+        AuthToken, EnvironmentsError, Fault, RelayReach, SelectError,
+        file::{Around, timeout},
+        reach::INITIALIZE_TIMEOUT,
+        reader::{Item, Section},
+    },
+    settings_source::Lookup,
 };
-use crate::settings_source::Lookup;
 
 /// Select a relay, all of them together.
 pub(crate) const VARIABLES: [&str; 3] = [

@@ -12,7 +12,7 @@ use super::{
     ConcurrentRequests, ConfigError, ConfigFile, LogConfig, MetricsAddress, Settings, auth,
     overrides,
 };
-use crate::{cli::Cli, stop::StdinClose};
+use crate::{cli::Cli, shutdown_signal::StdinClose};
 
 /// All that the server needs to know to start. Made by [`resolve`], which checked it.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
-use exec_cli::{settings_source, table::Table};
+use exec_cli::{command::Table, settings_source};
 use exec_env::credential::CredentialVariable;
 use exec_hub::{
     admin::{EnvironmentList, EnvironmentStatus, Transport},

@@ -16,7 +16,7 @@ use super::{memory::release_memory, places::Places};
 use crate::{
     cli::HubFlags,
     config::Lookup,
-    stop::{StdinClose, Stop},
+    shutdown_signal::{StdinClose, Stop},
 };
 
 /// Runs a hub until SIGTERM or SIGINT. Its URL is printed to stdout once it is bound.

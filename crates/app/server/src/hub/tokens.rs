@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
-use exec_cli::table::Table;
+use exec_cli::command::Table;
 use exec_hub::{
     principal::{Environments, Roles},
     store::Timestamp,

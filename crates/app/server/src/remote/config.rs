@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use exec_cli::{
-    network::{Network, NetworkError},
+    outbound_network::{Network, NetworkError},
     settings_source::NotUtf8Error,
 };
 use exec_registry::{

@@ -19,7 +19,7 @@ use crate::{
     cli::{ChatGptAuth, Registration, RemoteTransport, Transport},
     config::Lookup,
     environments::CodexHome,
-    stop::StdinClose,
+    shutdown_signal::StdinClose,
 };
 
 /// What an executor presents to its registry.

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     cli::{ChatGptAuth, Forward, Registration},
     config::{Lookup, STDIN_CLOSE, Switch},
-    stop::{StdinClose, Stop},
+    shutdown_signal::{StdinClose, Stop},
 };
 
 /// What is offered, and where.

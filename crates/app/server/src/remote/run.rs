@@ -23,9 +23,9 @@ use tokio::sync::watch;
 use super::{AwsSettings, Network, RemoteCredentials, RemoteEnvironmentConfig, TokenFile};
 use crate::{
     cli::RemoteTransport,
-    paths::ExecServerRuntimePaths,
+    local_machine::ExecServerRuntimePaths,
     serving::Serving,
-    stop::{self, Stop},
+    shutdown_signal::{self, Stop},
 };
 
 /// Offers this machine through a registry until SIGTERM or SIGINT, or until the end of standard input
@@ -254,7 +254,7 @@ impl StdinEnd {
         match self {
             Self::Credentials(end) => Ok(end.await?),
             Self::Watched => {
-                stop::stdin_closed().await;
+                shutdown_signal::stdin_closed().await;
                 Ok(())
             }
             Self::Ignored => std::future::pending().await,

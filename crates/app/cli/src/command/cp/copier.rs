@@ -12,19 +12,17 @@ use exec_wire::{
 use futures_util::future;
 use tokio::sync::Semaphore;
 
-use super::{
-    blocks::{Blocks, Trouble, copy_blocks, same_blocks},
-    journal::Number,
-    landing::Landing,
-    links::{Finishing, LinkMode},
-    meter::Meter,
-    modes::Modes,
-    part::part_of,
-    scan::Job,
-    side::Side,
-    tree::{Ground, Tree},
-};
 use crate::command::{
+    cp::{
+        block_copy::{Blocks, Trouble, copy_blocks, same_blocks},
+        copy_target::Landing,
+        endpoint::Side,
+        file_modes::Modes,
+        progress::Meter,
+        source_links::{Finishing, LinkMode},
+        staged_tree::{Ground, Number, Tree, part_of},
+        tree_scan::Job,
+    },
     failure::{Failure, FailureKind},
     files::{ATTEMPTS, Identity, file_failure, look, persist, shown},
 };

@@ -6,19 +6,20 @@ use std::{
 };
 
 use clap::Args;
+use exec_environments::manager::EnvironmentId;
+use exec_transport::connect::Address;
 use futures_util::future::join_all;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::row::rows;
 use crate::{
     command::{
+        connect::{Place, Route, Socket, select},
         failure::{Failure, FailureKind},
-        place::{Place, Route, select},
-        print::{json, print},
+        print::{Table, json, print, say},
     },
-    settings_source::Lookup,
-    table::Table,
+    environments::{Facts, Reach, Selection, foreign_keys},
+    settings_source::{self, Lookup},
 };
 
 /// How long one environment may take to answer. A hub is asked for a while whether an executor is there.
@@ -162,5 +163,134 @@ fn span(micros: u64) -> String {
     match micros {
         0..1000 => format!("{micros} us"),
         _ => format!("{}.{} ms", micros / 1000, micros % 1000 / 100),
+    }
+}
+
+/// Lists the environments that --env can name.
+///
+/// They come from our environments.toml (~/.config/exec-server), then from that of the Codex home
+/// ($CODEX_HOME, or ~/.codex), or from variables. Nothing is connected to: `exec-server env status`
+/// does that.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct List {
+    /// Prints a JSON array instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl List {
+    /// Prints them.
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let lookup = &|name: &str| std::env::var_os(name);
+        let rows = rows(&select(lookup)?, lookup);
+        warn_of_foreign_keys(lookup);
+        if self.json {
+            print(&crate::command::print::json(&rows)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut table = Table::new(&["NAME", "KIND", "WHERE", "DEFAULT"]);
+        for row in rows {
+            let default = if row.default { "default" } else { "" };
+            table.push([
+                row.name,
+                row.kind.as_str().to_owned(),
+                row.place,
+                default.to_owned(),
+            ]);
+        }
+        print(&table.to_string())?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Warns about keys that keep Codex from starting, which earlier versions of `env add` wrote.
+pub fn warn_of_foreign_keys(lookup: Lookup<'_>) {
+    let facts = Facts {
+        lookup,
+        read: &settings_source::read_text,
+    };
+    for key in foreign_keys(facts) {
+        say(&format!("warning: {key}"));
+    }
+}
+
+/// One environment, as it is shown. Nothing in it is secret.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub(super) struct Row {
+    /// Its name.
+    pub(super) name: String,
+    /// How it is reached.
+    pub(super) kind: Kind,
+    /// Where it is.
+    pub(super) place: String,
+    /// Whether it is used when none is named.
+    pub(super) default: bool,
+}
+
+/// How an environment is reached.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Kind {
+    /// It is this machine.
+    Local,
+    /// A server listens.
+    Url,
+    /// A hub leads to it.
+    Hub,
+    /// A program is started.
+    Command,
+}
+
+impl Kind {
+    /// Returns its name.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Url => "url",
+            Self::Hub => "hub",
+            Self::Command => "command",
+        }
+    }
+}
+
+/// Lists what is selected, this machine first.
+pub(super) fn rows(selection: &Selection, lookup: Lookup<'_>) -> Vec<Row> {
+    let row = |id: &EnvironmentId, kind, place| Row {
+        name: id.to_string(),
+        kind,
+        place,
+        default: selection.default.as_ref() == Some(id),
+    };
+    let mut rows = Vec::new();
+    if selection.local {
+        let socket = Socket::find(lookup);
+        let place = format!("unix://{}", socket.path().display());
+        rows.push(row(&EnvironmentId::local(), Kind::Local, place));
+    }
+    for remote in &selection.remotes {
+        let (kind, place) = place(&remote.reach);
+        rows.push(row(&remote.id, kind, place));
+    }
+    rows
+}
+
+fn place(reach: &Reach) -> (Kind, String) {
+    match reach {
+        // Path and query may be secret, which the address leaves out.
+        Reach::Url(url) => {
+            let address = url.url.parse::<Address>();
+            let shown = address.map_or_else(|error| error.to_string(), |url| url.to_string());
+            (Kind::Url, shown)
+        }
+        Reach::Relay(relay) => {
+            let (hub, id) = (&relay.registry_url, &relay.environment_id);
+            (Kind::Hub, format!("{id} at {hub}"))
+        }
+        Reach::Program(reach) => {
+            let program = &reach.program;
+            let words = [&program.program].into_iter().chain(&program.args);
+            let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+            (Kind::Command, words.join(" "))
+        }
     }
 }

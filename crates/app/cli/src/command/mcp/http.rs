@@ -19,11 +19,13 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::line::Mcp;
 use crate::{
-    command::failure::{Failure, FailureKind},
+    command::{
+        failure::{Failure, FailureKind},
+        mcp::Mcp,
+    },
     settings_source::read_text,
-    stop::Stop,
+    shutdown_signal::Stop,
 };
 
 /// Connections at once. Each client holds a few: one for events, one for each call that waits.

@@ -1,0 +1,329 @@
+//! Which environment a command is for, and the way there.
+//! Invariant: commands reach the environment that was asked for, or none: what cannot be reached is
+//! never replaced by this machine.
+//! Not here: what is done in the environment.
+
+mod local_server;
+mod route;
+#[cfg(test)]
+mod tests;
+
+use std::{cell::RefCell, ffi::OsStr, path::PathBuf, time::Duration};
+
+use clap::Args;
+use exec_client::{
+    client::ExecServerClient,
+    error::{ConnectError, ExecServerError},
+};
+use exec_env::environment::Environment;
+use exec_transport::connect::{Address, Scheme};
+use exec_wire::{environment::EnvironmentInfo, path_uri::PathUri};
+use futures_util::future::{BoxFuture, FutureExt, join_all};
+use tokio::time::timeout;
+
+use crate::{
+    command::{
+        failure::{Failure, FailureKind},
+        quantity::Span,
+    },
+    environments::{AuthToken, Reach, ReachError},
+    terminal_detection::Terminal,
+};
+
+pub(crate) use self::{
+    local_server::Socket,
+    route::{Route, Way, select},
+};
+
+/// An environment that somebody is connected to.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// What people call it.
+    pub(crate) name: String,
+    /// How it was asked for, if it was.
+    asked: Option<String>,
+    /// The connection.
+    pub(crate) client: ExecServerClient,
+    /// The host of the server.
+    pub(crate) info: EnvironmentInfo,
+    /// How it was reached.
+    route: Route,
+    /// Whether it is this machine: commands then begin in this directory, with these variables.
+    pub(crate) here: bool,
+}
+
+impl Place {
+    /// Connects to the environment that was asked for. This machine's own server is started if nobody
+    /// listens.
+    pub(crate) async fn open(wanted: &Where) -> Result<Self, Failure> {
+        let place = Self::reach(Route::find(wanted, &|name| std::env::var_os(name))?).await?;
+        if let Some(Span(limit)) = wanted.reconnect_timeout {
+            place.client.set_reconnect_timeout(limit);
+        }
+        let asked = wanted.env.clone();
+        Ok(Self { asked, ..place })
+    }
+
+    /// Connects once more to the same environment, in a session of its own.
+    pub(crate) async fn open_again(&self) -> Result<Self, Failure> {
+        let place = Self::reach(self.route.clone()).await?;
+        let asked = self.asked.clone();
+        Ok(Self { asked, ..place })
+    }
+
+    /// Connects to the environment at the end of a way.
+    pub(crate) async fn reach(route: Route) -> Result<Self, Failure> {
+        let Route { name, way } = route.clone();
+        let (client, here) = match way {
+            Way::Here(socket) => (local_server::connect(&socket, &client_name()).await?, true),
+            Way::Named(reach) => (connect(&name, reach, Asked::Named).await?, false),
+            Way::Typed(url) => {
+                let reach = Reach::Url(url);
+                (connect(&name, reach, Asked::Typed).await?, false)
+            }
+        };
+        let info = client.info().await.map_err(Failure::from)?;
+        Ok(Self {
+            name,
+            asked: None,
+            client,
+            info,
+            route,
+            here,
+        })
+    }
+
+    /// Returns a line that a person may type next, for this environment.
+    pub(crate) fn line(&self, command: &str, arguments: &[&str]) -> String {
+        let mut line = format!("exec-server {command}");
+        for word in self.asked.iter().flat_map(|asked| ["-E", asked]) {
+            line.push(' ');
+            line.push_str(&quoted(word));
+        }
+        for word in arguments {
+            line.push(' ');
+            line.push_str(&quoted(word));
+        }
+        line
+    }
+
+    /// Returns the environment.
+    pub(crate) fn environment(&self) -> Environment {
+        self.client.environment()
+    }
+
+    /// Reads a path as it was typed: a `file:` URI, absolute, below the home (`~/x`), or relative to
+    /// this directory if the environment is this machine, else to the server's. Bytes that are no
+    /// text are kept; a `..` behind a link is what the host makes of it.
+    pub(crate) async fn path(&self, typed: impl AsRef<OsStr>) -> Result<PathUri, Failure> {
+        let base = match self.here {
+            true => Some(std::env::current_dir().map_err(|error| {
+                let what = format!("cannot find the working directory: {error}");
+                Failure::new(FailureKind::Failed, what)
+            })?),
+            false => None,
+        };
+        let files = self.environment().files;
+        route::read(typed.as_ref(), base, &self.info, &*files).await
+    }
+}
+
+/// Returns a word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_./:=@%+,".contains(sign);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+async fn connect(name: &str, reach: Reach, asked: Asked) -> Result<ExecServerClient, Failure> {
+    let connecting = reach.clone().connect(&client_name()).await;
+    let client = connecting.map_err(|error| explain(name, &reach, asked, error))?;
+    if matches!(reach, Reach::Relay(_)) {
+        part_from(&client);
+    }
+    Ok(client)
+}
+
+/// Returns how servers know this program in their logs.
+fn client_name() -> String {
+    let terminal = Terminal::detect(&|name| std::env::var_os(name));
+    let version = env!("CARGO_PKG_VERSION");
+    format!("exec-server/{version} ({})", terminal.token())
+}
+
+/// Which environment.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Where {
+    /// Environment: a name that `env list` shows, `local`, or the ws://, wss:// or unix:// URL of a
+    /// server [default: the one that `env default` sets, or this machine].
+    #[arg(
+        short = 'E',
+        long = "env",
+        value_name = "NAME|URL",
+        env = "EXEC_SERVER_ENV",
+        help_heading = ENVIRONMENT
+    )]
+    pub env: Option<String>,
+
+    /// File with the token that a server at a URL asks for; EXEC_SERVER_TOKEN is the token itself.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXEC_SERVER_TOKEN_FILE",
+        help_heading = ENVIRONMENT
+    )]
+    pub token_file: Option<PathBuf>,
+
+    /// Gives up after this long without a connection, such as 30s or 10m [default: as long as the
+    /// server keeps the session].
+    #[arg(
+        long,
+        value_name = "SPAN",
+        env = "EXEC_SERVER_RECONNECT_TIMEOUT",
+        help_heading = ENVIRONMENT
+    )]
+    pub reconnect_timeout: Option<Span>,
+}
+
+const ENVIRONMENT: &str = "Environment";
+
+/// How the environment was asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Asked {
+    /// By a name.
+    Named,
+    /// By a URL.
+    Typed,
+}
+
+/// Says why an environment was not reached.
+fn explain(name: &str, reach: &Reach, asked: Asked, error: ReachError) -> Failure {
+    let error = match error {
+        ReachError::Settings(error) => {
+            let what = format!(
+                "environment `{name}`: {:#}",
+                anyhow::Error::from_boxed(error)
+            );
+            return Failure::new(FailureKind::UnknownEnvironment, what);
+        }
+        ReachError::Connect(ExecServerError::Connect(error)) => error,
+        ReachError::Connect(error) => return error.into(),
+    };
+    let failure = |kind| Failure::new(kind, format!("cannot reach `{name}`: {error}"));
+    match &error {
+        ConnectError::Denied(_) => failure(FailureKind::NotAllowed).next(match asked {
+            Asked::Typed => {
+                "pass its token with --token-file FILE, or in EXEC_SERVER_TOKEN".to_owned()
+            }
+            Asked::Named => denied(reach),
+        }),
+        ConnectError::Offline(_) => failure(FailureKind::Unreachable).next(offline(reach)),
+        ConnectError::Address(_) => match reach {
+            Reach::Program(_) => failure(FailureKind::Unreachable)
+                .next("check its command in environments.toml, by running it yourself"),
+            Reach::Url(_) | Reach::Relay(_) => failure(FailureKind::Usage),
+        },
+        ConnectError::Link(_) => failure(FailureKind::Unreachable).next(unreachable(name, reach)),
+        ConnectError::Busy(_) => {
+            failure(FailureKind::Unreachable).next("try again in a moment, or ask who runs it")
+        }
+        ConnectError::Unwelcome(_) => match is_tls(reach) {
+            true => failure(FailureKind::Unreachable)
+                .next("check the URL; SSL_CERT_FILE names certificates to trust"),
+            false => failure(FailureKind::Unreachable)
+                .next("check that the URL is one of an exec-server"),
+        },
+        ConnectError::Replaced(_)
+        | ConnectError::Refused(_)
+        | ConnectError::Timeout(_)
+        | ConnectError::Broken(_)
+        | ConnectError::Malformed(_)
+        | ConnectError::WrongSession { .. }
+        | _ => failure(FailureKind::Unreachable).next("check that an exec-server answers there"),
+    }
+}
+
+/// Says where the token came from.
+fn denied(reach: &Reach) -> String {
+    match reach {
+        Reach::Relay(relay) => match &relay.auth_token {
+            AuthToken::Variable(name, _) => format!("check the token in {name}"),
+            AuthToken::File(path) => {
+                let path = path.display();
+                format!("check the token in {path}, which environments.toml names")
+            }
+            AuthToken::Value(_) => "check its token in environments.toml".to_owned(),
+        },
+        Reach::Url(url) if url.auth_bearer_token.is_none() => {
+            "pass its token with --token-file FILE, or name it in environments.toml".to_owned()
+        }
+        Reach::Url(_) | Reach::Program(_) => "check its token in environments.toml".to_owned(),
+    }
+}
+
+fn offline(reach: &Reach) -> String {
+    match reach {
+        Reach::Relay(relay) => format!(
+            "start it there: exec-server --remote {} --environment-id {} --remote-token-file FILE",
+            relay.registry_url, relay.environment_id
+        ),
+        Reach::Url(_) | Reach::Program(_) => "start its server".to_owned(),
+    }
+}
+
+fn unreachable(name: &str, reach: &Reach) -> String {
+    match reach {
+        Reach::Url(url) => match url.url.parse::<Address>() {
+            Ok(address @ (Address::Unix(_) | Address::Network(_))) if address.is_private() => {
+                format!("start a server there: exec-server --listen {address}")
+            }
+            Ok(_) | Err(_) => "check the network, and that a server listens there".to_owned(),
+        },
+        Reach::Relay(relay) => format!("check the network, and the hub at {}", relay.registry_url),
+        Reach::Program(_) => format!("check the command of `{name}` in environments.toml"),
+    }
+}
+
+fn is_tls(reach: &Reach) -> bool {
+    match reach {
+        Reach::Url(url) => matches!(
+            url.url.parse::<Address>(),
+            Ok(Address::Network(host)) if host.scheme == Scheme::Wss
+        ),
+        Reach::Relay(relay) => relay.registry_url.url().scheme() == "https",
+        Reach::Program(_) => false,
+    }
+}
+
+/// How long last words may take. The client gives its peer a second; the rest is for handles that are
+/// still held somewhere.
+const PATIENCE: Duration = Duration::from_millis(1200);
+
+tokio::task_local! {
+    /// Connections that were opened by what runs.
+    static OPENED: RefCell<Vec<BoxFuture<'static, ()>>>;
+}
+
+/// Does something, and then waits until the connections that it has asked for have ended. It has let go
+/// of them by then.
+pub(crate) async fn parting<T>(work: impl Future<Output = T>) -> T {
+    OPENED
+        .scope(RefCell::default(), async {
+            let done = work.await;
+            let opened = OPENED.with(RefCell::take);
+            if !opened.is_empty() {
+                // Whoever is not heard in time is left all the same.
+                drop(timeout(PATIENCE, join_all(opened)).await);
+            }
+            done
+        })
+        .await
+}
+
+/// Asks for last words on a connection. Nobody waits for them outside of [`parting`].
+fn part_from(client: &ExecServerClient) {
+    let ended = client.ended().boxed();
+    let _outside = OPENED.try_with(|opened| opened.borrow_mut().push(ended));
+}

@@ -1,0 +1,307 @@
+//! The socket of this machine's own server.
+//! Invariant: it is in a directory of the account's own with mode 0700, which no sandbox of a server
+//! can write to. The client checks who listens all the same.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
+
+use exec_client::{
+    client::ExecServerClient,
+    connect::RemoteConnector,
+    error::{ConnectError, ExecServerError},
+    options::ExecServerClientConnectOptions,
+};
+use exec_transport::listen::lock_path;
+use rustix::fs::OFlags;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::Command,
+    time::{Instant, sleep, timeout_at},
+};
+
+use crate::{
+    command::{
+        connect::route::TOKEN,
+        failure::{Failure, FailureKind},
+    },
+    settings_source::{self, Lookup},
+};
+
+/// Where the server of this machine listens.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Socket(PathBuf);
+
+impl Socket {
+    /// Finds it: `EXEC_SERVER_SOCKET`, or else `exec-server/server.sock` in the runtime directory of
+    /// the account, or else `exec-server/run/server.sock` in its directory for state. None of them is
+    /// below a directory for temporary files, which sandboxes can usually write to.
+    pub(crate) fn find(lookup: Lookup<'_>) -> Self {
+        let path = |name| absolute(name, lookup);
+        if let Some(socket) = path("EXEC_SERVER_SOCKET") {
+            return Self(socket);
+        }
+        // It is set where somebody became another account, and is then a directory of the first.
+        let uid = rustix::process::geteuid().as_raw();
+        let runtime = path("XDG_RUNTIME_DIR").filter(|runtime| {
+            fs::metadata(runtime).is_ok_and(|runtime| runtime.is_dir() && runtime.uid() == uid)
+        });
+        let directory = match runtime {
+            Some(runtime) => runtime.join("exec-server"),
+            None => state_directory(lookup)
+                .unwrap_or_else(|| PathBuf::from(format!("/run/user/{uid}/exec-server"))),
+        };
+        Self(directory.join("server.sock"))
+    }
+
+    /// Returns the directories that no sandbox may write to: that of the socket, which is made now, and
+    /// that of the socket that commands without a runtime directory use, if it exists.
+    pub(crate) fn protected_directories(lookup: Lookup<'_>) -> Vec<PathBuf> {
+        let socket = Self::find(lookup);
+        let own = socket.secure().ok().and_then(|()| socket.0.parent());
+        let state = state_directory(lookup).filter(|directory| check(directory).is_ok());
+        let mut directories: Vec<PathBuf> = own.map(Path::to_owned).into_iter().collect();
+        directories.extend(state.filter(|state| own != Some(state.as_path())));
+        directories
+    }
+
+    /// Returns its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Returns a file beside it.
+    pub(super) fn beside(&self, extension: &str) -> PathBuf {
+        self.0.with_extension(extension)
+    }
+
+    /// Makes its directory if it is not there, and refuses one that others own or can use.
+    pub(super) fn secure(&self) -> Result<(), Failure> {
+        let directory = self.0.parent().unwrap_or(Path::new("/"));
+        let checked = match check(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make(directory).and_then(|()| check(directory))
+            }
+            checked => checked,
+        };
+        checked.map_err(|error| {
+            let shown = directory.display();
+            let what = format!("cannot use `{shown}` for the socket of this machine: {error}");
+            Failure::new(FailureKind::Unreachable, what)
+                .next("make it a directory of your own with mode 0700, or set EXEC_SERVER_SOCKET")
+        })
+    }
+}
+
+/// Returns the directory for sockets among the account's state, which a reboot does not empty.
+fn state_directory(lookup: Lookup<'_>) -> Option<PathBuf> {
+    let state = absolute("XDG_STATE_HOME", lookup)
+        .or_else(|| Some(absolute("HOME", lookup)?.join(".local/state")))?;
+    Some(state.join("exec-server/run"))
+}
+
+/// Returns a variable that holds an absolute path.
+fn absolute(name: &str, lookup: Lookup<'_>) -> Option<PathBuf> {
+    let path = PathBuf::from(lookup(name)?);
+    path.is_absolute().then_some(path)
+}
+
+/// Makes a directory for its owner alone, and those above it. Another program may make it meanwhile.
+fn make(directory: &Path) -> io::Result<()> {
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .recursive(true)
+        .create(directory)
+}
+
+/// Looks at a directory, and not through a link.
+fn check(directory: &Path) -> io::Result<()> {
+    let found = fs::symlink_metadata(directory)?;
+    let wrong = |why| Err(io::Error::other(why));
+    if !found.is_dir() {
+        return wrong("it is no directory");
+    }
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return wrong("it belongs to another account");
+    }
+    if found.mode() & 0o077 != 0 {
+        return wrong("other accounts can use it");
+    }
+    Ok(())
+}
+
+/// How long it may take until the server answers, with everything that is waited for.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How often a server is started at most.
+const STARTS: u32 = 3;
+/// How long a server whose socket file is gone may take to bind it again.
+const RETURN: Duration = Duration::from_secs(4);
+/// How long to wait before the next look at who holds the lock, or the socket.
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// Connects to the server of this machine, and starts it first if there is none.
+pub(super) async fn connect(socket: &Socket, client: &str) -> Result<ExecServerClient, Failure> {
+    socket.secure()?;
+    match attempt(socket, client).await {
+        Err(error) if is_absent(&error) => {}
+        settled => return settled.map_err(|error| unreachable(socket, &error)),
+    }
+    let until = Instant::now() + PATIENCE;
+    let _lock = lock(socket, until).await?;
+    let returns = Instant::now() + RETURN;
+    let mut starts = 0;
+    loop {
+        // Somebody else may have started it while the lock was theirs.
+        let error = match attempt(socket, client).await {
+            Err(error) if is_absent(&error) => error,
+            settled => return settled.map_err(|error| unreachable(socket, &error)),
+        };
+        if starts == STARTS || Instant::now() >= until {
+            return Err(unreachable(socket, &error));
+        }
+        starts += 1;
+        match start(socket, until).await {
+            Ok(()) => {}
+            // One that lost its socket file binds it again soon.
+            Err(_) if Instant::now() < returns && is_served(socket) => {
+                starts = 0;
+                sleep(RETURN / 20).await;
+            }
+            // One that is just leaving may not have let go of the socket yet.
+            Err(_) if starts < STARTS => sleep(GLANCE).await,
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+async fn attempt(socket: &Socket, client: &str) -> Result<ExecServerClient, ExecServerError> {
+    let options = ExecServerClientConnectOptions {
+        client_name: client.to_owned(),
+        ..ExecServerClientConnectOptions::default()
+    };
+    let connector = RemoteConnector::own_unix(socket.path());
+    ExecServerClient::connect_with(Arc::new(connector), options).await
+}
+
+/// Tells whether nobody is there, or somebody who was just leaving.
+fn is_absent(error: &ExecServerError) -> bool {
+    matches!(
+        error,
+        ExecServerError::Connect(
+            ConnectError::Link(_) | ConnectError::Busy(_) | ConnectError::Broken(_)
+        )
+    )
+}
+
+fn unreachable(socket: &Socket, error: &ExecServerError) -> Failure {
+    let what = format!("cannot reach the server of this machine: {error}");
+    let failure = Failure::new(FailureKind::Unreachable, what);
+    if let ExecServerError::Connect(ConnectError::Address(_)) = error {
+        return failure.next("commands for this machine work outside of its sandboxes only");
+    }
+    let path = socket.path().display();
+    if let ExecServerError::Connect(ConnectError::Unwelcome(_)) = error {
+        return failure.next(format!(
+            "end what listens there, or name it with -E unix://{path} if you trust it"
+        ));
+    }
+    failure.next(format!(
+        "see {}, and who listens on {path}",
+        socket.beside("log").display(),
+    ))
+}
+
+/// Waits until nobody else starts a server. Closing the file gives the lock back.
+async fn lock(socket: &Socket, until: Instant) -> Result<File, Failure> {
+    let path = socket.beside("lock");
+    let failed = |error: io::Error| {
+        let what = format!("cannot lock `{}`: {error}", path.display());
+        Failure::new(FailureKind::Unreachable, what)
+    };
+    let file = open(&path).map_err(failed)?;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(std::fs::TryLockError::Error(error)) => return Err(failed(error)),
+            Err(std::fs::TryLockError::WouldBlock) if Instant::now() < until => sleep(GLANCE).await,
+            Err(std::fs::TryLockError::WouldBlock) => {
+                let busy = "somebody else is starting the server of this machine, and is not done";
+                return Err(failed(io::Error::other(busy)));
+            }
+        }
+    }
+}
+
+/// Tells whether a server holds the lock of the socket, though nobody answers there.
+fn is_served(socket: &Socket) -> bool {
+    let lock = File::open(lock_path(socket.path()));
+    lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(std::fs::TryLockError::WouldBlock)))
+}
+
+/// Opens a file of ours for writing, and not through a link.
+fn open(path: &Path) -> io::Result<File> {
+    let no_follow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(no_follow)
+        .open(path)
+}
+
+/// Starts the server, and waits for it to listen. It goes on without us.
+async fn start(socket: &Socket, until: Instant) -> Result<(), Failure> {
+    let log = socket.beside("log");
+    let failed = |why: String| {
+        let what = format!("cannot start the server of this machine: {why}");
+        Failure::new(FailureKind::Unreachable, what).next(format!("see {}", log.display()))
+    };
+    let error_log = open(&log).and_then(|file| file.set_len(0).map(|()| file));
+    let error_log = error_log.map_err(|error| failed(error.to_string()))?;
+    // What this process was given open, a lock or somebody's pipe, is not for a server that stays.
+    exec_process::keep_descriptors_from_programs();
+    let mut listen = std::ffi::OsString::from("unix://");
+    listen.push(socket.path());
+    let mut child = Command::new(THIS_PROGRAM)
+        .arg0(crate::PROGRAM_NAME)
+        .arg("--background")
+        .arg("--listen")
+        .arg(listen)
+        .env_remove(TOKEN)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(error_log)
+        .spawn()
+        .map_err(|error| failed(error.to_string()))?;
+    let mut line = String::new();
+    let read = match child.stdout.take() {
+        Some(stdout) => timeout_at(until, BufReader::new(stdout).read_line(&mut line)).await,
+        None => Ok(Ok(0)),
+    };
+    match read {
+        Ok(Ok(bytes)) if bytes > 0 => Ok(()),
+        Ok(_) => Err(failed(last_words(&log))),
+        Err(_) => {
+            drop(child.kill().await);
+            Err(failed(format!("it does not listen after {PATIENCE:?}")))
+        }
+    }
+}
+
+/// Returns the last line of a log.
+fn last_words(log: &Path) -> String {
+    let text = settings_source::read_text(log).unwrap_or_default();
+    let line = text.lines().rev().find(|line| !line.trim().is_empty());
+    let line = line.unwrap_or("it ended without a word");
+    line.strip_prefix("Error: ").unwrap_or(line).to_owned()
+}
+
+/// The executable of this process, also when its file is replaced or removed meanwhile.
+const THIS_PROGRAM: &str = "/proc/self/exe";

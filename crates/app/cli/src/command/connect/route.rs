@@ -1,0 +1,282 @@
+//! From what was asked for to a way there. Nothing is connected yet.
+
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    path::{Component, Path, PathBuf},
+};
+
+use exec_env::{
+    credential::CredentialVariable,
+    filesystem::{ExecutorFileSystem, FileError},
+};
+use exec_environments::manager::EnvironmentId;
+use exec_transport::connect::{Address, BearerToken};
+use exec_wire::{environment::EnvironmentInfo, fs::Canonicalize, path_uri::PathUri};
+
+use crate::{
+    command::{
+        connect::{Where, local_server::Socket},
+        failure::{Failure, FailureKind},
+        files::{file_failure, persist},
+    },
+    environments::{Facts, RELAY_VARIABLES, Reach, Selection, UrlReach},
+    settings_source::{self, Lookup},
+};
+
+/// An environment, and how it is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    /// What people call it.
+    pub(crate) name: String,
+    /// How it is reached.
+    pub(crate) way: Way,
+}
+
+/// How an environment is reached.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// It is this machine, whose server listens on a socket of its own.
+    Here(Socket),
+    /// It is on a server that a file or a variable names.
+    Named(Reach),
+    /// It is on the server at the URL that was typed.
+    Typed(UrlReach),
+}
+
+impl Route {
+    /// Finds the way to what was asked for. Files of settings are read only if they decide.
+    pub(crate) fn find(wanted: &Where, lookup: Lookup<'_>) -> Result<Self, Failure> {
+        let name = wanted.env.as_deref().filter(|name| !name.is_empty());
+        match name {
+            Some(url) if url.contains("://") => typed(url, wanted, lookup),
+            Some(name) if name == EnvironmentId::local().as_str() => Ok(Self::here(lookup)),
+            name => {
+                let mut route = Self::selected(name, &select(lookup)?, lookup)?;
+                if let Way::Named(Reach::Url(url)) = &mut route.way
+                    && url.auth_bearer_token.is_none()
+                    // A token in a variable is for the URL in another one, and not for every name.
+                    && (wanted.token_file.is_some() || route.name == EnvironmentId::remote().as_str())
+                {
+                    url.auth_bearer_token = token(wanted, lookup)?;
+                }
+                Ok(route)
+            }
+        }
+    }
+
+    /// Finds the way to one of the environments that are selected; without a name, to the default.
+    pub(crate) fn selected(
+        name: Option<&str>,
+        selection: &Selection,
+        lookup: Lookup<'_>,
+    ) -> Result<Self, Failure> {
+        let default = selection.default.as_ref().map(EnvironmentId::as_str);
+        let Some(name) = name.or(default) else {
+            return Err(Failure::new(
+                FailureKind::UnknownEnvironment,
+                "no environment is the default",
+            )
+            .next("name one with --env: `exec-server env list` shows which there are"));
+        };
+        if name == EnvironmentId::local().as_str() {
+            return Ok(Self::here(lookup));
+        }
+        let mut remotes = selection.remotes.iter();
+        match remotes.find(|remote| remote.id.as_str() == name) {
+            Some(remote) => Ok(Self {
+                name: name.to_owned(),
+                way: Way::Named(remote.reach.clone()),
+            }),
+            None => Err(unknown(name, selection, lookup)),
+        }
+    }
+
+    /// Returns the way to this machine.
+    pub(crate) fn here(lookup: Lookup<'_>) -> Self {
+        Self {
+            name: EnvironmentId::local().to_string(),
+            way: Way::Here(Socket::find(lookup)),
+        }
+    }
+}
+
+/// Reads which environments there are.
+pub(crate) fn select(lookup: Lookup<'_>) -> Result<Selection, Failure> {
+    let facts = Facts {
+        lookup,
+        read: &settings_source::read_text,
+    };
+    Selection::find(facts).map_err(|error| {
+        Failure::new(
+            FailureKind::UnknownEnvironment,
+            format!("{:#}", anyhow::Error::from(error)),
+        )
+    })
+}
+
+fn typed(url: &str, wanted: &Where, lookup: Lookup<'_>) -> Result<Route, Failure> {
+    let usage = |what: String| Failure::new(FailureKind::Usage, what);
+    let address: Address = url
+        .parse()
+        .map_err(|error| usage(format!("--env is no URL of a server: {error}")))?;
+    let reach = UrlReach {
+        auth_bearer_token: token(wanted, lookup)?,
+        ..UrlReach::new(url)
+    };
+    Ok(Route {
+        name: address.to_string(),
+        way: Way::Typed(reach),
+    })
+}
+
+/// Finds the token for a server at a URL.
+fn token(wanted: &Where, lookup: Lookup<'_>) -> Result<Option<BearerToken>, Failure> {
+    let denied = |what: String| Failure::new(FailureKind::NotAllowed, what);
+    let (text, place) = match &wanted.token_file {
+        Some(path) => {
+            let text = settings_source::read_text(path).map_err(|error| {
+                denied(format!("cannot read token `{}`: {error}", path.display()))
+            })?;
+            (text, path.display().to_string())
+        }
+        None => match lookup(TOKEN).filter(|value| !value.is_empty()) {
+            Some(value) => (value.to_string_lossy().into_owned(), TOKEN.to_owned()),
+            None => return Ok(None),
+        },
+    };
+    BearerToken::new(&text)
+        .map(Some)
+        .map_err(|error| denied(format!("no token in `{place}`: {error}")))
+}
+
+fn unknown(name: &str, selection: &Selection, lookup: Lookup<'_>) -> Failure {
+    let local = selection.local.then(EnvironmentId::local);
+    let remotes = selection.remotes.iter().map(|remote| remote.id.clone());
+    let known: Vec<_> = local.into_iter().chain(remotes).collect();
+    let known: Vec<_> = known.iter().map(EnvironmentId::as_str).collect();
+    let failure = Failure::new(
+        FailureKind::UnknownEnvironment,
+        match known.is_empty() {
+            true => format!("there is no environment `{name}`, and no other"),
+            false => format!(
+                "there is no environment `{name}`; known are {}",
+                known.join(", ")
+            ),
+        },
+    );
+    let is_set = |variable: &&&str| lookup(variable).is_some_and(|value| !value.is_empty());
+    match RELAY_VARIABLES.iter().find(is_set) {
+        Some(variable) => failure.next(format!(
+            "{variable} and its like choose the only one; without them environments.toml is read"
+        )),
+        None => failure.next(format!(
+            "see `exec-server env list`, or add it with `exec-server env add {name} URL`"
+        )),
+    }
+}
+
+/// The token for a server at a URL.
+pub(super) const TOKEN: &str = CredentialVariable::ServerToken.name();
+
+/// Reads a path: a `file:` URI, absolute, below the home (`~/x`), or else relative to `base`. The host is
+/// asked only where a `..` stands behind a name.
+pub(super) async fn read(
+    typed: &OsStr,
+    base: Option<PathBuf>,
+    info: &EnvironmentInfo,
+    files: &dyn ExecutorFileSystem,
+) -> Result<PathUri, Failure> {
+    let shown = typed.display();
+    let wrong = |why: &dyn std::fmt::Display| {
+        Failure::new(FailureKind::Usage, format!("path `{shown}`: {why}"))
+    };
+    if typed.is_empty() {
+        return Err(Failure::new(FailureKind::Usage, "a path is empty"));
+    }
+    if let Some(uri) = typed.to_str().filter(|text| text.starts_with("file:")) {
+        return PathUri::parse(uri).map_err(|error| wrong(&error));
+    }
+    let below_home = match typed.as_bytes() {
+        b"~" => Some(&b""[..]),
+        bytes => bytes.strip_prefix(b"~/"),
+    };
+    let (start, rest) = match below_home {
+        Some(rest) => {
+            let home = info.user_home_dir.as_ref();
+            let home = home.ok_or_else(|| wrong(&"the server names no home"))?;
+            (home.clone(), OsStr::from_bytes(rest))
+        }
+        None => (start(base, info).map_err(|why| wrong(&why))?, typed),
+    };
+    // A path of this kind of host keeps whatever bytes it has; the other kind has text.
+    if let Ok(native) = start.to_native() {
+        let native = joined(&native, rest);
+        let goes_up = native.components().any(|part| part == Component::ParentDir);
+        return match goes_up {
+            true => climb(&native, files).await.map_err(|failure| Failure {
+                what: format!("path `{shown}`: {}", failure.what),
+                ..failure
+            }),
+            false => PathUri::from_native(&native).map_err(|error| wrong(&error)),
+        };
+    }
+    // Hosts of the other kind go up by the text, and so does this.
+    let rest = rest.to_str().ok_or_else(|| wrong(&"it is not UTF-8"))?;
+    start.join(rest).map_err(|error| wrong(&error))
+}
+
+/// Returns what a relative path is relative to.
+fn start(base: Option<PathBuf>, info: &EnvironmentInfo) -> Result<PathUri, String> {
+    if let Some(base) = base {
+        return PathUri::from_native(&base).map_err(|error| error.to_string());
+    }
+    match &info.cwd {
+        Some(cwd) => Ok(cwd.clone()),
+        None => PathUri::parse("file:///").map_err(|error| error.to_string()),
+    }
+}
+
+/// Follows an absolute path as the kernel does: what stands before a `..` may be a link.
+async fn climb(native: &Path, files: &dyn ExecutorFileSystem) -> Result<PathUri, Failure> {
+    let wrong = |error: &dyn std::fmt::Display| Failure::new(FailureKind::Usage, error);
+    let mut path = PathUri::from_native(Path::new("/")).map_err(|error| wrong(&error))?;
+    let mut is_real = true;
+    for part in native.components() {
+        match part {
+            Component::Normal(name) => {
+                let below = path.child(name);
+                path = below.ok_or_else(|| wrong(&"a name in it cannot be used"))?;
+                is_real = false;
+            }
+            Component::ParentDir => {
+                if !is_real {
+                    path = real(&path, files)
+                        .await
+                        .map_err(|error| file_failure(&error))?;
+                }
+                // Above the root is the root.
+                path = path.parent().unwrap_or(path);
+                is_real = true;
+            }
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+    Ok(path)
+}
+
+async fn real(path: &PathUri, files: &dyn ExecutorFileSystem) -> Result<PathUri, FileError> {
+    let request = Canonicalize {
+        path: path.clone(),
+        sandbox: None,
+    };
+    persist(|| files.canonicalize(request.clone())).await
+}
+
+/// An empty rest adds no slash.
+fn joined(start: &Path, rest: &OsStr) -> PathBuf {
+    match rest.is_empty() {
+        true => start.to_owned(),
+        false => start.join(rest),
+    }
+}

@@ -1,0 +1,199 @@
+//! Ways that are found, and paths as they are typed.
+
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::PathBuf,
+};
+
+use exec_local::filesystem::LocalFileSystem;
+use exec_wire::environment::EnvironmentInfo;
+
+use crate::{
+    command::{
+        connect::{
+            Where,
+            local_server::Socket,
+            route::{self, Route, Way},
+        },
+        failure::FailureKind,
+    },
+    environments::{Reach, UrlReach},
+    settings_source::Lookup,
+};
+
+fn info(cwd: Option<&str>, home: Option<&str>) -> EnvironmentInfo {
+    let mut info = serde_json::json!({ "shell": { "name": "sh", "path": "/bin/sh" } });
+    info["cwd"] = cwd.into();
+    info["userHomeDir"] = home.into();
+    serde_json::from_value(info).unwrap()
+}
+
+async fn read(
+    typed: &str,
+    base: Option<&str>,
+    info: &EnvironmentInfo,
+) -> Result<String, FailureKind> {
+    let (base, files) = (base.map(PathBuf::from), LocalFileSystem::default());
+    let read = route::read(OsStr::new(typed), base, info, &files).await;
+    read.map(|path| path.to_string())
+        .map_err(|failure| failure.kind)
+}
+
+#[tokio::test]
+async fn paths_start_here_or_there_or_at_home() {
+    let there = info(Some("file:///srv/app"), Some("file:///home/me"));
+    for (typed, base, path) in [
+        ("a/b", None, "file:///srv/app/a/b"),
+        ("a/b", Some("/srv"), "file:///srv/a/b"),
+        (".", Some("/srv"), "file:///srv"),
+        ("/etc", Some("/srv"), "file:///etc"),
+        ("~", Some("/srv"), "file:///home/me"),
+        ("~/x y", None, "file:///home/me/x%20y"),
+        ("~other", None, "file:///srv/app/~other"),
+        ("file:///a%20b", Some("/srv"), "file:///a%20b"),
+        ("100%", None, "file:///srv/app/100%25"),
+        ("a?b#c", None, "file:///srv/app/a%3Fb%23c"),
+    ] {
+        assert_eq!(
+            read(typed, base, &there).await.as_deref(),
+            Ok(path),
+            "{typed}"
+        );
+    }
+    assert_eq!(
+        read("x", None, &info(None, None)).await.as_deref(),
+        Ok("file:///x")
+    );
+    for typed in ["", "~/x"] {
+        let refused = read(typed, None, &info(None, None)).await;
+        assert_eq!(refused, Err(FailureKind::Usage), "{typed}");
+    }
+}
+
+#[tokio::test]
+async fn what_stands_before_two_dots_is_looked_through() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().canonicalize().unwrap();
+    std::fs::create_dir_all(root.join("real/deep")).unwrap();
+    std::os::unix::fs::symlink("real/deep", root.join("lk")).unwrap();
+    let (info, base) = (info(None, None), root.to_str());
+    let at = |name: &str| Ok(format!("file://{}{name}", root.display()));
+    for (typed, path) in [
+        ("lk/../x", "/real/x"),
+        ("lk/.././x", "/real/x"),
+        ("lk/../../x", "/x"),
+        ("lk/../deep/../x", "/real/x"),
+        ("real/../x", "/x"),
+        ("lk/x", "/lk/x"),
+    ] {
+        assert_eq!(read(typed, base, &info).await, at(path), "{typed}");
+    }
+    assert_eq!(read("/..", base, &info).await.as_deref(), Ok("file:///"));
+    let missing = read("none/../x", base, &info).await;
+    assert_eq!(missing, Err(FailureKind::NotFound));
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_text_are_kept() {
+    let odd = OsStr::from_bytes(b"a\xff");
+    let (base, files) = (Some(PathBuf::from("/srv")), LocalFileSystem::default());
+    let kept = route::read(odd, base, &info(None, None), &files).await;
+    let path = kept.unwrap();
+    let native = path.to_native().unwrap();
+    assert_eq!(native.as_os_str().as_bytes(), b"/srv/a\xff");
+    // The other kind of host has text, and its own way to join it.
+    let windows = info(Some("file:///C:/srv"), Some("file:///C:/Users/me"));
+    let joined = read("a\\b", None, &windows).await;
+    assert_eq!(joined.as_deref(), Ok("file:///C:/srv/a/b"));
+    assert!(route::read(odd, None, &windows, &files).await.is_err());
+}
+
+fn variables<'a>(set: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<OsString> + 'a {
+    |name| {
+        let found = set.iter().find(|(variable, _)| *variable == name);
+        found.map(|(_, value)| OsString::from(value))
+    }
+}
+
+#[test]
+fn the_socket_is_where_the_account_has_its_own_files() {
+    let uid = rustix::process::geteuid().as_raw();
+    let shared = format!("/run/user/{uid}/exec-server/server.sock");
+    let home = "/h/.local/state/exec-server/run/server.sock";
+    let runtime = tempfile::tempdir().unwrap();
+    let runtime = runtime.path().to_str().unwrap();
+    let own = format!("{runtime}/exec-server/server.sock");
+    for (set, path) in [
+        (&[][..], shared.as_str()),
+        (&[("XDG_RUNTIME_DIR", runtime)], &own),
+        (&[("XDG_RUNTIME_DIR", "/nonexistent")], &shared),
+        (&[("XDG_RUNTIME_DIR", "run")], &shared),
+        (&[("EXEC_SERVER_SOCKET", "/x/y.sock")], "/x/y.sock"),
+        (&[("EXEC_SERVER_SOCKET", "")], &shared),
+        (&[("HOME", "/h")], home),
+        (&[("HOME", "/h"), ("XDG_RUNTIME_DIR", "/none")], home),
+        (
+            &[("HOME", "/h"), ("XDG_STATE_HOME", "/s")],
+            "/s/exec-server/run/server.sock",
+        ),
+        (&[("HOME", "/h"), ("XDG_STATE_HOME", "s")], home),
+    ] {
+        let found = Socket::find(&variables(set));
+        assert_eq!(found.path(), PathBuf::from(path), "{set:?}");
+    }
+}
+
+fn route(env: Option<&str>, lookup: Lookup<'_>) -> Result<Route, FailureKind> {
+    let wanted = Where {
+        env: env.map(str::to_owned),
+        ..Where::default()
+    };
+    Route::find(&wanted, lookup).map_err(|failure| failure.kind)
+}
+
+#[test]
+fn a_url_a_name_and_nothing_lead_somewhere() {
+    let set = [("EXEC_SERVER_TOKEN", "t0ken")];
+    let there = route(Some("wss://h:1/secret"), &variables(&set)).unwrap();
+    assert_eq!(there.name, "wss://h:1");
+    let Way::Typed(UrlReach {
+        auth_bearer_token: Some(_),
+        url,
+        ..
+    }) = there.way
+    else {
+        panic!("{:?}", there.way);
+    };
+    assert_eq!(url, "wss://h:1/secret");
+    for env in [None, Some(""), Some("local")] {
+        let here = route(env, &variables(&[])).unwrap();
+        assert!(matches!(here.way, Way::Here(_)), "{env:?}");
+    }
+    // What a setting cannot say of this machine, somebody who names it can.
+    let nowhere = [("CODEX_EXEC_SERVER_URL", "none")];
+    assert!(route(Some("local"), &variables(&nowhere)).is_ok());
+    for (env, kind) in [
+        (None, FailureKind::UnknownEnvironment),
+        (Some("box"), FailureKind::UnknownEnvironment),
+        (Some("ftp://h"), FailureKind::Usage),
+    ] {
+        let refused = route(env, &variables(&nowhere));
+        assert_eq!(refused.map(|route| route.name), Err(kind), "{env:?}");
+    }
+    let remote = [("CODEX_EXEC_SERVER_URL", "ws://127.0.0.1:1")];
+    let there = route(None, &variables(&remote)).unwrap();
+    assert!(matches!(there.way, Way::Named(_)), "{:?}", there.way);
+}
+
+#[test]
+fn a_token_is_for_the_url_of_a_variable_too() {
+    let mut set = vec![("CODEX_EXEC_SERVER_URL", "ws://127.0.0.1:1")];
+    let has_token = |set: &[(&str, &str)]| match route(None, &variables(set)).unwrap().way {
+        Way::Named(Reach::Url(url)) => url.auth_bearer_token.is_some(),
+        way @ (Way::Here(_) | Way::Named(_) | Way::Typed(_)) => panic!("{way:?}"),
+    };
+    assert!(!has_token(&set));
+    set.push(("EXEC_SERVER_TOKEN", "t0ken"));
+    assert!(has_token(&set));
+}

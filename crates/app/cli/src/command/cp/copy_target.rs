@@ -1,0 +1,305 @@
+//! What a source becomes.
+
+use std::collections::BTreeMap;
+
+use exec_env::filesystem::{ExecutorFileSystem, FileError};
+use exec_wire::{
+    fs::{Canonicalize, FileMetadata},
+    path_uri::PathUri,
+};
+
+use crate::command::{
+    cp::{endpoint::Side, staged_tree::Ground},
+    failure::{Failure, FailureKind},
+    files::{below, file_failure, leads_nowhere, look, persist},
+    operand::Operand,
+};
+
+/// Where sources go.
+#[derive(Debug)]
+pub(super) struct Target {
+    /// The end that it is on.
+    pub(super) side: Side,
+    path: PathUri,
+    /// What is there now.
+    found: Option<FileMetadata>,
+}
+
+/// A source and what it becomes.
+#[derive(Clone, Debug)]
+pub(super) struct Pair {
+    /// The source.
+    pub(super) source: PathUri,
+    /// What is known of it.
+    pub(super) found: FileMetadata,
+    /// What it becomes.
+    pub(super) target: PathUri,
+    /// What is there now.
+    pub(super) ground: Ground,
+}
+
+impl Target {
+    /// Looks at the target: several sources need a directory.
+    pub(super) async fn find(
+        side: Side,
+        operand: &Operand,
+        sources: usize,
+    ) -> Result<Self, Failure> {
+        let path = side.path(operand).await?;
+        let found = look(&*side.files, &path).await;
+        let found = found.map_err(|error| file_failure(&error))?;
+        let shown = side.shows(&path);
+        let must_be_directory = sources > 1 || operand.is_directory();
+        match found {
+            Some(found) if must_be_directory && !found.is_directory => {
+                let what = format!("`{shown}` is not a directory");
+                return Err(Failure::new(FailureKind::Failed, what)
+                    .next("name a directory to copy several sources into"));
+            }
+            None if must_be_directory => {
+                let what = format!("directory `{shown}` is not there");
+                return Err(Failure::new(FailureKind::NotFound, what).next("make it first"));
+            }
+            None => need_directory_above(&side, &path).await?,
+            Some(_) => {}
+        }
+        Ok(Self { side, path, found })
+    }
+
+    /// Finds a source, and what it becomes. A directory needs the leave to copy trees.
+    pub(super) async fn pair(
+        &self,
+        from: &Side,
+        operand: &Operand,
+        trees: Trees,
+    ) -> Result<Pair, Failure> {
+        let source = from.path(operand).await?;
+        let shown = from.shows(&source);
+        let found = look(&*from.files, &source).await;
+        let found = found.map_err(|error| file_failure(&error))?;
+        let Some(found) = found else {
+            return Err(nothing(from, &source).await);
+        };
+        match (found.is_directory, found.is_file) {
+            (true, _) if trees == Trees::Refused => {
+                let what = format!("`{shown}` is a directory");
+                return Err(Failure::new(FailureKind::Failed, what).next("copy it with -r"));
+            }
+            (false, true) if operand.is_directory() => {
+                let what = format!("`{shown}` is not a directory");
+                return Err(Failure::new(FailureKind::Failed, what)
+                    .next("leave the slash at its end away to copy the file"));
+            }
+            (false, false) => {
+                let what = format!("`{shown}` is neither a file nor a directory");
+                return Err(Failure::new(FailureKind::Failed, what)
+                    .next("only files and directories are copied"));
+            }
+            (true, _) | (false, true) => {}
+        }
+        let target = self.becomes(&source, operand)?;
+        let landing = Landing::find(&self.side, target).await?;
+        let (target, ground) = match (found.is_directory, landing) {
+            (false, landing) => (landing.for_file(&self.side)?, Ground::Bare),
+            (true, Landing::Free(path)) => (path, Ground::Bare),
+            (true, Landing::Directory(path)) => (path, Ground::Taken),
+            (true, Landing::File(path)) => {
+                let shown = self.side.shows(&path);
+                let what = format!("`{shown}` is a file, and a directory cannot replace it");
+                return Err(Failure::new(FailureKind::Failed, what).next("name another target"));
+            }
+        };
+        let pair = Pair {
+            source,
+            found,
+            target,
+            ground,
+        };
+        if from.is_where(&self.side) {
+            self.check_overlap(from, &pair).await?;
+        }
+        Ok(pair)
+    }
+
+    fn becomes(&self, source: &PathUri, operand: &Operand) -> Result<PathUri, Failure> {
+        let shown = self.side.shows(&self.path);
+        match self.found {
+            Some(target) if target.is_directory && operand.has_name() => {
+                let below = source.file_name().and_then(|name| below(&self.path, &name));
+                below.ok_or_else(|| {
+                    let what = format!("`{}` has no name below `{shown}`", source.as_str());
+                    Failure::new(FailureKind::Usage, what)
+                })
+            }
+            Some(_) | None => Ok(self.path.clone()),
+        }
+    }
+
+    /// Refuses to copy something onto or into itself.
+    async fn check_overlap(&self, from: &Side, pair: &Pair) -> Result<(), Failure> {
+        let failed = |error| file_failure(&error);
+        let source = real(&*from.files, &pair.source).await.map_err(failed)?;
+        let target = real(&*self.side.files, &pair.target)
+            .await
+            .map_err(failed)?;
+        let (Some(source), Some(target)) = (source, target) else {
+            return Ok(());
+        };
+        let shown = (from.shows(&pair.source), self.side.shows(&pair.target));
+        let what = if source == target {
+            format!("`{}` and `{}` are the same", shown.0, shown.1)
+        } else if pair.found.is_directory && source.contains(&target) {
+            format!("`{}` is inside `{}`", shown.1, shown.0)
+        } else {
+            return Ok(());
+        };
+        Err(Failure::new(FailureKind::Failed, what).next("name another target"))
+    }
+}
+
+/// Refuses sources that would become the same: whichever came last would be there.
+pub(super) fn check_twins(pairs: &[(Side, Pair)], to: &Side) -> Result<(), Failure> {
+    let mut known = BTreeMap::new();
+    for (from, pair) in pairs {
+        let Some((other, twin)) = known.insert(&pair.target, (from, pair)) else {
+            continue;
+        };
+        let what = format!(
+            "`{}` and `{}` would both become `{}`",
+            other.shows(&twin.source),
+            from.shows(&pair.source),
+            to.shows(&pair.target)
+        );
+        return Err(Failure::new(FailureKind::Usage, what)
+            .next("copy them one after the other, or to different targets"));
+    }
+    Ok(())
+}
+
+/// Says that nothing is where a source should be.
+async fn nothing(from: &Side, source: &PathUri) -> Failure {
+    let shown = from.shows(source);
+    let is_dead = leads_nowhere(&*from.files, source).await;
+    let what = match is_dead {
+        Ok(true) => format!("cannot copy `{shown}`: it is a link that leads nowhere"),
+        Ok(false) | Err(_) => format!("cannot copy `{shown}`: nothing is there"),
+    };
+    let failure = Failure::new(FailureKind::NotFound, what);
+    match &from.place {
+        Some(_) => failure.next("`exec-server ls` shows what is in a directory there"),
+        None => failure.next("`:` before a path names one in the environment"),
+    }
+}
+
+/// A target that is not there needs a directory to be in.
+async fn need_directory_above(side: &Side, path: &PathUri) -> Result<(), Failure> {
+    let Some(above) = path.parent() else {
+        return Ok(());
+    };
+    let found = look(&*side.files, &above).await;
+    let what = match found.map_err(|error| file_failure(&error))? {
+        Some(found) if found.is_directory => return Ok(()),
+        Some(_) => format!("`{}` is not a directory", side.shows(&above)),
+        None => {
+            let what = format!("directory `{}` is not there", side.shows(&above));
+            return Err(Failure::new(FailureKind::NotFound, what).next("make it first"));
+        }
+    };
+    Err(Failure::new(FailureKind::Failed, what).next("name another target"))
+}
+
+/// Whether directories are copied.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Trees {
+    /// With everything in them.
+    Copied,
+    /// Not without being asked to.
+    Refused,
+}
+
+/// Returns a path without links; of one that is missing, the nearest directory above it is looked at.
+pub(super) async fn real(
+    files: &dyn ExecutorFileSystem,
+    path: &PathUri,
+) -> Result<Option<PathUri>, FileError> {
+    let mut missing = Vec::new();
+    let mut existing = path.clone();
+    loop {
+        let request = Canonicalize {
+            path: existing.clone(),
+            sandbox: None,
+        };
+        match persist(|| files.canonicalize(request.clone())).await {
+            Ok(real) => {
+                let mut names = missing.iter().rev();
+                return Ok(names.try_fold(real, |path, name: &Vec<u8>| below(&path, name)));
+            }
+            Err(FileError::NotFound(_)) => {
+                let (Some(parent), Some(name)) = (existing.parent(), existing.file_name()) else {
+                    return Ok(None);
+                };
+                missing.push(name);
+                existing = parent;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What is at a target.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Landing {
+    /// Nothing.
+    Free(PathUri),
+    /// A file; where it really is, if a link leads to it.
+    File(PathUri),
+    /// A directory, perhaps behind a link.
+    Directory(PathUri),
+}
+
+impl Landing {
+    /// Looks at a target. What is neither file nor directory is refused.
+    pub(super) async fn find(side: &Side, path: PathUri) -> Result<Self, Failure> {
+        let failed = |error: FileError| file_failure(&error);
+        let refused = |why: &str| {
+            let what = format!("`{}` {why}", side.shows(&path));
+            Failure::new(FailureKind::Failed, what)
+        };
+        let found = look(&*side.files, &path).await.map_err(failed)?;
+        let Some(found) = found else {
+            let is_dead = leads_nowhere(&*side.files, &path).await.map_err(failed)?;
+            return match is_dead {
+                true => Err(refused("is a link that leads nowhere")
+                    .next("remove it, or name the file that it should lead to")),
+                false => Ok(Self::Free(path)),
+            };
+        };
+        if found.is_directory {
+            return Ok(Self::Directory(path));
+        }
+        if !found.is_file {
+            return Err(refused("is neither a file nor a directory").next("name another target"));
+        }
+        if !found.is_symlink {
+            return Ok(Self::File(path));
+        }
+        let canonicalize = Canonicalize {
+            path: path.clone(),
+            sandbox: None,
+        };
+        let real = persist(|| side.files.canonicalize(canonicalize.clone())).await;
+        real.map(Self::File).map_err(failed)
+    }
+
+    /// Returns where a file goes.
+    pub(super) fn for_file(self, side: &Side) -> Result<PathUri, Failure> {
+        match self {
+            Self::Free(path) | Self::File(path) => Ok(path),
+            Self::Directory(path) => {
+                let shown = side.shows(&path);
+                let what = format!("`{shown}` is a directory, and a file cannot replace it");
+                Err(Failure::new(FailureKind::Failed, what).next("name another target"))
+            }
+        }
+    }
+}

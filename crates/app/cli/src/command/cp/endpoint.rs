@@ -1,0 +1,144 @@
+//! The two ends of a copy.
+
+use std::{fs, path::Path, sync::Arc};
+
+use exec_env::filesystem::{ExecutorFileSystem, FileError};
+use exec_local::filesystem::LocalFileSystem;
+use exec_wire::{
+    error::ErrorCode,
+    fs::{Copy, Rename},
+    path_uri::PathUri,
+};
+
+use crate::command::{
+    connect::{Place, Where},
+    cp::staged_tree::remove,
+    failure::{Failure, FailureKind},
+    files::{Entries, entries, native_entries, persist, shown},
+    operand::Operand,
+};
+
+/// One end: this machine's own files, or those of an environment.
+#[derive(Clone, Debug)]
+pub(super) struct Side {
+    /// The files.
+    pub(super) files: Arc<dyn ExecutorFileSystem>,
+    /// The environment; none if it is this machine without a server in between.
+    pub(super) place: Option<Place>,
+    /// How the environment was asked for.
+    wanted: Option<Where>,
+}
+
+impl Side {
+    /// This machine.
+    pub(super) fn here() -> Self {
+        Self {
+            files: Arc::new(LocalFileSystem::default()),
+            place: None,
+            wanted: None,
+        }
+    }
+
+    /// Connects to an environment.
+    pub(super) async fn there(wanted: Where) -> Result<Self, Failure> {
+        let place = Place::open(&wanted).await?;
+        Ok(Self {
+            files: place.environment().files,
+            place: Some(place),
+            wanted: Some(wanted),
+        })
+    }
+
+    /// The same end by another connection, on which nothing waits for what is under way on this one.
+    pub(super) async fn again(&self) -> Result<Self, Failure> {
+        match &self.wanted {
+            Some(wanted) => Self::there(wanted.clone()).await,
+            None => Ok(Self::here()),
+        }
+    }
+
+    /// Gives something another name. A server that cannot do that, such as a stock one, copies it there, which
+    /// is not one step.
+    pub(super) async fn rename(&self, rename: &Rename) -> Result<(), FileError> {
+        match persist(|| self.files.rename(rename.clone())).await {
+            Err(FileError::Remote(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => {
+                let copy = Copy {
+                    source_path: rename.source_path.clone(),
+                    destination_path: rename.destination_path.clone(),
+                    recursive: true,
+                    sandbox: None,
+                };
+                persist(|| self.files.copy(copy.clone())).await?;
+                remove(self, &rename.source_path).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Tells whether its files are this machine's, with or without a server in between.
+    pub(super) fn is_this_machine(&self) -> bool {
+        self.place.as_ref().is_none_or(|place| place.here)
+    }
+
+    /// Tells whether both are the same environment.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        match (&self.place, &other.place) {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.name == other.name,
+            (None, Some(_)) | (Some(_), None) => false,
+        }
+    }
+
+    /// Tells whether files of the one are files of the other.
+    pub(super) fn is_where(&self, other: &Self) -> bool {
+        self.is(other) || self.is_this_machine() && other.is_this_machine()
+    }
+
+    /// Tells whether links that were copied from here to another end may lead later copies out of their
+    /// target: whoever serves this end decides where its links lead.
+    pub(super) fn may_mislead(&self, to: &Self) -> bool {
+        !self.is_this_machine() && !self.is(to)
+    }
+
+    /// Lists a directory. Only on a server its size matters.
+    pub(super) async fn entries(&self, directory: &PathUri) -> Result<Entries, FileError> {
+        match (&self.place, directory.to_native()) {
+            (None, Ok(native)) => native_entries(native).await,
+            _ => entries(&*self.files, directory).await,
+        }
+    }
+
+    /// Reads a path as it was typed.
+    pub(super) async fn path(&self, operand: &Operand) -> Result<PathUri, Failure> {
+        match &self.place {
+            Some(place) => place.path(operand.path()).await,
+            None => here(Path::new(operand.path())),
+        }
+    }
+
+    /// Returns a path as people name it.
+    pub(super) fn shows(&self, path: &PathUri) -> String {
+        match &self.place {
+            Some(place) => format!("{}:{}", place.name, shown(path)),
+            None => shown(path),
+        }
+    }
+}
+
+/// Makes a path of this machine absolute. What is before a `..` may be a link, and is looked through.
+fn here(path: &Path) -> Result<PathUri, Failure> {
+    let wrong = |error: &dyn std::fmt::Display| {
+        let what = format!("cannot use `{}`: {error}", path.display());
+        Failure::new(FailureKind::NotFound, what)
+    };
+    let goes_up = path.components().any(|part| part.as_os_str() == "..");
+    let absolute = match path.parent() {
+        Some(parent) if goes_up && path.file_name().is_some() => {
+            let parent = fs::canonicalize(parent).map_err(|error| wrong(&error))?;
+            parent.join(path.file_name().unwrap_or_default())
+        }
+        _ if goes_up => fs::canonicalize(path).map_err(|error| wrong(&error))?,
+        _ => std::path::absolute(path).map_err(|error| wrong(&error))?,
+    };
+    PathUri::from_native(&absolute).map_err(|error| wrong(&error))
+}

@@ -1,0 +1,150 @@
+//! Modes of what is copied, where making it does not set them.
+//!
+//! `fs/writeFile` sets the mode of a small file. Directories, and files that are written by blocks, are made
+//! with the rights that their owner needs until they are whole, and get their mode then; on a server by its
+//! `chmod`, for the protocol has no method.
+//! Invariant: nothing is written into a directory that is open to more people than its source.
+
+use std::{
+    cell::{Cell, RefCell},
+    cmp::Reverse,
+    fs,
+    os::unix::fs::PermissionsExt,
+};
+
+use exec_wire::path_uri::PathUri;
+
+use crate::command::{
+    cp::{endpoint::Side, source_links::run_with_paths, staged_tree::Ground},
+    failure::{Failure, FailureKind},
+    files::{file_failure, look},
+};
+
+/// Modes that are set together.
+const TOGETHER: usize = 1024;
+const ALL: u32 = 0o777;
+/// What an owner needs to fill a directory.
+const OWNER: u32 = 0o700;
+/// What others need to come through a directory.
+const THROUGH: u32 = 0o011;
+
+/// Whether others can come to a place.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Reach {
+    /// As far as is known.
+    Open,
+    /// A directory above it keeps them out.
+    Closed,
+}
+
+/// Sets modes on one end.
+#[derive(Debug)]
+pub(super) struct Modes<'a> {
+    to: &'a Side,
+    /// What a directory gets that is made there.
+    usual: Cell<Option<u32>>,
+    /// What is set when everything is there.
+    later: RefCell<Vec<(PathUri, u32)>>,
+}
+
+impl<'a> Modes<'a> {
+    pub(super) fn new(to: &'a Side) -> Self {
+        Self {
+            to,
+            usual: Cell::default(),
+            later: RefCell::default(),
+        }
+    }
+
+    /// Gives a directory that was just made what its source allows others. Its owner may write into it
+    /// until [`settle`](Self::settle). Says who can come to what is in it.
+    pub(super) async fn made(
+        &self,
+        directory: &PathUri,
+        wanted: Option<u32>,
+        ground: Ground,
+        above: Reach,
+    ) -> Result<Reach, Failure> {
+        let Some(wanted) = wanted.map(|mode| mode & ALL) else {
+            return Ok(above);
+        };
+        let needed = wanted | OWNER;
+        let Some(now) = self.now(directory, ground).await? else {
+            return Ok(above);
+        };
+        let is_too_open = now & !needed != 0;
+        let has =
+            if now != needed && (self.to.place.is_none() || is_too_open && above == Reach::Open) {
+                self.set(needed, &[directory]).await?;
+                needed
+            } else {
+                now
+            };
+        if has != wanted {
+            self.later.borrow_mut().push((directory.clone(), wanted));
+            if self.later.borrow().len() >= TOGETHER {
+                self.set_later(|mode| mode & OWNER == OWNER).await?;
+            }
+        }
+        Ok(match has & THROUGH {
+            0 => Reach::Closed,
+            _ => above,
+        })
+    }
+
+    /// Sets the modes of directories that are whole now.
+    pub(super) async fn settle(&self) -> Result<(), Failure> {
+        self.set_later(|_| true).await
+    }
+
+    /// Sets the mode of a file that was written by blocks.
+    pub(super) async fn dress(&self, file: &PathUri, mode: u32) -> Result<(), Failure> {
+        self.set(mode & ALL, &[file]).await
+    }
+
+    /// Returns the mode that a directory has; `None` if the server does not tell.
+    async fn now(&self, directory: &PathUri, ground: Ground) -> Result<Option<u32>, Failure> {
+        if let (Ground::Bare, Some(usual)) = (ground, self.usual.get()) {
+            return Ok(Some(usual));
+        }
+        let found = look(&*self.to.files, directory).await;
+        let found = found.map_err(|error| file_failure(&error))?;
+        let mode = found.and_then(|found| found.mode).map(|mode| mode & ALL);
+        if ground == Ground::Bare {
+            self.usual.set(mode);
+        }
+        Ok(mode)
+    }
+
+    async fn set_later(&self, which: impl Fn(u32) -> bool) -> Result<(), Failure> {
+        let all = self.later.take();
+        let (mut due, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, mode)| which(*mode));
+        *self.later.borrow_mut() = kept;
+        // What lies deepest first: a directory above it may be closed to its owner then.
+        due.sort_by_key(|(path, mode)| (Reverse(path.as_str().matches('/').count()), *mode));
+        for same in due.chunk_by(|(_, one), (_, other)| one == other) {
+            let paths: Vec<_> = same.iter().map(|(path, _)| path).collect();
+            self.set(same[0].1, &paths).await?;
+        }
+        Ok(())
+    }
+
+    async fn set(&self, mode: u32, paths: &[&PathUri]) -> Result<(), Failure> {
+        let failed = |why: &dyn std::fmt::Display| {
+            let shown = self.to.shows(paths[0]);
+            let what = format!("cannot give `{shown}` the mode {mode:03o}: {why}");
+            Failure::new(FailureKind::Failed, what)
+        };
+        if let Some(place) = &self.to.place {
+            let mode = format!("{mode:04o}");
+            let set = run_with_paths(place, &["chmod", &mode, "--"], paths).await;
+            return set.map_err(|error| failed(&error));
+        }
+        for path in paths {
+            let native = path.to_native().map_err(|error| failed(&error))?;
+            let set = fs::set_permissions(native, fs::Permissions::from_mode(mode));
+            set.map_err(|error| failed(&error))?;
+        }
+        Ok(())
+    }
+}

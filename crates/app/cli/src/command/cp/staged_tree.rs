@@ -1,0 +1,431 @@
+//! A tree that is copied to where nothing is: it grows beside its target, and takes the target's name when
+//! everything of it is there.
+//!
+//! An interrupted copy is therefore found by the same command, and nobody takes half a tree for a whole
+//! one. A tree that is copied into a directory that is there has no such place: it is merged, file by file.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+};
+
+use bytes::Bytes;
+use exec_env::filesystem::{FileError, Open};
+use exec_wire::{
+    fs::{OpenMode, ReadFile, Remove, Rename},
+    path_uri::PathUri,
+};
+
+use crate::command::{
+    cp::{
+        copier::{Resume, name_target},
+        endpoint::Side,
+    },
+    failure::{Failure, FailureKind},
+    files::{Identity, below, file_failure, look, persist},
+};
+
+/// What was in a place before something is copied there.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Ground {
+    /// Nothing, or nothing that was not looked at.
+    Bare,
+    /// What an earlier run left.
+    Begun,
+    /// What is somebody's: nothing of it is replaced without a look.
+    Taken,
+}
+
+/// A tree that grows beside its target.
+#[derive(Debug)]
+pub(super) struct Tree {
+    /// Where it grows.
+    pub(super) part: PathUri,
+    /// What it becomes.
+    target: PathUri,
+    /// What is copied of it.
+    pub(super) journal: Journal,
+    /// Whether its root could be read: otherwise there is nothing to take the name.
+    pub(super) has_root: Cell<bool>,
+}
+
+impl Tree {
+    /// Finds what an earlier run left of it, or begins. The source is named as people name it.
+    pub(super) async fn begin(
+        to: &Side,
+        target: &PathUri,
+        source: &str,
+        resume: Resume,
+    ) -> Result<(Self, Ground), Failure> {
+        let failed = |error: FileError| file_failure(&error);
+        let Some(TreeParts { part, journal }) = tree_parts(target, source) else {
+            let what = format!("`{}` is no name for a directory", to.shows(target));
+            return Err(Failure::new(FailureKind::Usage, what));
+        };
+        if resume == Resume::Nothing {
+            for left in [&part, &journal] {
+                remove(to, left).await.map_err(failed)?;
+            }
+        }
+        let is_begun = look(&*to.files, &part).await.map_err(failed)?.is_some();
+        let (journal, ground) = match is_begun {
+            true => {
+                let journal = Journal::read(to, journal).await.map_err(failed)?;
+                (journal, Ground::Begun)
+            }
+            false => {
+                // One without a tree is of no use.
+                remove(to, &journal).await.map_err(failed)?;
+                (Journal::new(to, journal), Ground::Bare)
+            }
+        };
+        let tree = Self {
+            part,
+            target: target.clone(),
+            journal,
+            has_root: Cell::new(false),
+        };
+        Ok((tree, ground))
+    }
+
+    /// Names the target in a failure that names the hidden tree beside it.
+    pub(super) fn name_target(&self, failure: Failure) -> Failure {
+        name_target(failure, &self.part, &self.target)
+    }
+
+    /// Gives it its name. Doing it twice is as good as once.
+    pub(super) async fn finish(&self, to: &Side) -> Result<(), Failure> {
+        if !self.has_root.get() {
+            return Ok(());
+        }
+        let rename = Rename {
+            source_path: self.part.clone(),
+            destination_path: self.target.clone(),
+            overwrite: false,
+            sandbox: None,
+        };
+        let outcome = match to.rename(&rename).await {
+            // Asked a second time after a cut, it may have been done the first time.
+            Err(FileError::NotFound(text)) => match look(&*to.files, &self.target).await {
+                Ok(Some(found)) if found.is_directory => Ok(()),
+                Ok(_) => Err(FileError::NotFound(text)),
+                Err(error) => Err(error),
+            },
+            outcome => outcome,
+        };
+        outcome.map_err(|error| {
+            let failure = file_failure(&error);
+            match failure.kind == FailureKind::Lost {
+                true => failure,
+                false => failure.next(format!("the whole copy is `{}`", to.shows(&self.part))),
+            }
+        })?;
+        self.journal.remove().await;
+        Ok(())
+    }
+}
+
+/// Removes what an earlier run left.
+pub(super) async fn remove(to: &Side, path: &PathUri) -> Result<(), FileError> {
+    let remove = Remove {
+        path: path.clone(),
+        recursive: Some(true),
+        force: Some(true),
+        follow_symlinks: None,
+        sandbox: None,
+    };
+    persist(|| to.files.remove(remove.clone())).await
+}
+
+/// Numbers that are gathered before they are written: what a killed run may have to do again.
+const GATHERED: usize = 256;
+/// Most numbers of one journal; files beyond it are copied again.
+const MAX_NUMBERS: u64 = 8 << 20;
+const NUMBER_BYTES: usize = size_of::<u64>();
+
+/// The journal of a tree that is being copied.
+#[derive(Debug)]
+pub(super) struct Journal {
+    side: Side,
+    path: PathUri,
+    known: BTreeSet<u64>,
+    gathered: RefCell<Vec<u8>>,
+    /// Where the next numbers go.
+    end: Cell<u64>,
+}
+
+/// Stands for a file of a tree, and the state of its source.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Number(u64);
+
+impl Number {
+    pub(super) fn of(target: &PathUri, source: Identity) -> Self {
+        let mut hash = Hash::default();
+        hash.add(target.as_str().as_bytes());
+        hash.add_identity(source);
+        Self(hash.value())
+    }
+}
+
+impl Journal {
+    /// Begins an empty one.
+    pub(super) fn new(side: &Side, path: PathUri) -> Self {
+        Self {
+            side: side.clone(),
+            path,
+            known: BTreeSet::new(),
+            gathered: RefCell::default(),
+            end: Cell::new(0),
+        }
+    }
+
+    /// Reads the one that an earlier run left. One that cannot be read is an empty one.
+    pub(super) async fn read(side: &Side, path: PathUri) -> Result<Self, FileError> {
+        let read = ReadFile {
+            path: path.clone(),
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        let content = match persist(|| side.files.read_file(read.clone())).await {
+            Ok(content) => content,
+            Err(error @ FileError::Disconnected(_)) => return Err(error),
+            Err(_) => Bytes::new(),
+        };
+        let mut journal = Self::new(side, path);
+        let (numbers, _torn) = content.as_chunks::<NUMBER_BYTES>();
+        journal.known = numbers.iter().copied().map(u64::from_be_bytes).collect();
+        // Whatever is written over a torn number makes it whole.
+        journal.end = Cell::new((numbers.len() * NUMBER_BYTES) as u64);
+        Ok(journal)
+    }
+
+    /// Tells whether an earlier run has copied this.
+    pub(super) fn knows(&self, Number(number): Number) -> bool {
+        self.known.contains(&number)
+    }
+
+    /// Notes that this is copied.
+    pub(super) async fn note(&self, Number(number): Number) {
+        let is_full = {
+            let mut gathered = self.gathered.borrow_mut();
+            gathered.extend_from_slice(&number.to_be_bytes());
+            gathered.len() >= GATHERED * NUMBER_BYTES
+        };
+        if is_full {
+            self.write().await;
+        }
+    }
+
+    /// Writes what was gathered. If that fails, the next run has more to do, and nothing else.
+    pub(super) async fn write(&self) {
+        let data = Bytes::from(self.gathered.take());
+        let offset = self.end.get();
+        if data.is_empty() || offset >= MAX_NUMBERS * NUMBER_BYTES as u64 {
+            return;
+        }
+        self.end.set(offset + data.len() as u64);
+        let open = Open {
+            path: self.path.clone(),
+            mode: OpenMode::Update,
+            sandbox: None,
+        };
+        if let Ok(file) = persist(|| self.side.files.open(open.clone())).await {
+            drop(file.write_block(offset, data).await);
+        }
+    }
+
+    /// Removes it: everything is copied.
+    pub(super) async fn remove(&self) {
+        let remove = Remove {
+            path: self.path.clone(),
+            recursive: Some(false),
+            force: Some(true),
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        drop(persist(|| self.side.files.remove(remove.clone())).await);
+    }
+}
+
+/// Bytes of the target's name that the part's name keeps: most systems have names of 255.
+const NAME_BYTES: usize = 200;
+
+/// Returns the path of the part beside its target. It is the same for the same target, the same source
+/// and the same state of that, and so the next run finds it; another source or state has another one.
+pub(super) fn part_of(target: &PathUri, source: &str, state: Identity) -> Option<PathUri> {
+    let mut hash = Hash::default();
+    hash.add(&target.file_name()?);
+    hash.add(source.as_bytes());
+    hash.add_identity(state);
+    beside(target, &hash, "part")
+}
+
+/// Where a tree waits until it is whole, and the journal of it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct TreeParts {
+    /// The tree.
+    pub(super) part: PathUri,
+    /// Which files of it are copied.
+    pub(super) journal: PathUri,
+}
+
+/// Returns what waits beside the target of a tree. It is the same for the same target and the same
+/// source, in whatever state: a tree is never at rest, and the journal knows the states of its files.
+pub(super) fn tree_parts(target: &PathUri, source: &str) -> Option<TreeParts> {
+    let mut hash = Hash::default();
+    hash.add(&target.file_name()?);
+    hash.add(source.as_bytes());
+    Some(TreeParts {
+        part: beside(target, &hash, "part")?,
+        journal: beside(target, &hash, "copied")?,
+    })
+}
+
+fn beside(target: &PathUri, hash: &Hash, end: &str) -> Option<PathUri> {
+    let (directory, name) = (target.parent()?, target.file_name()?);
+    let mut part = vec![b'.'];
+    part.extend_from_slice(kept(&name));
+    part.extend_from_slice(format!(".{:016x}.{end}", hash.0).as_bytes());
+    below(&directory, &part)
+}
+
+/// Returns as much of a name as fits, whole characters if it is text.
+fn kept(name: &[u8]) -> &[u8] {
+    if name.len() <= NAME_BYTES {
+        return name;
+    }
+    let starts_character = |byte: u8| byte & 0b1100_0000 != 0b1000_0000;
+    let end = (0..=NAME_BYTES)
+        .rev()
+        .find(|&end| starts_character(name[end]));
+    &name[..end.unwrap_or(NAME_BYTES)]
+}
+
+/// FNV-1a: the same in every build.
+#[derive(Clone, Debug)]
+pub(super) struct Hash(u64);
+
+impl Default for Hash {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hash {
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+
+    pub(super) fn add_identity(&mut self, source: Identity) {
+        self.add(&source.size.to_be_bytes());
+        self.add(&source.modified_at_ms.to_be_bytes());
+    }
+
+    pub(super) fn value(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: Identity = Identity {
+        size: 5,
+        modified_at_ms: 7,
+    };
+
+    fn number(of: usize) -> Number {
+        let path = PathUri::parse(&format!("file:///t/{of}")).unwrap();
+        Number::of(&path, SOURCE)
+    }
+
+    #[tokio::test]
+    async fn what_was_noted_is_known_to_the_next_run_and_a_torn_end_is_written_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("journal");
+        let path = PathUri::from_native(&file).unwrap();
+        let side = Side::here();
+        let journal = Journal::read(&side, path.clone()).await.unwrap();
+        assert!(!journal.knows(number(0)));
+        for of in 0..GATHERED + 1 {
+            journal.note(number(of)).await;
+        }
+        // What was not written is not known.
+        let begun = Journal::read(&side, path.clone()).await.unwrap();
+        assert!(begun.knows(number(GATHERED - 1)) && !begun.knows(number(GATHERED)));
+        journal.write().await;
+        let mut content = std::fs::read(&file).unwrap();
+        content.extend_from_slice(b"torn");
+        std::fs::write(&file, content).unwrap();
+        let next = Journal::read(&side, path.clone()).await.unwrap();
+        assert!(next.knows(number(GATHERED)));
+        next.note(number(1000)).await;
+        next.write().await;
+        let last = Journal::read(&side, path).await.unwrap();
+        assert!((0..=GATHERED).all(|of| last.knows(number(of))));
+        assert!(last.knows(number(1000)));
+        last.remove().await;
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn another_state_of_the_source_has_another_number() {
+        let path = PathUri::parse("file:///t/0").unwrap();
+        let later = Identity {
+            modified_at_ms: 8,
+            ..SOURCE
+        };
+        assert_ne!(Number::of(&path, later), number(0));
+    }
+
+    const PART_SOURCE: Identity = Identity {
+        size: 5,
+        modified_at_ms: 7,
+    };
+
+    fn part(target: &str, source: Identity) -> String {
+        let part = part_of(&PathUri::parse(target).unwrap(), "/a b", source).unwrap();
+        part.as_str().to_owned()
+    }
+
+    #[test]
+    fn a_part_is_hidden_beside_its_target_and_follows_the_source() {
+        let first = part("file:///srv/a%20b", PART_SOURCE);
+        assert!(first.starts_with("file:///srv/.a%20b."), "{first}");
+        assert!(first.ends_with(".part"), "{first}");
+        assert_eq!(first, part("file:///srv/a%20b", PART_SOURCE));
+        let longer = Identity { size: 6, ..SOURCE };
+        let later = Identity {
+            modified_at_ms: 8,
+            ..SOURCE
+        };
+        for other in [longer, later] {
+            assert_ne!(first, part("file:///srv/a%20b", other));
+        }
+        let target = PathUri::parse("file:///srv/a%20b").unwrap();
+        let elsewhere = part_of(&target, "/other/a b", PART_SOURCE).unwrap();
+        assert_ne!(first, elsewhere.as_str());
+    }
+
+    #[test]
+    fn a_long_name_is_cut_between_characters_and_stays_its_own() {
+        let long = |end: char| format!("file:///{}{end}", "ä".repeat(126));
+        let (one, other) = (long('x'), long('y'));
+        let name = |target: &str| {
+            let part = part_of(&PathUri::parse(target).unwrap(), "/a", PART_SOURCE).unwrap();
+            part.file_name().unwrap()
+        };
+        assert!(name(&one).len() <= 255);
+        assert!(String::from_utf8(name(&one)).is_ok());
+        assert_ne!(name(&one), name(&other));
+    }
+
+    #[test]
+    fn the_root_has_no_part() {
+        let root = PathUri::parse("file:///").unwrap();
+        assert_eq!(part_of(&root, "/a", PART_SOURCE), None);
+    }
+}

@@ -1,0 +1,485 @@
+//! What there is to copy: a file, or a tree, directory by directory.
+//!
+//! Directories are made as they are found, and files are handed on at once: copying begins before the
+//! tree is known. Links are copied as links, or looked through: then one that leads back up, or to where
+//! everything is copied to, is left out, and so is what links lead to again and again.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
+
+use exec_env::filesystem::FileError;
+use exec_wire::{
+    fs::{Canonicalize, CreateDirectory, FileMetadata},
+    path_uri::PathUri,
+};
+use futures_util::{StreamExt, future::join3, stream};
+use tokio::sync::mpsc;
+
+use crate::command::{
+    cp::{
+        copier::{CopyOptions, KeepTimes, Resume},
+        copy_target::{Pair, real},
+        endpoint::Side,
+        file_modes::{Modes, Reach},
+        progress::Meter,
+        source_links::{Finishing, LinkMode, SourceLinks, dead_links},
+        staged_tree::{Ground, Tree, part_of, remove, tree_parts},
+    },
+    failure::{Failure, FailureKind},
+    files::{Entries, Entry, EntryKind, below, file_failure, look, persist},
+};
+
+/// Deepest tree: as far as `fs/walk` goes.
+const MAX_DEPTH: usize = exec_wire::limits::MAX_WALK_DEPTH;
+/// How often links may lead to one directory: a few links that cross can name it without end.
+const MAX_REPEATS: u32 = 16;
+/// Files that are looked at together.
+const LOOKS: usize = 32;
+
+/// A file that is to be copied.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    /// Where it is.
+    pub(super) source: PathUri,
+    /// What it becomes.
+    pub(super) target: PathUri,
+    /// What is known of it.
+    pub(super) found: FileMetadata,
+    /// What is at its target.
+    pub(super) ground: Ground,
+    /// The tree that it belongs to, if that grows beside its target.
+    pub(super) tree: Option<Rc<Tree>>,
+}
+
+/// Looks for what is to be copied.
+#[derive(Debug)]
+pub(super) struct Scan<'a> {
+    from: &'a Side,
+    to: &'a Side,
+    resume: Resume,
+    meter: &'a Meter,
+    modes: Modes<'a>,
+    /// Real directories that are copied to, if they are where it is copied from.
+    avoided: Vec<PathUri>,
+    /// How often links led to a directory.
+    repeats: RefCell<BTreeMap<PathUri, u32>>,
+    trees: RefCell<Vec<Rc<Tree>>>,
+    /// The sources that are directories.
+    roots: RefCell<Vec<PathUri>>,
+    link_mode: LinkMode,
+    finishing: &'a Finishing,
+    /// Whether directories get the times of their sources.
+    times: KeepTimes,
+}
+
+/// A directory that is still to be listed.
+struct Level {
+    source: PathUri,
+    target: PathUri,
+    ground: Ground,
+    tree: Option<Rc<Tree>>,
+    /// Who can come to its target.
+    reach: Reach,
+    /// The real directories above it.
+    above: Vec<PathUri>,
+    /// Whether a link led here, or to a directory above.
+    is_linked: bool,
+    /// The links of the tree.
+    links: Rc<SourceLinks>,
+}
+
+impl<'a> Scan<'a> {
+    pub(super) fn new(
+        from: &'a Side,
+        to: &'a Side,
+        options: CopyOptions,
+        finishing: &'a Finishing,
+        meter: &'a Meter,
+    ) -> Self {
+        Self {
+            from,
+            to,
+            resume: options.resume,
+            link_mode: options.links,
+            times: options.times,
+            finishing,
+            meter,
+            modes: Modes::new(to),
+            avoided: Vec::new(),
+            repeats: RefCell::default(),
+            trees: RefCell::default(),
+            roots: RefCell::default(),
+        }
+    }
+
+    /// Keeps out of the directories that are copied to.
+    pub(super) async fn avoiding(mut self, pairs: &[Pair]) -> Result<Self, Failure> {
+        if !self.from.is_where(self.to) {
+            return Ok(self);
+        }
+        for pair in pairs.iter().filter(|pair| pair.found.is_directory) {
+            let parts = tree_parts(&pair.target, &self.from.shows(&pair.source));
+            let part = parts.map(|parts| parts.part);
+            for path in part.iter().chain([&pair.target]) {
+                let real = real(&*self.to.files, path).await;
+                let real = real.map_err(|error| file_failure(&error))?;
+                self.avoided.extend(real);
+            }
+        }
+        Ok(self)
+    }
+
+    /// Finds everything of a source. What cannot be read is told, and the rest goes on; fails only if
+    /// nothing can go on.
+    pub(super) async fn run(&self, pair: Pair, jobs: &mpsc::Sender<Job>) -> Result<(), Failure> {
+        if !pair.found.is_directory {
+            let job = Job {
+                source: pair.source,
+                target: pair.target,
+                found: pair.found,
+                ground: pair.ground,
+                tree: None,
+            };
+            return self.hand_on(job, jobs).await;
+        }
+        if self.link_mode == LinkMode::Follow {
+            self.roots.borrow_mut().push(pair.source.clone());
+        }
+        let mut levels = vec![self.root(pair).await?];
+        while let Some(level) = levels.pop() {
+            match self.list(&level, jobs).await {
+                Ok(below) => levels.extend(below),
+                Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
+                Err(failure) => self.meter.fail(match &level.tree {
+                    Some(tree) => tree.name_target(failure),
+                    None => failure,
+                }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives what grew beside its target its name, after everything was copied.
+    pub(super) async fn finish(&self) -> Result<(), Failure> {
+        let told = |outcome: Result<(), Failure>| match outcome {
+            Err(failure) if failure.kind == FailureKind::Lost => Err(failure),
+            Err(failure) => {
+                self.meter.fail(failure);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        };
+        self.tell_dead().await;
+        let (made, failures) = self.finishing.make_links(self.to).await;
+        for _ in 0..made {
+            self.meter.file(0);
+        }
+        for failure in failures {
+            told(Err(self
+                .trees()
+                .iter()
+                .fold(failure, |failure, tree| tree.name_target(failure))))?;
+        }
+        told(self.finishing.set_times(self.to).await)?;
+        told(self.modes.settle().await)?;
+        for tree in self.trees() {
+            told(tree.finish(self.to).await)?;
+        }
+        Ok(())
+    }
+
+    /// Says which links on a server lead nowhere: it lists none of them.
+    async fn tell_dead(&self) {
+        let Some(place) = &self.from.place else {
+            return;
+        };
+        for root in self.roots.take() {
+            // Where there is no `find`, nobody can say.
+            for path in dead_links(place, &root).await.unwrap_or_default() {
+                let path = String::from_utf8_lossy(&path);
+                self.meter
+                    .skip(&format!("link `{}:{path}` leads nowhere", place.name));
+            }
+        }
+    }
+
+    /// Returns the trees that grow beside their targets.
+    pub(super) fn trees(&self) -> Vec<Rc<Tree>> {
+        self.trees.borrow().clone()
+    }
+
+    async fn root(&self, pair: Pair) -> Result<Level, Failure> {
+        let links = SourceLinks::find(self.from, &pair.source, self.link_mode).await?;
+        let mut root = Level {
+            links: Rc::new(links),
+            source: pair.source,
+            target: pair.target,
+            ground: pair.ground,
+            tree: None,
+            reach: Reach::Open,
+            above: Vec::new(),
+            is_linked: false,
+        };
+        if pair.ground == Ground::Taken {
+            return Ok(root);
+        }
+        let source = self.from.shows(&root.source);
+        let (tree, ground) = Tree::begin(self.to, &root.target, &source, self.resume).await?;
+        let tree = Rc::new(tree);
+        self.trees.borrow_mut().push(Rc::clone(&tree));
+        root.target = tree.part.clone();
+        root.ground = ground;
+        root.tree = Some(tree);
+        Ok(root)
+    }
+
+    /// Makes one directory, hands on its files, and returns the directories in it.
+    async fn list(&self, level: &Level, jobs: &mpsc::Sender<Job>) -> Result<Vec<Level>, Failure> {
+        let failed = |error: FileError| file_failure(&error);
+        let canonicalize = Canonicalize {
+            path: level.source.clone(),
+            sandbox: None,
+        };
+        let (real, found, source) = join3(
+            persist(|| self.from.files.canonicalize(canonicalize.clone())),
+            self.from.entries(&level.source),
+            look(&*self.from.files, &level.source),
+        )
+        .await;
+        let (real, found) = (real.map_err(failed)?, found.map_err(failed)?);
+        let source = source.map_err(failed)?;
+        let mode = source.and_then(|source| source.mode);
+        let is_linked = level.is_linked || is_elsewhere(&real, level);
+        if let Some(why) = self.why_not(&real, level, is_linked) {
+            let shown = self.from.shows(&level.source);
+            self.meter.skip(&format!("`{shown}` {why}"));
+            return Ok(Vec::new());
+        }
+        self.check(level, &found)?;
+        let (ground, reach) = self.make(level, mode).await?;
+        if let Some(tree) = level.tree.as_ref().filter(|_| level.above.is_empty()) {
+            tree.has_root.set(true);
+        }
+        if let (KeepTimes::Yes, Some(source)) = (self.times, source) {
+            self.finishing
+                .add_time(&level.target, source.modified_at_ms);
+        }
+        self.meter.directory();
+        let mut above = level.above.clone();
+        above.push(real);
+        let mut directories = Vec::new();
+        let mut files = Vec::new();
+        let mut names = BTreeMap::new();
+        for entry in found.entries {
+            let Some(target) = below(&level.target, &entry.name) else {
+                self.skip(&entry, "its name cannot be written there");
+                continue;
+            };
+            if let Some(leads_to) = level.links.target(&entry.path) {
+                self.finishing.add_link(target, leads_to);
+                names.insert(entry.name, entry.kind);
+                continue;
+            }
+            match entry.kind {
+                EntryKind::File => files.push((entry.path, target)),
+                EntryKind::Directory if above.len() >= MAX_DEPTH => {
+                    self.skip(&entry, "it lies too deep");
+                    continue;
+                }
+                EntryKind::Directory => directories.push(Level {
+                    source: entry.path,
+                    target,
+                    ground,
+                    tree: level.tree.clone(),
+                    reach,
+                    above: above.clone(),
+                    is_linked,
+                    links: Rc::clone(&level.links),
+                }),
+                EntryKind::Other => {
+                    self.skip(&entry, "it is neither a file nor a directory");
+                    continue;
+                }
+                EntryKind::Nowhere => {
+                    let shown = self.from.shows(&entry.path);
+                    self.meter.skip(&format!("link `{shown}` leads nowhere"));
+                    continue;
+                }
+            }
+            names.insert(entry.name, entry.kind);
+        }
+        for name in level.links.names_in(&level.source) {
+            let (source, target) = (below(&level.source, &name), below(&level.target, &name));
+            let (Some(source), Some(target)) = (source, target) else {
+                continue;
+            };
+            if let (false, Some(leads_to)) =
+                (names.contains_key(&name), level.links.target(&source))
+            {
+                self.finishing.add_link(target, leads_to);
+                names.insert(name, EntryKind::Nowhere);
+            }
+        }
+        // The last one is taken first.
+        directories.reverse();
+        let mut looked = stream::iter(files)
+            .map(|(source, target)| async {
+                let found = look(&*self.from.files, &source).await;
+                (source, target, found)
+            })
+            .buffered(LOOKS);
+        let mut ready = Vec::new();
+        while let Some((source, target, found)) = looked.next().await {
+            // One that is gone meanwhile is not there to be copied.
+            let Some(found) = found.map_err(failed)? else {
+                continue;
+            };
+            let job = Job {
+                source,
+                target,
+                found,
+                ground,
+                tree: level.tree.clone(),
+            };
+            match ground {
+                Ground::Begun => ready.push(job),
+                // Whoever copies is gone only if everything is given up.
+                Ground::Bare | Ground::Taken => drop(self.hand_on(job, jobs).await),
+            }
+        }
+        if ground == Ground::Begun {
+            self.clear(level, &names, &ready).await.map_err(failed)?;
+        }
+        for job in ready {
+            drop(self.hand_on(job, jobs).await);
+        }
+        Ok(directories)
+    }
+
+    /// Says why a directory is not entered.
+    fn why_not(&self, real: &PathUri, level: &Level, is_linked: bool) -> Option<&'static str> {
+        if level.above.iter().any(|above| real.contains(above)) {
+            return Some("leads back to a directory above it");
+        }
+        if self.avoided.contains(real) {
+            return Some("is where it is copied to");
+        }
+        if !is_linked {
+            return None;
+        }
+        let mut repeats = self.repeats.borrow_mut();
+        let times = repeats.entry(real.clone()).or_default();
+        *times += 1;
+        (*times > MAX_REPEATS).then_some("is left out: links lead to it again and again")
+    }
+
+    /// Makes the directory, if it is not there.
+    async fn make(&self, level: &Level, mode: Option<u32>) -> Result<(Ground, Reach), Failure> {
+        let failed = |error: FileError| file_failure(&error);
+        if level.ground != Ground::Bare {
+            let found = look(&*self.to.files, &level.target).await;
+            let found = found.map_err(failed)?;
+            // What a source had as a link in an earlier run may be a directory now: nothing of it is
+            // written where the link leads.
+            let is_link = found.is_some_and(|found| found.is_symlink) && !level.above.is_empty();
+            match (level.ground, found) {
+                (Ground::Taken, Some(_)) if is_link && self.from.may_mislead(self.to) => {
+                    let shown = self.to.shows(&level.target);
+                    let what = format!("`{shown}` is a link, and a directory cannot replace it");
+                    return Err(Failure::new(FailureKind::Failed, what).next("remove it first"));
+                }
+                (Ground::Taken, Some(found)) if found.is_directory => {
+                    return Ok((Ground::Taken, level.reach));
+                }
+                (Ground::Begun, Some(_)) if is_link => {
+                    remove(self.to, &level.target).await.map_err(failed)?;
+                }
+                (Ground::Taken | Ground::Begun | Ground::Bare, _) => {}
+            }
+        }
+        let create = CreateDirectory {
+            path: level.target.clone(),
+            // One that is there is taken, also after a cut.
+            recursive: Some(true),
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        let made = persist(|| self.to.files.create_directory(create.clone())).await;
+        made.map_err(failed)?;
+        let ground = match level.ground {
+            Ground::Taken | Ground::Bare => Ground::Bare,
+            Ground::Begun => Ground::Begun,
+        };
+        let made = self.modes.made(&level.target, mode, ground, level.reach);
+        Ok((ground, made.await?))
+    }
+
+    /// Removes what an earlier run left, and is in the source no more.
+    async fn clear(
+        &self,
+        level: &Level,
+        names: &BTreeMap<Vec<u8>, EntryKind>,
+        jobs: &[Job],
+    ) -> Result<(), FileError> {
+        let parts = jobs.iter().filter_map(|job| {
+            let source = self.from.shows(&job.source);
+            let part = part_of(&job.target, &source, job.found.into())?;
+            part.file_name()
+        });
+        let parts: BTreeSet<_> = parts.collect();
+        for entry in self.to.entries(&level.target).await?.entries {
+            let is_part = entry.kind == EntryKind::File && parts.contains(&entry.name);
+            let is_wanted = is_part || names.get(&entry.name) == Some(&entry.kind);
+            if !is_wanted {
+                remove(self.to, &entry.path).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says what of a directory is not seen. One that is not seen whole is not copied.
+    fn check(&self, level: &Level, found: &Entries) -> Result<(), Failure> {
+        for error in &found.errors {
+            let failure = Failure::new(FailureKind::Failed, &error.message);
+            self.meter.fail(failure);
+        }
+        if !found.truncated {
+            return Ok(());
+        }
+        let shown = self.from.shows(&level.source);
+        let what = format!("directory `{shown}` has too many entries to be listed");
+        let failure = Failure::new(FailureKind::Failed, what);
+        Err(match (&self.from.place, level.source.to_native()) {
+            (Some(place), Ok(path)) => failure.next(format!(
+                "`exec-server run -E {} -- tar -C {} -cf - . | tar -xf -` brings it here",
+                place.name,
+                path.display()
+            )),
+            _ => failure.next("copy it with `tar`"),
+        })
+    }
+
+    fn skip(&self, entry: &Entry, why: &str) {
+        let shown = self.from.shows(&entry.path);
+        self.meter.skip(&format!("`{shown}` is left out: {why}"));
+    }
+
+    /// Hands a file on to be copied; waits when they are not copied so fast.
+    async fn hand_on(&self, job: Job, jobs: &mpsc::Sender<Job>) -> Result<(), Failure> {
+        self.meter.expect(job.found.size);
+        let gone = |_| Failure::new(FailureKind::Failed, "copying was given up");
+        jobs.send(job).await.map_err(gone)
+    }
+}
+
+/// Tells whether a directory is not where its name is: a link led to it.
+fn is_elsewhere(real: &PathUri, level: &Level) -> bool {
+    let Some(above) = level.above.last() else {
+        return false;
+    };
+    let name = level.source.file_name();
+    name.and_then(|name| below(above, &name)).as_ref() != Some(real)
+}

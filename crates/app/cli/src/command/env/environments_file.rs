@@ -1,0 +1,301 @@
+//! Our own `environments.toml`: read, changed as a text, checked, and put back whole.
+//! Invariants: what people wrote there stays as they wrote it, comments included; the file of Codex is
+//! read and never written, because Codex refuses to start on keys it does not know.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use toml::Value;
+
+use crate::{
+    command::failure::{Failure, FailureKind},
+    environments::{self, EnvironmentsError, Facts, Selection},
+    settings_source::{self, Lookup},
+};
+
+/// How long somebody else may take with the file.
+const PATIENCE: Duration = Duration::from_secs(5);
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// The file, which nobody else of ours changes as long as this value lives.
+#[derive(Debug)]
+pub(super) struct EnvironmentsFile {
+    path: PathBuf,
+    text: String,
+    /// What the settings of Codex select.
+    base: Selection,
+    _lock: File,
+}
+
+impl EnvironmentsFile {
+    /// Reads it, if it is there.
+    pub(super) fn open(lookup: Lookup<'_>) -> Result<Self, Failure> {
+        let path = Selection::own_file(lookup).ok_or_else(|| {
+            Failure::new(
+                FailureKind::Failed,
+                "no directory for environments.toml is known",
+            )
+            .next("set HOME, XDG_CONFIG_HOME or EXEC_SERVER_HOME")
+        })?;
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let failed = |error: io::Error| failed(&path, &error);
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .map_err(failed)?;
+        let lock = lock(directory).map_err(failed)?;
+        // Some keep their settings elsewhere, behind a link, which stays.
+        let path = fs::canonicalize(&path).unwrap_or(path);
+        let text = match settings_source::read_text(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(self::failed(&path, &error)),
+        };
+        let base = of_codex(lookup)?;
+        parse(&path, &text, &base, lookup)
+            .map_err(|error| Failure::new(FailureKind::UnknownEnvironment, error))?;
+        Ok(Self {
+            path,
+            text,
+            base,
+            _lock: lock,
+        })
+    }
+
+    /// Returns its path.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns what it says.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the environments that are not in it: those of Codex.
+    pub(super) fn base(&self) -> &Selection {
+        &self.base
+    }
+
+    /// Reads a text as if it were this file's.
+    pub(super) fn understand(
+        &self,
+        text: &str,
+        lookup: Lookup<'_>,
+    ) -> Result<Selection, EnvironmentsError> {
+        parse(&self.path, text, &self.base, lookup)
+    }
+
+    /// Replaces it. The text must be one that is understood.
+    pub(super) fn replace(self, text: &str) -> Result<(), Failure> {
+        let failed = |error: io::Error| failed(&self.path, &error);
+        let mode = fs::metadata(&self.path).map_or(0o600, |old| old.permissions().mode());
+        let draft = self
+            .path
+            .with_extension(format!("toml.{}", std::process::id()));
+        let written = write(&draft, text, mode).and_then(|()| fs::rename(&draft, &self.path));
+        if written.is_err() {
+            // It may not even have come into being.
+            drop(fs::remove_file(&draft));
+        }
+        written.map_err(failed)
+    }
+}
+
+fn parse(
+    path: &Path,
+    text: &str,
+    base: &Selection,
+    lookup: Lookup<'_>,
+) -> Result<Selection, EnvironmentsError> {
+    environments::parse_over(path, text, facts(lookup), Some(base))
+}
+
+fn of_codex(lookup: Lookup<'_>) -> Result<Selection, Failure> {
+    Selection::of_codex(facts(lookup)).map_err(|error| {
+        let what = format!("{:#}", anyhow::Error::from(error));
+        Failure::new(FailureKind::UnknownEnvironment, what)
+    })
+}
+
+fn facts(lookup: Lookup<'_>) -> Facts<'_> {
+    Facts {
+        lookup,
+        read: &settings_source::read_text,
+    }
+}
+
+fn write(draft: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(draft)?;
+    file.write_all(text.as_bytes())?;
+    file.set_permissions(fs::Permissions::from_mode(mode & 0o7777))?;
+    file.sync_all()
+}
+
+/// Locks the directory, so that of two who change the file at once none loses what they wrote.
+fn lock(directory: &Path) -> io::Result<File> {
+    let file = File::open(directory)?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(fs::TryLockError::Error(error)) => return Err(error),
+            Err(fs::TryLockError::WouldBlock) if Instant::now() < until => {
+                std::thread::sleep(GLANCE);
+            }
+            Err(fs::TryLockError::WouldBlock) => {
+                return Err(io::Error::other("somebody else is changing it"));
+            }
+        }
+    }
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    let what = format!("cannot change `{}`: {error}", path.display());
+    Failure::new(FailureKind::Failed, what)
+}
+
+/// Returns the ids of the environments in a text, in order.
+pub(super) fn ids(text: &str) -> Vec<String> {
+    let table: toml::Table = text.parse().unwrap_or_default();
+    let environments = table.get("environments").and_then(Value::as_array);
+    let tables = environments.into_iter().flatten();
+    let id = |table: &Value| Some(table.get("id")?.as_str()?.to_owned());
+    tables.map(|table| id(table).unwrap_or_default()).collect()
+}
+
+/// Returns a text with an environment behind everything else. Values are quoted as TOML has it.
+pub(super) fn appended(text: &str, keys: &[(&str, Value)]) -> String {
+    let mut text = text.trim_end().to_owned();
+    if !text.is_empty() {
+        text.push_str("\n\n");
+    }
+    text.push_str(HEADER);
+    text.push('\n');
+    for (key, value) in keys {
+        text.push_str(&format!("{key} = {value}\n"));
+    }
+    text
+}
+
+/// Returns a text that names another default, in the place of the old one.
+pub(super) fn with_default(text: &str, name: &str) -> String {
+    let line = format!("default = {}", Value::String(name.to_owned()));
+    let old = toml::de::DeTable::parse(text).ok().and_then(|table| {
+        let (key, value) = table.get_ref().get_key_value("default")?;
+        Some(key.span().start..value.span().end)
+    });
+    match old {
+        Some(old) => format!("{}{line}{}", &text[..old.start], &text[old.end..]),
+        None => format!("{line}\n{text}"),
+    }
+}
+
+/// Returns a text without the environment that is the `index`th. `None` if it is not written in a way
+/// that is understood.
+pub(super) fn without(text: &str, index: usize) -> Option<String> {
+    let mut expected: toml::Table = text.parse().ok()?;
+    let environments = expected.get_mut("environments")?.as_array_mut()?;
+    if index >= environments.len() {
+        return None;
+    }
+    environments.remove(index);
+    if environments.is_empty() {
+        expected.remove("environments");
+    }
+    let left = without_lines(text, index)?;
+    let is_exact = left.parse::<toml::Table>().ok()? == expected;
+    is_exact.then_some(left)
+}
+
+fn without_lines(text: &str, index: usize) -> Option<String> {
+    let lines: Vec<_> = text.split_inclusive('\n').collect();
+    let headers = lines.iter().enumerate().filter(|(_, line)| is_header(line));
+    let (start, _) = headers.clone().nth(index)?;
+    let rest = lines.iter().enumerate().skip(start + 1);
+    let end = rest.clone().find(|(_, line)| {
+        let line = line.trim_start();
+        line.starts_with('[') && !line.starts_with("[environments.")
+    });
+    let end = end.map_or(lines.len(), |(end, _)| end);
+    // What is said right above the next one belongs to that.
+    let mut kept = end;
+    while kept > start + 1 && end < lines.len() && lines[kept - 1].trim_start().starts_with('#') {
+        kept -= 1;
+    }
+    let before = lines[..start].concat();
+    Some(format!("{before}{}", lines[kept..].concat()))
+}
+
+fn is_header(line: &str) -> bool {
+    let line = line.split('#').next().unwrap_or_default();
+    line.split_whitespace().collect::<String>() == HEADER
+}
+
+const HEADER: &str = "[[environments]]";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(value: &str) -> Value {
+        Value::String(value.to_owned())
+    }
+
+    #[test]
+    fn an_environment_is_added_behind_what_is_there() {
+        let keys = [("id", text("a")), ("url", text("ws://\"h\"\n"))];
+        assert_eq!(appended("", &keys[..1]), "[[environments]]\nid = \"a\"\n");
+        let added = appended("# mine\ninclude_local = true", &keys);
+        assert!(
+            added.starts_with("# mine\ninclude_local = true\n\n[[environments]]\n"),
+            "{added}"
+        );
+        let parsed: toml::Table = added.parse().unwrap();
+        assert_eq!(parsed["environments"][0]["url"], text("ws://\"h\"\n"));
+    }
+
+    #[test]
+    fn the_default_is_replaced_where_it_is() {
+        for (before, after) in [
+            ("", "default = \"b\"\n"),
+            (
+                "# x\n[[environments]]\n",
+                "default = \"b\"\n# x\n[[environments]]\n",
+            ),
+            (
+                "# x\ndefault='a' # y\ninclude_local = true\n",
+                "# x\ndefault = \"b\" # y\ninclude_local = true\n",
+            ),
+        ] {
+            assert_eq!(with_default(before, "b"), after);
+        }
+    }
+
+    #[test]
+    fn an_environment_is_taken_out_and_nothing_else() {
+        let before = "# top\ndefault = 'b'\n\n[[environments]]\nid = 'a'\n[environments.skills]\n\
+                      required = []\n\n# about b\n[[environments]] # b\nid = 'b'\n";
+        assert_eq!(
+            without(before, 0).unwrap(),
+            "# top\ndefault = 'b'\n\n# about b\n[[environments]] # b\nid = 'b'\n"
+        );
+        assert_eq!(
+            without(before, 1).unwrap(),
+            "# top\ndefault = 'b'\n\n[[environments]]\nid = 'a'\n[environments.skills]\n\
+             required = []\n\n# about b\n"
+        );
+        assert_eq!(without(before, 2), None);
+        assert_eq!(without("environments = [{ id = 'a' }]\n", 0), None);
+    }
+}

@@ -1,0 +1,158 @@
+//! Standard output and standard error, written in order.
+//! Invariant: a write that may wait does so on a thread of its own; signals and the connection are
+//! looked after meanwhile.
+
+use std::{io, os::fd::BorrowedFd, pin::pin, process::ExitCode};
+
+use bytes::Bytes;
+use exec_client::{client::ExecServerClient, connection::ConnectionState};
+use exec_wire::process::OutputStream;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
+
+use crate::command::{
+    failure::Failure, print::printable, process_session::unwritten, terminal::Standard,
+};
+
+/// What a pipe that is ready takes without waiting: the smallest `PIPE_BUF` of Linux.
+const SMALL_BYTES: usize = 4096;
+
+/// Where the output of a process goes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sink;
+
+impl Sink {
+    /// Writes a piece of output, whole, to where its stream goes.
+    pub(crate) async fn write(self, stream: OutputStream, data: Bytes) -> io::Result<()> {
+        let fd = match stream {
+            OutputStream::Stdout | OutputStream::Pty => Standard::Output.fd(),
+            OutputStream::Stderr => Standard::Error.fd(),
+        };
+        if data.len() <= SMALL_BYTES && is_writable(fd)? {
+            return write_all(fd, &data);
+        }
+        let written = tokio::task::spawn_blocking(move || write_all(fd, &data)).await;
+        written.map_err(io::Error::other)?
+    }
+}
+
+/// Writes everything, also to a descriptor that somebody else made non-blocking.
+pub(super) fn write_all(fd: BorrowedFd<'_>, mut data: &[u8]) -> io::Result<()> {
+    while !data.is_empty() {
+        match rustix::io::write(fd, data) {
+            Ok(written) => data = &data[written..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => wait(fd, None).map(drop)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn is_writable(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(wait(fd, Some(&Timespec::default()))? > 0)
+}
+
+fn wait(fd: BorrowedFd<'_>, limit: Option<&Timespec>) -> io::Result<usize> {
+    let mut asked = [PollFd::new(&fd, PollFlags::OUT)];
+    match poll(&mut asked, limit) {
+        Err(Errno::INTR) => Ok(0),
+        outcome => Ok(outcome?),
+    }
+}
+
+/// Says a line on standard error, beside what the process says there.
+pub(crate) fn complain(text: &str) {
+    let line = format!("exec-server: {}\n", printable(text));
+    // Nobody can be told that standard error is gone.
+    drop(write_all(Standard::Error.fd(), line.as_bytes()));
+}
+
+/// Prints the result of a command that has one.
+pub(crate) fn say(text: &str) -> Result<ExitCode, Failure> {
+    say_bytes(text.as_bytes())
+}
+
+/// Prints a result that need not be text.
+pub(crate) fn say_bytes(bytes: &[u8]) -> Result<ExitCode, Failure> {
+    match write_all(Standard::Output.fd(), bytes) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => unwritten(&error),
+    }
+}
+
+/// What stands on standard error about the connection.
+#[derive(Debug)]
+pub(crate) struct Notice {
+    terminal: bool,
+    shown: bool,
+}
+
+impl Notice {
+    /// Nothing yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            terminal: Standard::Error.is_terminal(),
+            shown: false,
+        }
+    }
+
+    /// Says what changed, once.
+    pub(crate) fn show(&mut self, state: ConnectionState) {
+        let out = match state {
+            ConnectionState::Connected => false,
+            ConnectionState::Reconnecting => true,
+            // Whoever waits for the process says the rest.
+            ConnectionState::Lost => return self.erase(),
+        };
+        if out == self.shown {
+            return;
+        }
+        self.shown = out;
+        match (self.terminal, out) {
+            (true, true) => write_stderr(SHOW),
+            (true, false) => write_stderr(ERASE),
+            (false, true) => write_stderr("exec-server: reconnecting…\n"),
+            (false, false) => write_stderr("exec-server: reconnected\n"),
+        }
+    }
+
+    fn erase(&mut self) {
+        if std::mem::take(&mut self.shown) && self.terminal {
+            write_stderr(ERASE);
+        }
+    }
+}
+
+impl Drop for Notice {
+    /// What is said next does not stand behind it.
+    fn drop(&mut self) {
+        self.erase();
+    }
+}
+
+/// The place of the cursor is kept: what stands before it, such as a prompt, stays.
+const SHOW: &str = "\x1b7reconnecting…";
+const ERASE: &str = "\x1b8\x1b[K";
+
+fn write_stderr(text: &str) {
+    // Nobody can be told that standard error is gone.
+    drop(write_all(Standard::Error.fd(), text.as_bytes()));
+}
+
+/// Does something, and tells meanwhile when the connection is out.
+pub(crate) async fn telling<T>(client: &ExecServerClient, work: impl Future<Output = T>) -> T {
+    let (mut connection, mut notice) = (client.connection(), Notice::new());
+    // It may be out already.
+    notice.show(*connection.borrow_and_update());
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            Ok(()) = connection.changed() => notice.show(*connection.borrow_and_update()),
+            done = &mut work => return done,
+        }
+    }
+}

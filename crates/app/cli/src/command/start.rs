@@ -1,0 +1,305 @@
+//! What to start for a person, and where: the map of it.
+
+mod exec_args;
+
+use std::{process::ExitCode, sync::Arc, time::Duration};
+
+use exec_env::{
+    backend::StartError,
+    command::{Command, Io, Stdin},
+};
+use exec_wire::{
+    error::ErrorCode,
+    id::{OutputSeq, ProcessId},
+    path_uri::PathUri,
+    process::Limits,
+};
+use tokio::time::timeout;
+
+use crate::command::{
+    connect::Place,
+    detached,
+    failure::{Failure, FailureKind},
+    files::{file_failure, look, shown},
+    process_session::{
+        DetachKeys, End, GRACE, Input, Owner, Signals, Talk, Terminal, byte, complain,
+    },
+    quantity::Span,
+    terminal::{self, Standard},
+};
+
+pub use self::exec_args::{NetworkReach, SandboxChoice, Setting, Surroundings};
+
+/// A command, and where it runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch<'a> {
+    /// The environment.
+    pub(crate) place: &'a Place,
+    /// Where in it.
+    pub(crate) surroundings: &'a Surroundings,
+    /// Its name.
+    pub(crate) id: ProcessId,
+    /// Program and arguments.
+    pub(crate) argv: Vec<String>,
+    /// Whether it has a terminal.
+    pub(crate) terminal: Terminal,
+    /// How long it may take.
+    pub(crate) limit: Option<Span>,
+    /// What leaves it running, on a terminal.
+    pub(crate) keys: Option<DetachKeys>,
+}
+
+/// How much longer than its time the server lets a command live that we should have ended: it does so
+/// when we cannot.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// Starts a command, talks with it, and returns as it ends.
+pub(crate) async fn run(launch: Launch<'_>) -> Result<ExitCode, Failure> {
+    let input = Input::open();
+    let input = input.map_err(|error| Failure::new(FailureKind::Failed, error))?;
+    talk(launch, input).await.map(|outcome| outcome.status)
+}
+
+/// The same, for a command that gets nothing of our input, and is not the last.
+pub(crate) async fn run_without_input(launch: Launch<'_>) -> Result<Outcome, Failure> {
+    talk(launch, None).await
+}
+
+/// What a command came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    /// The status to end with.
+    pub(crate) status: ExitCode,
+    /// Nobody reads our output any more.
+    pub(crate) is_unread: bool,
+}
+
+async fn talk(launch: Launch<'_>, input: Option<Input>) -> Result<Outcome, Failure> {
+    let failed = |error| Failure::new(FailureKind::Failed, error);
+    let stdin = match input {
+        Some(_) => Stdin::Piped,
+        None => Stdin::Null,
+    };
+    let mut command = launch.command(stdin).await?;
+    let (place, id) = (launch.place, launch.id.clone());
+    if place.client.has_extensions() {
+        command.limits.wall_ms = launch
+            .limit
+            .map(|limit| Span(limit.0 + GRACE + MARGIN).millis());
+    } else {
+        launch.check_directory(&command.cwd).await?;
+        if input.as_ref().is_some_and(|input| !input.is_terminal()) {
+            complain(
+                "this server cannot end a command's input: one that reads it to the end waits for \
+                 ever; `</dev/null` gives it none",
+            );
+        }
+    }
+    let mut signals = Signals::listen().map_err(failed)?;
+    let backend = place.environment().backend;
+    let started = tokio::select! {
+        biased;
+        started = backend.start(command) => started,
+        // Nobody has seen it begin, and it does not go on.
+        number = signals.asked() => return Ok(Outcome {
+            status: ExitCode::from(byte(128 + number)),
+            is_unread: false,
+        }),
+    };
+    let started = started.map_err(|error| refused(error, place))?;
+    let on_terminal = launch.terminal == Terminal::Theirs && Standard::Input.is_terminal();
+    let process = started.process;
+    let talk = Talk {
+        client: place.client.clone(),
+        process: Arc::clone(&process),
+        signals,
+        after: OutputSeq(0),
+        owner: Owner::Us,
+        input,
+        terminal: launch.terminal,
+        // What is piped in holds no keys.
+        keys: launch.keys.filter(|_| on_terminal),
+        picture: Vec::new(),
+        limit: launch.limit.map(|Span(limit)| limit),
+    };
+    let end = talk.run().await.map_err(failed)?;
+    if matches!(end, End::Detached) {
+        leave(place, &id).await?;
+        // Dropping the handle would end the process, which is not ours any more.
+        std::mem::forget(process);
+    }
+    let is_unread = matches!(end, End::Unwritten(_));
+    let status = end.status(Owner::Us, &id, place)?;
+    Ok(Outcome { status, is_unread })
+}
+
+/// Leaves a command running: the server takes it over from our session, which ends with us.
+async fn leave(place: &Place, id: &ProcessId) -> Result<(), Failure> {
+    let taken = async {
+        let other = place.open_again().await?;
+        let found = detached::find_attachable(&other.client, id.as_str()).await?;
+        detached::take_over(&other.client, &found).await
+    };
+    let taken = timeout(LEAVING, taken).await.unwrap_or_else(|_| {
+        Err(Failure::new(
+            FailureKind::Unreachable,
+            "the server does not answer",
+        ))
+    });
+    taken.map_err(|failure| {
+        let what = format!(
+            "cannot leave `{id}` running, so it is ended: {}",
+            failure.what
+        );
+        Failure::new(failure.kind, what)
+    })
+}
+
+/// How long the server may take to take a command over.
+const LEAVING: Duration = Duration::from_secs(5);
+/// The keys that leave a command running unless others are chosen: no program on a terminal needs
+/// them twice in a row, and no shell has a use for the first.
+pub(crate) const LEAVE_KEYS: &str = "ctrl-],ctrl-]";
+
+/// Starts a command that outlives us. With `Stdin::Piped`, whoever attaches to it can write to it.
+pub(crate) async fn detach(launch: Launch<'_>, stdin: Stdin) -> Result<(), Failure> {
+    let mut command = launch.command(stdin).await?;
+    command.limits.wall_ms = launch.limit.map(Span::millis);
+    let started = launch.place.client.start_detached(command).await;
+    started
+        .map(drop)
+        .map_err(|error| refused(error, launch.place))
+}
+
+impl Launch<'_> {
+    /// Fails if the directory that was asked for is not there. The stock server says the same of a
+    /// missing directory as of a missing program, and on a terminal it takes another one.
+    async fn check_directory(&self, directory: &PathUri) -> Result<(), Failure> {
+        let files = self.place.environment().files;
+        let found = look(&*files, directory).await;
+        let what = match found {
+            Ok(Some(found)) if found.is_directory => return Ok(()),
+            Ok(Some(_)) => format!("`{}` is not a directory", shown(directory)),
+            Ok(None) => format!("directory `{}` does not exist", shown(directory)),
+            Err(error) => return Err(file_failure(&error)),
+        };
+        Err(Failure::new(FailureKind::NotFound, what).next("-C chooses another directory"))
+    }
+
+    async fn command(&self, stdin: Stdin) -> Result<Command, Failure> {
+        let directory = self.surroundings.directory(self.place).await?;
+        let io = match self.terminal {
+            Terminal::None => Io::Pipes { stdin },
+            Terminal::Theirs => Io::Terminal(terminal::size().unwrap_or_default()),
+        };
+        let mut command = Command {
+            io,
+            limits: Limits::default(),
+            ..Command::new(self.id.clone(), self.argv.clone(), directory)
+        };
+        self.surroundings.surround(&mut command, self.place).await?;
+        Ok(command)
+    }
+}
+
+/// Makes a name that nothing else has.
+pub(crate) fn new_id() -> ProcessId {
+    let name = uuid::Uuid::new_v4().simple().to_string();
+    #[expect(clippy::expect_used, reason = "twelve letters are a short name")]
+    ProcessId::new(&name[..ID_LETTERS]).expect("a short text is a process id")
+}
+
+/// Enough to tell a thousand processes apart, and to be typed.
+const ID_LETTERS: usize = 12;
+
+/// Tells a person.
+fn refused(error: StartError, place: &Place) -> Failure {
+    match error {
+        StartError::Remote(error) => explained(
+            &error.message,
+            error.code == ErrorCode::INTERNAL,
+            &place.name,
+        ),
+        StartError::Spawn { context, source } => {
+            explained(&format!("{context}: {source}"), true, &place.name)
+        }
+        StartError::EmptyArgv | StartError::EmptyProgram => {
+            Failure::new(FailureKind::Usage, "the command has no name")
+        }
+        StartError::Cwd(error) => Failure::new(FailureKind::Usage, error),
+        StartError::Disconnected(gone) => Failure::new(FailureKind::Lost, gone)
+            .next("whether the command was started is not known; the server ends it soon if so"),
+        StartError::Refused { .. } | StartError::Cancelled | _ => {
+            explained(&error.to_string(), false, &place.name)
+        }
+    }
+}
+
+/// Numbers of the system's reasons, on Linux and macOS.
+const NO_ENTRY: &str = "(os error 2)";
+const NOT_EXECUTABLE: [&str; 3] = ["(os error 13)", "(os error 8)", "(os error 21)"];
+
+fn explained(text: &str, by_host: bool, place: &str) -> Failure {
+    let failure = |kind| Failure::new(kind, text);
+    if text.starts_with("sandbox") {
+        return failure(FailureKind::Failed)
+            .next("`exec-server doctor`, run there, tells what can be enforced");
+    }
+    if text.starts_with("process ") && text.ends_with(" already exists") {
+        return failure(FailureKind::Usage).next("--name chooses another id");
+    }
+    if !by_host {
+        return failure(FailureKind::Failed);
+    }
+    if text.starts_with("cannot enter directory") {
+        return failure(FailureKind::NotFound).next("-C chooses another directory");
+    }
+    if text.ends_with(NO_ENTRY) {
+        return failure(FailureKind::CommandNotFound)
+            .next(format_args!("check the name, and PATH in `{place}`"));
+    }
+    if NOT_EXECUTABLE.iter().any(|end| text.ends_with(end)) {
+        return failure(FailureKind::NotExecutable)
+            .next("name its interpreter first, or make it executable");
+    }
+    failure(FailureKind::Failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_told_from_a_missing_directory_and_from_one_that_cannot_be_executed() {
+        let kind = |text: &str| explained(text, true, "local").kind;
+        let missing = "No such file or directory (os error 2)";
+        assert_eq!(
+            kind(&format!("cannot run `nope`: {missing}")),
+            FailureKind::CommandNotFound
+        );
+        assert_eq!(
+            kind(&format!("cannot enter directory `/nope`: {missing}")),
+            FailureKind::NotFound
+        );
+        for reason in [
+            "Permission denied (os error 13)",
+            "Exec format error (os error 8)",
+        ] {
+            assert_eq!(
+                kind(&format!("cannot run `/etc/passwd`: {reason}")),
+                FailureKind::NotExecutable,
+            );
+        }
+        assert_eq!(
+            kind("cannot create a process: out of memory"),
+            FailureKind::Failed
+        );
+    }
+
+    #[test]
+    fn what_the_server_refuses_is_not_taken_for_the_system() {
+        let kind = |text| explained(text, false, "local").kind;
+        assert_eq!(kind("env: A=(os error 2)"), FailureKind::Failed);
+        assert_eq!(kind("process a already exists"), FailureKind::Usage);
+    }
+}

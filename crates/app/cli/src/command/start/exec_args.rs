@@ -1,0 +1,270 @@
+//! Where a command runs: directory, variables, sandbox, limits.
+
+use std::{collections::BTreeMap, ffi::OsString, str::FromStr};
+
+use clap::{Args, ValueEnum};
+use exec_env::command::{Command, Io};
+use exec_wire::{
+    network::NetworkProxy,
+    path_uri::PathUri,
+    process::{EnvInherit, EnvPolicy},
+    sandbox::{
+        Access, Entry, EntryPath, FileSystemPolicy, MissingPathBehavior, NetworkAccess,
+        Permissions, Sandbox, SpecialPath, WindowsSandboxLevel,
+    },
+};
+
+use crate::{
+    command::{
+        connect::Place,
+        failure::{Failure, FailureKind},
+        quantity::Size,
+    },
+    terminal_detection::Terminal,
+};
+
+/// Where a command runs, and what it may use.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Surroundings {
+    /// Directory to run in [default: this one on this machine; elsewhere the server's].
+    #[arg(short = 'C', long, value_name = "DIR")]
+    pub cwd: Option<String>,
+
+    /// Sets a variable of the command's, repeatable; without a value, passes ours on.
+    ///
+    /// On this machine a command has all of our variables; elsewhere it has the server's, and TERM,
+    /// COLORTERM and the locale of ours if it runs on a terminal.
+    #[arg(short = 'e', long = "set-env", value_name = "NAME[=VALUE]")]
+    pub variables: Vec<Setting>,
+
+    /// Encloses the command. Everything can be read; the network is closed.
+    #[arg(long, value_name = "POLICY")]
+    pub sandbox: Option<SandboxChoice>,
+
+    /// Opens the network to a command in a sandbox: all of the host's (full, the default), or servers
+    /// on the host's loopback only, through a proxy that its environment names (loopback).
+    #[arg(
+        long, value_name = "REACH", num_args = 0..=1, require_equals = true,
+        default_missing_value = "full", requires = "sandbox"
+    )]
+    pub network: Option<NetworkReach>,
+
+    /// Lets a command in a sandbox write below another directory, repeatable.
+    #[arg(long, value_name = "DIR", requires = "sandbox")]
+    pub writable: Vec<String>,
+
+    /// Lets a command in a sandbox that may write its directory write `.git` in it, too.
+    ///
+    /// It is protected otherwise: its hooks and settings run commands outside of the sandbox.
+    #[arg(long, requires = "sandbox")]
+    pub allow_git: bool,
+
+    /// Memory that the command and what it starts may hold, such as 512M.
+    #[arg(long, value_name = "SIZE")]
+    pub limit_memory: Option<Size>,
+}
+
+/// What a command in a sandbox may write.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub enum SandboxChoice {
+    /// Nothing.
+    ReadOnly,
+    /// The directory it runs in, and those for temporary files.
+    WorkspaceWrite,
+}
+
+/// What a command in a sandbox reaches of the network.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub enum NetworkReach {
+    /// All that the host reaches.
+    Full,
+    /// Servers on the host's loopback.
+    Loopback,
+}
+
+/// A variable to set.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Setting {
+    name: String,
+    value: Option<String>,
+}
+
+impl FromStr for Setting {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (text, None),
+        };
+        if name.is_empty() || text.contains('\0') {
+            return Err("expected NAME=VALUE, or the NAME of a variable of ours");
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            value,
+        })
+    }
+}
+
+impl Surroundings {
+    /// Returns the directory to run in.
+    pub(crate) async fn directory(&self, place: &Place) -> Result<PathUri, Failure> {
+        if let Some(typed) = &self.cwd {
+            return place.path(typed).await;
+        }
+        if place.here {
+            let here = std::env::current_dir().map_err(|error| {
+                let what = format!("cannot tell which directory this is: {error}");
+                Failure::new(FailureKind::Failed, what).next("-C chooses another")
+            })?;
+            return PathUri::from_native(&here)
+                .map_err(|error| Failure::new(FailureKind::Failed, error));
+        }
+        let info = &place.info;
+        let theirs = info.cwd.clone().or_else(|| info.user_home_dir.clone());
+        theirs.ok_or_else(|| {
+            let what = format!("`{}` does not tell its directory", place.name);
+            Failure::new(FailureKind::Failed, what).next("-C chooses one")
+        })
+    }
+
+    /// Puts a command into them.
+    pub(super) async fn surround(
+        &self,
+        command: &mut Command,
+        place: &Place,
+    ) -> Result<(), Failure> {
+        let ours = || std::env::vars_os().filter_map(text);
+        if place.here {
+            command.env = ours().collect();
+        } else {
+            command.env_policy = Some(EVERYTHING);
+        }
+        if matches!(command.io, Io::Terminal(_)) {
+            let terminal = Terminal::detect(&|name| std::env::var_os(name)).pty_variables();
+            let of_terminal = terminal
+                .pairs()
+                .map(|(name, value)| (name.to_owned(), value.to_owned()));
+            let of_locale = ours().filter(|(name, _)| is_of_locale(name));
+            // On this machine, what the person set is known already, and understood.
+            for (name, value) in of_terminal.chain(of_locale) {
+                command.env.entry(name).or_insert(value);
+            }
+        }
+        for Setting { name, value } in &self.variables {
+            let value = value.clone().or_else(|| std::env::var(name).ok());
+            if let Some(value) = value {
+                command.env.insert(name.clone(), value);
+            }
+        }
+        command.limits.memory_bytes = self.limit_memory.map(|Size(bytes)| bytes);
+        if let Some(choice) = self.sandbox {
+            let mut writable = Vec::new();
+            for typed in &self.writable {
+                writable.push(place.path(typed).await?);
+            }
+            let sandbox = self.enclose(choice, &command.cwd, writable, place);
+            command.sandbox = Some(Box::new(sandbox));
+            command.network.proxy = match self.network {
+                Some(NetworkReach::Loopback) => Some(NetworkProxy::for_loopback()),
+                Some(NetworkReach::Full) | None => None,
+            };
+        }
+        Ok(())
+    }
+
+    fn enclose(
+        &self,
+        choice: SandboxChoice,
+        cwd: &PathUri,
+        writable: Vec<PathUri>,
+        place: &Place,
+    ) -> Sandbox {
+        let entry = |path, access| Entry {
+            path,
+            access,
+            missing_path_behavior: Some(MissingPathBehavior::Skip),
+        };
+        let special = |value, access| entry(EntryPath::Special { value }, access);
+        let mut entries = vec![special(SpecialPath::Root, Access::Read)];
+        if choice == SandboxChoice::WorkspaceWrite {
+            let written = [
+                SpecialPath::ProjectRoots { subpath: None },
+                SpecialPath::Tmpdir,
+                SpecialPath::SlashTmp,
+            ];
+            entries.extend(written.map(|path| special(path, Access::Write)));
+            if self.allow_git {
+                let subpath = Some(".git".to_owned());
+                entries.push(special(
+                    SpecialPath::ProjectRoots { subpath },
+                    Access::Write,
+                ));
+            }
+        }
+        let writable = writable.into_iter().map(|path| EntryPath::Path { path });
+        entries.extend(writable.map(|path| entry(path, Access::Write)));
+        Sandbox {
+            permissions: Permissions::Managed {
+                file_system: FileSystemPolicy::Restricted {
+                    entries,
+                    glob_scan_max_depth: None,
+                },
+                network: match self.network {
+                    Some(NetworkReach::Full) => NetworkAccess::Enabled,
+                    Some(NetworkReach::Loopback) | None => NetworkAccess::Restricted,
+                },
+            },
+            cwd: Some(cwd.clone()),
+            workspace_roots: vec![cwd.clone()],
+            policy_context: None,
+            user_home_dir: place.info.user_home_dir.clone(),
+            temporary_directories: place.info.temporary_directories.clone(),
+            windows_sandbox_level: WindowsSandboxLevel::Disabled,
+            windows_sandbox_proxy_settings_mode: None,
+            use_legacy_landlock: false,
+            sandbox_override: None,
+        }
+    }
+}
+
+/// A person's command has what the person who started the server has.
+const EVERYTHING: EnvPolicy = EnvPolicy {
+    inherit: EnvInherit::All,
+    ignore_default_excludes: true,
+    exclude: Vec::new(),
+    set: BTreeMap::new(),
+    include_only: Vec::new(),
+};
+
+/// A variable as the wire can carry it. There is no other way for those that are no text.
+fn text((name, value): (OsString, OsString)) -> Option<(String, String)> {
+    Some((name.into_string().ok()?, value.into_string().ok()?))
+}
+
+/// Tells whether a variable says which letters our terminal shows.
+fn is_of_locale(name: &str) -> bool {
+    matches!(name, "LANG" | "LANGUAGE") || name.starts_with("LC_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_has_a_name_and_perhaps_a_value() {
+        let set = |name: &str, value: Option<&str>| {
+            Ok(Setting {
+                name: name.to_owned(),
+                value: value.map(str::to_owned),
+            })
+        };
+        assert_eq!("A=b=c".parse(), set("A", Some("b=c")));
+        assert_eq!("A=".parse(), set("A", Some("")));
+        assert_eq!("A".parse(), set("A", None));
+        for wrong in ["", "=a", "A=\0"] {
+            assert!(wrong.parse::<Setting>().is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! This machine as an environment: for the sessions of a server, or for a harness in this process.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    path::{self, Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::Context;
+use exec_core::log::Retention;
+use exec_env::{environment::Environment, filesystem::ExecutorFileSystem};
+use exec_local::{
+    backend::{LocalBackend, LocalConfig},
+    catalog::{CatalogConfig, LocalCatalog},
+    filesystem::LocalFileSystem,
+    host::{Host, HostFacts},
+    http_client::LocalHttpClient,
+};
+use exec_process::spawner::Spawner;
+use exec_wire::limits;
+
+use crate::{command::LocalSocket, environments::CodexHome};
+
+/// Makes this machine an environment, without a server in between.
+///
+/// Nothing is started before the first command. The environment of this process is what commands
+/// inherit from, as their policies say.
+///
+/// # Errors
+/// When the working directory or the helper cannot be found.
+pub fn local_environment(paths: &ExecServerRuntimePaths) -> anyhow::Result<Environment> {
+    let machine = LocalMachine::new(paths)?;
+    Ok(machine.environment())
+}
+
+/// What is settled about this machine before anything runs on it.
+#[derive(Clone, Debug)]
+pub struct LocalSettings {
+    /// Output kept of each process, in bytes.
+    pub retained_output_bytes: usize,
+    /// How policies are enforced.
+    pub sandbox: exec_sandbox::Settings,
+    /// Files that no sandbox may write or replace, beside the directory of this machine's own socket.
+    pub protected: Vec<PathBuf>,
+}
+
+impl Default for LocalSettings {
+    fn default() -> Self {
+        Self {
+            retained_output_bytes: limits::RETAINED_OUTPUT_BYTES,
+            sandbox: exec_sandbox::Settings::default(),
+            protected: Vec::new(),
+        }
+    }
+}
+
+/// What runs commands, works on files, makes requests and knows the configuration on this machine.
+#[derive(Clone, Debug)]
+pub struct LocalMachine {
+    backend: LocalBackend,
+    files: LocalFileSystem,
+    http: LocalHttpClient,
+    catalog: LocalCatalog,
+}
+
+impl LocalMachine {
+    /// Looks at the machine and at the environment of this process. Starts nothing.
+    pub fn new(paths: &ExecServerRuntimePaths) -> anyhow::Result<Self> {
+        let files = LocalFileSystem::default();
+        Self::with_files(files, LocalSettings::default(), paths)
+    }
+
+    /// As [`LocalMachine::new`], but reads no more of files than clients take.
+    pub fn for_a_server(
+        settings: LocalSettings,
+        paths: &ExecServerRuntimePaths,
+    ) -> anyhow::Result<Self> {
+        Self::with_files(LocalFileSystem::for_a_server(), settings, paths)
+    }
+
+    fn with_files(
+        files: LocalFileSystem,
+        settings: LocalSettings,
+        paths: &ExecServerRuntimePaths,
+    ) -> anyhow::Result<Self> {
+        let helper = find_helper(paths)?;
+        let mut protected = LocalSocket::protected_directories(&|name| std::env::var_os(name));
+        protected.extend_from_slice(&settings.protected);
+        let config = config(&settings)?;
+        let http = LocalHttpClient::new(config.env.clone());
+        let places = Places::find(&config);
+        let backend = LocalBackend::with_spawner(config, Spawner::of(&helper));
+        let backend = backend.protecting(protected);
+        let files = files.with_policies_of(&backend);
+        Ok(Self {
+            catalog: places.catalog(Arc::new(files.clone())),
+            files,
+            backend,
+            http,
+        })
+    }
+
+    /// Starts what the first command would otherwise wait for.
+    pub async fn warm_up(&self) {
+        self.backend.warm_up().await;
+    }
+
+    /// Makes an environment of its own for one session, or for one harness.
+    pub fn environment(&self) -> Environment {
+        Environment {
+            backend: Arc::new(self.backend.clone()),
+            files: Arc::new(self.files.clone()),
+            http: Arc::new(self.http.clone()),
+            catalog: Arc::new(self.catalog.clone()),
+        }
+    }
+}
+
+/// Finds what is started as spawner and as helper, from wherever it is started.
+fn find_helper(paths: &ExecServerRuntimePaths) -> anyhow::Result<PathBuf> {
+    let missing = || {
+        format!(
+            "cannot find the helper program `{}`",
+            paths.helper.display()
+        )
+    };
+    let helper = path::absolute(&paths.helper).with_context(missing)?;
+    std::fs::metadata(&helper).with_context(missing)?;
+    Ok(helper)
+}
+
+fn config(settings: &LocalSettings) -> anyhow::Result<LocalConfig> {
+    let env: BTreeMap<_, _> = std::env::vars_os().collect();
+    let cwd = std::env::current_dir().context("cannot find the working directory")?;
+    // Without the file, the shell and the home come from the environment.
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let host = Host::new(&HostFacts {
+        env: &env,
+        passwd: &passwd,
+        uid: rustix::process::getuid().as_raw(),
+        cwd: &cwd,
+        exists: &|path: &Path| path.exists(),
+    });
+    Ok(LocalConfig {
+        env,
+        host,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        retention: Retention {
+            bytes: settings.retained_output_bytes,
+            chunks: limits::RETAINED_OUTPUT_CHUNKS,
+        },
+        sandbox: settings.sandbox,
+    })
+}
+
+/// Where the machine's own configuration lies, for all accounts.
+const SYSTEM: &str = "/etc/codex";
+
+/// The places that were found.
+#[derive(Debug)]
+pub(crate) struct Places {
+    codex_home: PathBuf,
+    user_home: Option<PathBuf>,
+    hostname: Option<String>,
+}
+
+impl Places {
+    /// Finds them. Without a home, the root directory stands for it.
+    pub(crate) fn find(config: &LocalConfig) -> Self {
+        let user_home = config.host.home.clone();
+        // Only what is said by the variable: the account's home may be known without `HOME`.
+        let said = CodexHome::find(&|name| match name {
+            "CODEX_HOME" => config.env.get(OsStr::new(name)).cloned(),
+            _ => None,
+        });
+        let codex_home = match said {
+            Some(said) => without_links(said.path()),
+            None => user_home
+                .as_deref()
+                .unwrap_or(Path::new("/"))
+                .join(".codex"),
+        };
+        let system = rustix::system::uname();
+        let hostname = system.nodename().to_str().ok();
+        Self {
+            codex_home,
+            user_home,
+            hostname: hostname.map(str::to_owned),
+        }
+    }
+
+    /// Makes a catalog that reads through `files`.
+    pub(crate) fn catalog(self, files: Arc<dyn ExecutorFileSystem>) -> LocalCatalog {
+        LocalCatalog::new(CatalogConfig {
+            files,
+            codex_home: self.codex_home,
+            user_home: self.user_home,
+            system: PathBuf::from(SYSTEM),
+            hostname: self.hostname,
+        })
+    }
+}
+
+fn without_links(path: &Path) -> PathBuf {
+    let absolute = || path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    path.canonicalize().unwrap_or_else(|_| absolute())
+}
+
+/// The executables that run commands and work on files for a server, or for a local environment.
+///
+/// There is one: it becomes the spawner of commands, and the helper that works on files under a
+/// sandbox policy, when it is started under their names. Every program that links this crate can be
+/// it, because it looks at its name before `main`. So an embedder passes
+/// [`ExecServerRuntimePaths::default`], unless its code is a library in somebody else's program, such
+/// as an interpreter's extension: then it passes the path of an `exec-server` of the same version.
+///
+/// Where the C library passes no arguments to initialisers, as musl, the program calls
+/// [`run_if_helper`] first thing in `main`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct ExecServerRuntimePaths {
+    /// What is started as spawner and as helper.
+    pub helper: PathBuf,
+}
+
+impl ExecServerRuntimePaths {
+    /// Makes another program the helper.
+    pub fn with_helper(helper: impl Into<PathBuf>) -> Self {
+        Self {
+            helper: helper.into(),
+        }
+    }
+}
+
+impl Default for ExecServerRuntimePaths {
+    /// Makes this program its own helper, also when its file is replaced or removed meanwhile.
+    fn default() -> Self {
+        Self::with_helper(THIS_PROGRAM)
+    }
+}
+
+/// Serves as spawner or as helper, and never returns, if this process was started as one. Programs on
+/// glibc need not call it: it has run before their `main`.
+pub fn run_if_helper() {
+    exec_process::spawner::run_if_spawner();
+    exec_sandbox::files::run_if_hand();
+}
+
+/// The executable of this process.
+const THIS_PROGRAM: &str = "/proc/self/exe";
