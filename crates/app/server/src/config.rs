@@ -5,33 +5,268 @@
 //! Not here: printing, logging, binding.
 
 mod auth;
+mod config_file;
 mod environment;
 mod error;
-mod file;
-mod load;
-mod observation;
-mod overrides;
-mod server;
+mod log_config;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod toml_text;
 mod values;
 
-pub use environment::Environment;
-pub(crate) use environment::STDIN_CLOSE;
-pub use error::{ConfigError, Place};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use exec_transport::{auth::Auth, http::HostNames, listen::ListenUrl};
+use exec_wire::limits;
+
+use crate::{cli::Cli, shutdown_signal::StdinClose};
+
 pub use exec_cli::settings_source::{Lookup, Seconds, SecondsParseError};
-pub use file::{ConfigFile, Strictness};
-pub use load::load;
-pub use observation::{
-    LogConfig, LogFormat, LogFormatParseError, LogLevel, LogLevelParseError, MetricsAddress,
-    MetricsAddressParseError,
+
+pub use self::{
+    config_file::{ConfigFile, Override, OverrideParseError, Strictness},
+    environment::Environment,
+    error::{ConfigError, Place},
+    log_config::{
+        LogConfig, LogFormat, LogFormatParseError, LogLevel, LogLevelParseError, MetricsAddress,
+        MetricsAddressParseError,
+    },
+    settings::{SetError, Settings},
+    values::{
+        ConcurrentRequests, PidNamespace, PidNamespaceParseError, SandboxMechanism,
+        SandboxMechanismParseError, Switch, SwitchParseError, WsAuth, WsAuthParseError,
+    },
 };
-pub use overrides::{Override, OverrideParseError};
-pub use server::{ServerConfig, TlsPaths, resolve};
-pub use settings::{SetError, Settings};
-pub use values::{
-    ConcurrentRequests, PidNamespace, PidNamespaceParseError, SandboxMechanism,
-    SandboxMechanismParseError, Switch, SwitchParseError, WsAuth, WsAuthParseError,
-};
+
+pub(crate) use self::environment::STDIN_CLOSE;
+
+/// All that the server needs to know to start. Made by [`resolve`], which checked it.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Where to listen.
+    pub listen: ListenUrl,
+    /// What websocket clients must present. Always [`Auth::Open`] off the network.
+    pub auth: Auth,
+    /// Certificate and key: given exactly for [`ListenUrl::Wss`].
+    pub tls: Option<TlsPaths>,
+    /// Further names of this machine that clients connect by.
+    pub allowed_hosts: HostNames,
+    /// How long a session outlives its connection; zero kills at once.
+    pub session_ttl: Duration,
+    /// How long a process that has ended stays readable. At least `session_ttl`.
+    pub process_retention: Duration,
+    /// Output kept of each process, in bytes. At least 1.
+    pub retained_output_bytes: usize,
+    /// Processes that one session may have. At least 1.
+    pub max_processes: usize,
+    /// How long processes may finish when the server is told to stop.
+    pub shutdown_grace: Duration,
+    /// How long a listener goes on with no connection and no running process. Absent: for ever.
+    pub idle_exit: Option<Duration>,
+    /// Whether clients may start raw commands.
+    pub allow_direct_exec: bool,
+    /// Whether clients may start commands that they have resolved themselves.
+    pub allow_prepared_exec: bool,
+    /// How many requests of one connection run at the same time.
+    pub concurrent_requests: ConcurrentRequests,
+    /// Whether a listener that other machines reach may go without authentication.
+    pub insecure_no_auth: bool,
+    /// What the end of standard input is to the server.
+    pub stdin_close: StdinClose,
+    /// How policies are enforced.
+    pub sandbox: exec_sandbox::Settings,
+    /// What is logged, and how. For whoever sets up logging: serving does not.
+    pub logs: LogConfig,
+    /// Where those who watch the server may ask without a token.
+    pub metrics_listen: Option<MetricsAddress>,
+    /// What to log before serving: ignored keys and flags, and dangerous choices.
+    pub warnings: Vec<String>,
+}
+
+/// The files that a `wss://` listener identifies itself with, in PEM.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct TlsPaths {
+    /// The certificate chain.
+    pub cert: PathBuf,
+    /// The private key of its first certificate.
+    pub key: PathBuf,
+}
+
+/// Lays flags over `-c`, environment and file, fills in the defaults, and checks the whole.
+///
+/// Reads the files that hold the token or the secret, and no other.
+///
+/// # Errors
+/// When the options contradict each other, such a file is no use, or the listener would be open
+/// to other machines without anybody having said so.
+pub fn resolve(
+    cli: Cli,
+    environment: Settings,
+    file: ConfigFile,
+) -> Result<ServerConfig, ConfigError> {
+    let strictness = cli.strictness();
+    let mut warnings = file.warnings;
+    let overrides = config_file::read(&cli.overrides, strictness, &mut warnings)?;
+    for (flag, features) in [("--enable", &cli.enable), ("--disable", &cli.disable)] {
+        let ignored = features
+            .iter()
+            .map(|feature| format!("{flag} {feature} is ignored"));
+        warnings.extend(ignored);
+    }
+    if cli.proxy_private_ips_via_upstream.is_some_and(|on| on.0) {
+        warnings.push("--proxy-private-ips-via-upstream has no effect".to_owned());
+    }
+    let mut lower = environment.over(file.settings);
+    if cli.background {
+        lower = lower.without_listener();
+    }
+    let settings = cli.settings.over(overrides).over(lower);
+
+    let (listen, auth, tls) = match &cli.registration.remote {
+        // There is no listener, and what the environment or the file says of one is for other starts.
+        Some(_) => (ListenUrl::Off, Auth::Open, None),
+        None => {
+            let listen = settings.listen.clone().unwrap_or_default();
+            let auth = auth::resolve(&settings, &listen)?;
+            let tls = tls(&settings, &listen)?;
+            (listen, auth, tls)
+        }
+    };
+    let insecure_no_auth = settings.insecure_no_auth.is_some_and(|switch| switch.0);
+    if auth.is_required() && insecure_no_auth {
+        warnings.push("--insecure-no-auth has no effect beside --ws-auth".to_owned());
+    }
+    if !listen.is_loopback() && !auth.is_required() {
+        if !insecure_no_auth {
+            return Err(ConfigError::OpenToNetwork(listen));
+        }
+        warnings.push(format!(
+            "everyone who can reach `{listen}` can run commands here"
+        ));
+    }
+    let session_ttl = settings
+        .session_ttl
+        .map_or(limits::SESSION_TTL, |ttl| ttl.0);
+    let process_retention = settings
+        .process_retention
+        .map_or(limits::CLOSED_RETENTION, |retention| retention.0);
+    Ok(ServerConfig {
+        listen,
+        auth,
+        tls,
+        allowed_hosts: settings.allowed_host.unwrap_or_default(),
+        session_ttl,
+        process_retention: process_retention.max(session_ttl),
+        retained_output_bytes: settings
+            .retained_output_bytes
+            .map_or(limits::RETAINED_OUTPUT_BYTES, usize::from),
+        max_processes: settings
+            .max_processes
+            .map_or(limits::MAX_PROCESSES, usize::from),
+        shutdown_grace: settings
+            .shutdown_grace
+            .map_or(Duration::ZERO, |grace| grace.0),
+        idle_exit: settings
+            .idle_exit
+            .map(|idle| idle.0)
+            .or(cli.background.then_some(BACKGROUND_IDLE_EXIT))
+            .filter(|idle| !idle.is_zero()),
+        allow_direct_exec: settings.allow_direct_exec.is_none_or(|switch| switch.0),
+        allow_prepared_exec: settings.allow_prepared_exec.is_none_or(|switch| switch.0),
+        concurrent_requests: settings.concurrent_requests.unwrap_or_default(),
+        insecure_no_auth,
+        stdin_close: match cli.registration.exit_on_stdin_close {
+            true => StdinClose::Ends,
+            false => StdinClose::Ignored,
+        },
+        sandbox: exec_sandbox::Settings {
+            mechanism: settings
+                .sandbox_mechanism
+                .map(Into::into)
+                .unwrap_or_default(),
+            processes: settings
+                .linux_sandbox_pid_namespace
+                .map(Into::into)
+                .unwrap_or_default(),
+        },
+        logs: LogConfig {
+            level: settings.log_level,
+            format: settings.log_format.unwrap_or_default(),
+        },
+        metrics_listen: settings.metrics_listen,
+        warnings,
+    })
+}
+
+/// How long a server that was started because somebody needed one goes on when nobody does.
+const BACKGROUND_IDLE_EXIT: Duration = Duration::from_secs(900);
+
+fn tls(settings: &Settings, listen: &ListenUrl) -> Result<Option<TlsPaths>, ConfigError> {
+    let files = (settings.tls_cert.clone(), settings.tls_key.clone());
+    if matches!(listen, ListenUrl::Wss(_)) {
+        return match files {
+            (Some(cert), Some(key)) => Ok(Some(TlsPaths { cert, key })),
+            (None, _) => Err(ConfigError::TlsIncomplete("--tls-cert")),
+            (_, None) => Err(ConfigError::TlsIncomplete("--tls-key")),
+        };
+    }
+    let option = match files {
+        (None, None) => return Ok(None),
+        (Some(_), _) => "--tls-cert",
+        (None, Some(_)) => "--tls-key",
+    };
+    Err(ConfigError::TlsWithoutWss {
+        option,
+        listen: listen.clone(),
+    })
+}
+
+/// Reads the environment and the configuration file, and resolves them with the command line.
+///
+/// # Errors
+/// As [`Environment::read`], [`ConfigFile::read`] and [`resolve`].
+pub fn load(mut cli: Cli, lookup: Lookup<'_>) -> Result<ServerConfig, ConfigError> {
+    let environment = Environment::read(lookup)?;
+    cli.strict_config |= environment.strictness == Strictness::Strict;
+    cli.proxy_private_ips_via_upstream = cli
+        .proxy_private_ips_via_upstream
+        .or(environment.proxy_private_ips_via_upstream);
+    // In the background there is no standard input; what ends the process of somebody else does not end us.
+    let exit_on_stdin_close = environment.exit_on_stdin_close.filter(|_| !cli.background);
+    cli.registration.exit_on_stdin_close |= exit_on_stdin_close.is_some_and(|on| on.0);
+    let named = cli.config.clone().or(environment.config);
+    let file = ConfigFile::find(named, environment.default_config, cli.strictness())?;
+    resolve(cli, environment.settings, file)
+}
+
+impl ServerConfig {
+    /// Reads flags as the command line has them, without the name of a program before them. No variable
+    /// and no file adds to them, but the file that a `--config` among them names.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use exec_server::config::ServerConfig;
+    ///
+    /// let config = ServerConfig::from_flags(["--listen", "ws://127.0.0.1:0", "--session-ttl", "60"])?;
+    /// assert_eq!(config.session_ttl, Duration::from_secs(60));
+    /// assert!(ServerConfig::from_flags(["--listen", "ws://0.0.0.0:80"]).is_err());
+    /// # Ok::<(), anyhow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When a flag is none or has a value that it cannot have, and as [`load`].
+    pub fn from_flags<I>(flags: I) -> anyhow::Result<Self>
+    where
+        I: IntoIterator<Item: Into<OsString>>,
+    {
+        let name = OsString::from(env!("CARGO_PKG_NAME"));
+        let line = [name].into_iter().chain(flags.into_iter().map(Into::into));
+        let cli = Cli::read(line)?;
+        anyhow::ensure!(
+            cli.registration.remote.is_none(),
+            "--remote is no setting of a server that listens: see `RemoteEnvironmentConfig`"
+        );
+        Ok(load(cli, &|_| None)?)
+    }
+}

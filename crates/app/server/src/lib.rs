@@ -80,14 +80,13 @@ pub mod cli;
 pub mod config;
 pub mod hub;
 pub mod observe;
-pub mod protocol;
 pub mod remote;
 mod run;
-mod serving;
+mod server_runtime;
 
-pub use exec_cli::{command, doctor, environments};
 use exec_cli::{local_machine, shutdown_signal};
 
+pub use exec_cli::{command, doctor, environments};
 pub use exec_client::{
     backend::RemoteBackend,
     catalog::RemoteCatalog,
@@ -158,3 +157,20 @@ pub use self::{
     run::{run_main, run_main_with_listen_url},
     shutdown_signal::StdinClose,
 };
+
+/// What travels: the request and result of every method, one module for each family.
+///
+/// A request type *is* its method: [`ExecServerClient::call`](crate::ExecServerClient::call) takes
+/// one and gives its result.
+///
+/// ```
+/// use exec_server::protocol::{method::Method, process::ReadProcess};
+///
+/// assert_eq!(ReadProcess::NAME.as_str(), "process/read");
+/// ```
+pub mod protocol {
+    pub use exec_wire::{
+        config, discovery, environment, error, fs, http, id, initialize, limits, method, network,
+        path_uri, process, sandbox,
+    };
+}

@@ -2,16 +2,297 @@
 //! Invariant: what nobody asked for costs nothing; what is slow to take it never holds up the server.
 //! Not here: what is counted and spanned, which is `exec-service`'s business.
 
-mod courier;
-mod exposition;
-mod lookout;
-mod page;
-mod telemetry;
-mod trace;
+mod metrics_endpoint;
 
-pub use self::telemetry::Telemetry;
-pub(crate) use self::{
-    exposition::{Exhibit, resident_bytes},
-    lookout::look_out,
-    trace::continue_trace,
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use exec_service::Origin;
+use exec_transport::tls::Trust;
+use exec_wire::message::Trace;
+use http::{Request, Response};
+use opentelemetry::{
+    Context, Key, KeyValue,
+    propagation::{Extractor, TextMapPropagator},
+    trace::{TraceContextExt, TracerProvider},
 };
+use opentelemetry_http::{Bytes, HttpClient, HttpError};
+use opentelemetry_otlp::{SpanExporter, WithHttpConfig};
+use opentelemetry_sdk::{Resource, propagation::TraceContextPropagator, trace::SdkTracerProvider};
+use reqwest::{Client, redirect::Policy};
+use tokio::{runtime::Runtime, sync::OnceCell, time::timeout};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
+use tracing::{Span, Subscriber, level_filters::LevelFilter};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+use tracing_subscriber::{
+    EnvFilter, Layer, filter::Targets, layer::SubscriberExt, registry::LookupSpan,
+    util::SubscriberInitExt,
+};
+
+use crate::{
+    background::BoundedLog,
+    config::{LogConfig, LogFormat, Lookup},
+};
+
+pub(crate) use self::metrics_endpoint::{Exhibit, look_out, resident_bytes};
+
+/// How long the last spans may take to reach their collector when the program ends.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long a collector may take to answer, if no variable says otherwise.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where events and spans of this program go. There is one for a program.
+#[derive(Debug)]
+#[must_use = "the last spans are sent when it is ended"]
+pub struct Telemetry {
+    provider: Option<SdkTracerProvider>,
+}
+
+impl Telemetry {
+    /// Logs to stderr: stdout carries one line, or the protocol.
+    pub fn logs(config: &LogConfig) -> Self {
+        tracing_subscriber::registry().with(log(config)).init();
+        Self { provider: None }
+    }
+
+    /// Logs to stderr, and sends spans to a collector if `OTEL_EXPORTER_OTLP_ENDPOINT` or
+    /// `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` names one.
+    ///
+    /// # Errors
+    /// When the variables of OpenTelemetry say what cannot be.
+    pub fn begin(config: &LogConfig, lookup: Lookup<'_>) -> anyhow::Result<Self> {
+        if !is_wanted(lookup) {
+            return Ok(Self::logs(config));
+        }
+        let provider = provider(lookup).context("cannot export spans as OTEL_… variables say")?;
+        let spans = tracing_opentelemetry::layer()
+            .with_tracer(provider.tracer(env!("CARGO_PKG_NAME")))
+            .with_location(false)
+            .with_threads(false)
+            .with_tracked_inactivity(false)
+            // What else is logged, by the exporter too, is no part of what clients asked for.
+            .with_filter(
+                Targets::new()
+                    .with_target("exec_service::request", LevelFilter::INFO)
+                    .with_target("exec_service::process", LevelFilter::INFO),
+            );
+        tracing_subscriber::registry()
+            .with(log(config))
+            .with(spans)
+            .init();
+        Ok(Self {
+            provider: Some(provider),
+        })
+    }
+
+    /// Sends what is left, if that does not take long. It waits, so no runtime may need this thread.
+    pub fn end(self) {
+        if let Some(provider) = self.provider
+            && let Err(error) = provider.shutdown_with_timeout(LAST_WORDS)
+        {
+            tracing::warn!(%error, "the last spans were not sent");
+        }
+    }
+}
+
+fn log<S>(config: &LogConfig) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    let level = config.level.as_ref().map_or("", |level| level.as_str());
+    let filter = EnvFilter::builder()
+        .with_default_directive(LevelFilter::ERROR.into())
+        .parse_lossy(level);
+    let layer = tracing_subscriber::fmt::layer().with_ansi(false);
+    let layer = layer.with_writer(BoundedLog::of_stderr);
+    match config.format {
+        LogFormat::Text => layer.with_filter(filter).boxed(),
+        LogFormat::Json => layer.json().with_filter(filter).boxed(),
+    }
+}
+
+fn is_wanted(lookup: Lookup<'_>) -> bool {
+    let is_set = |name| lookup(name).is_some_and(|value| !value.is_empty());
+    let says =
+        |name, word: &str| lookup(name).is_some_and(|value| value.eq_ignore_ascii_case(word));
+    (is_set("OTEL_EXPORTER_OTLP_ENDPOINT") || is_set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))
+        && !says("OTEL_SDK_DISABLED", "true")
+        && !says("OTEL_TRACES_EXPORTER", "none")
+}
+
+/// The library reads the other variables itself: endpoints, headers, batches and their queue, samplers.
+fn provider(lookup: Lookup<'_>) -> anyhow::Result<SdkTracerProvider> {
+    let courier = Courier::new(trust(lookup), export_timeout(lookup))?;
+    let exporter = SpanExporter::builder()
+        .with_http()
+        .with_http_client(courier)
+        .build()?;
+    Ok(SdkTracerProvider::builder()
+        .with_batch_exporter(exporter)
+        .with_resource(resource())
+        .build())
+}
+
+fn trust(lookup: Lookup<'_>) -> Trust {
+    [
+        "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE",
+        "SSL_CERT_FILE",
+    ]
+    .into_iter()
+    .filter_map(lookup)
+    .find(|file| !file.is_empty())
+    .map_or_else(Trust::platform, Trust::only)
+}
+
+fn export_timeout(lookup: Lookup<'_>) -> Duration {
+    [
+        "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+        "OTEL_EXPORTER_OTLP_TIMEOUT",
+    ]
+    .into_iter()
+    .filter_map(lookup)
+    .find_map(|text| text.to_str()?.parse().ok())
+    .map_or(EXPORT_TIMEOUT, Duration::from_millis)
+}
+
+/// What the variables say of this program, with its name and version where they say nothing.
+fn resource() -> Resource {
+    let found = Resource::builder().build();
+    let name = found.get(&Key::from_static_str("service.name"));
+    let unnamed = name.is_none_or(|name| name.as_str().starts_with("unknown_service"));
+    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
+    let resource = Resource::builder_empty().with_attribute(version);
+    let resource = resource.with_attributes(
+        found
+            .iter()
+            .map(|(key, value)| KeyValue::new(key.clone(), value.clone())),
+    );
+    match unnamed {
+        true => resource.with_service_name(env!("CARGO_PKG_NAME")).build(),
+        false => resource.build(),
+    }
+}
+
+/// Largest answer of a collector that is read: they say little.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+
+/// A client for HTTP that whoever calls it waits for.
+struct Courier {
+    runtime: Runtime,
+    trust: Trust,
+    within: Duration,
+    client: OnceCell<Client>,
+}
+
+impl fmt::Debug for Courier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Courier").finish_non_exhaustive()
+    }
+}
+
+impl Courier {
+    /// Makes a client. Certificates are read with the first request that needs them.
+    fn new(trust: Trust, within: Duration) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        Ok(Self {
+            runtime,
+            trust,
+            within,
+            client: OnceCell::new(),
+        })
+    }
+
+    async fn exchange(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let secure = request.uri().scheme_str() == Some("https");
+        let client = self.client.get_or_try_init(|| self.client(secure)).await?;
+        let mut answer = client.execute(request.try_into()?).await?;
+        let mut response = Response::builder().status(answer.status());
+        if let Some(headers) = response.headers_mut() {
+            *headers = std::mem::take(answer.headers_mut());
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = answer.chunk().await? {
+            let room = MAX_ANSWER_BYTES.saturating_sub(body.len());
+            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+            if chunk.len() > room {
+                break;
+            }
+        }
+        Ok(response.body(body.into())?)
+    }
+
+    async fn client(&self, secure: bool) -> Result<Client, HttpError> {
+        let tls = if secure {
+            self.trust.config().await?
+        } else {
+            Arc::new(accepts_nothing()?)
+        };
+        let client = Client::builder()
+            .redirect(Policy::none())
+            .tls_backend_preconfigured(ClientConfig::clone(&tls))
+            .build()?;
+        Ok(client)
+    }
+}
+
+impl HttpClient for Courier {
+    fn send_bytes<'life, 'run>(
+        &'life self,
+        request: Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'run>>
+    where
+        'life: 'run,
+        Self: 'run,
+    {
+        // The thread that asks is the exporter's own, and belongs to no runtime.
+        Box::pin(async move {
+            let sent = async { timeout(self.within, self.exchange(request)).await };
+            self.runtime.block_on(sent)?
+        })
+    }
+}
+
+/// For collectors that are reached without TLS.
+fn accepts_nothing() -> Result<ClientConfig, HttpError> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    Ok(config)
+}
+
+/// Makes a span the child of the one that a client names, or of another of ours. What does not name one is
+/// ignored.
+pub(crate) fn continue_trace(span: &Span, origin: Origin<'_>) {
+    let parent = match origin {
+        Origin::Trace(trace) => {
+            TraceContextPropagator::new().extract_with_context(&Context::new(), &Named(trace))
+        }
+        Origin::Span(parent) => parent.context(),
+    };
+    if parent.span().span_context().is_valid() {
+        // Without a place to send spans to, there is nothing to continue.
+        drop(span.set_parent(parent));
+    }
+}
+
+/// The members of a trace as the headers that they are named after.
+struct Named<'a>(&'a Trace);
+
+impl Extractor for Named<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        match key {
+            "traceparent" => self.0.traceparent.as_deref(),
+            "tracestate" => self.0.tracestate.as_deref(),
+            _ => None,
+        }
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        vec!["traceparent", "tracestate"]
+    }
+}

@@ -18,7 +18,7 @@ use exec_transport::{
 use crate::{
     config::ServerConfig,
     local_machine::ExecServerRuntimePaths,
-    serving::Serving,
+    server_runtime::Serving,
     shutdown_signal::{StdinClose, Stop},
 };
 

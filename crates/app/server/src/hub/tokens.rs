@@ -16,10 +16,10 @@ use exec_hub::{
 };
 use serde::Serialize;
 
-use super::places::Places;
 use crate::{
     cli::{ListTokens, MakeToken, RevokeToken, TokenCommand},
     config::Lookup,
+    hub::Places,
 };
 
 /// Makes, lists or revokes tokens. What was asked for goes to `out`, what is said about it to `aside`.

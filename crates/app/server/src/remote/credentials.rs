@@ -4,21 +4,21 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
+use exec_cli::settings_source::text;
 use exec_env::credential::CredentialVariable;
 use exec_registry::{
     api::Secret,
     aws::{EnvironmentValues, Settings},
     credentials::{PipeEnd, Token},
     direct::DEFAULT_SERVICE,
+    http::{BaseUrl, BaseUrlError},
 };
 
-use exec_cli::settings_source::text;
-
-use super::{RemoteConfigError, Vendor, run::StdinEnd};
 use crate::{
     cli::{ChatGptAuth, Registration, RemoteTransport, Transport},
     config::Lookup,
     environments::CodexHome,
+    remote::{RemoteConfigError, run::StdinEnd},
     shutdown_signal::StdinClose,
 };
 
@@ -172,3 +172,33 @@ fn aws(transport: &Transport, lookup: Lookup<'_>) -> Result<AwsSettings, RemoteC
 pub(super) const REMOTE_TOKEN: &str = CredentialVariable::RemoteToken.name();
 const API_KEY: &str = CredentialVariable::CodexApiKey.name();
 pub(super) const ACCESS_TOKEN: &str = CredentialVariable::CodexAccessToken.name();
+
+/// Where those services are.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Vendor {
+    /// Tells whom a personal access token is for.
+    pub issuer: BaseUrl,
+    /// Registers tasks of agents.
+    pub tasks: BaseUrl,
+    /// Has the keys that agent identities are signed with.
+    pub keys: BaseUrl,
+}
+
+impl Vendor {
+    /// Finds them. What no variable names is the vendor's.
+    pub(super) fn find(lookup: Lookup<'_>) -> Result<Self, RemoteConfigError> {
+        let url = |variable: &'static str, default: &str| {
+            let set = exec_cli::settings_source::text(lookup, variable)?;
+            let invalid = |source: BaseUrlError| RemoteConfigError::Url { variable, source };
+            BaseUrl::parse(set.as_deref().unwrap_or(default)).map_err(invalid)
+        };
+        Ok(Self {
+            issuer: url("CODEX_AUTHAPI_BASE_URL", ACCOUNTS)?,
+            tasks: url("CODEX_AGENT_IDENTITY_AUTHAPI_BASE_URL", ACCOUNTS)?,
+            keys: url("CODEX_AGENT_IDENTITY_JWKS_BASE_URL", BACKEND)?,
+        })
+    }
+}
+
+const ACCOUNTS: &str = "https://auth.openai.com/api/accounts";
+const BACKEND: &str = "https://chatgpt.com/backend-api";

@@ -4,17 +4,24 @@
 //! histograms included, and there is nothing left for a recorder to do.
 
 use std::{
+    fmt::{self, Display},
     fs,
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    sync::{Arc, atomic::AtomicBool},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use anyhow::Context;
 use exec_service::{
     Service,
-    meters::{Levels, Meters},
+    meters::{BOUNDS_MICROS, HistogramValues, Levels, Meters},
 };
-use exec_transport::http::Exposition;
+use exec_transport::{
+    http::{AllowedHosts, Exposition, HostNames, Lookout, PendingLimits, site::SiteOptions},
+    listen::ListenUrl,
+    listener::Listener,
+};
 
-use super::page::Page;
+use crate::config::MetricsAddress;
 
 /// What a server has to show.
 #[derive(Clone, Debug)]
@@ -276,4 +283,103 @@ pub(crate) fn resident_bytes() -> Option<u64> {
     let sizes = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = sizes.split(' ').nth(1)?.parse().ok()?;
     pages.checked_mul(rustix::param::page_size() as u64)
+}
+
+/// A page that is being written.
+#[derive(Debug, Default)]
+pub(super) struct Page(String);
+
+impl Page {
+    /// Begins a metric: its samples follow.
+    pub(super) fn begin(&mut self, name: &str, kind: &str, help: &str) {
+        self.line(format_args!("# HELP {name} {help}"));
+        self.line(format_args!("# TYPE {name} {kind}"));
+    }
+
+    /// Writes a metric of one sample that only grows.
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+        self.begin(name, "counter", help);
+        self.line(format_args!("{name} {value}"));
+    }
+
+    /// Writes a metric of one sample that goes up and down.
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.begin(name, "gauge", help);
+        self.line(format_args!("{name} {value}"));
+    }
+
+    /// Writes a metric with one sample for each value of a label. The values are words of ours, so
+    /// nothing in them needs to be escaped.
+    pub(super) fn family<V: Display>(
+        &mut self,
+        (name, kind, help): (&str, &str, &str),
+        label: &str,
+        samples: impl IntoIterator<Item = (&'static str, V)>,
+    ) {
+        self.begin(name, kind, help);
+        for (word, value) in samples {
+            self.line(format_args!("{name}{{{label}=\"{word}\"}} {value}"));
+        }
+    }
+
+    /// Writes one sample of a metric that was begun.
+    pub(super) fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+        self.line(format_args!("{name}{{{labels}}} {value}"));
+    }
+
+    /// Writes the samples of a histogram of seconds.
+    pub(super) fn histogram(&mut self, name: &str, labels: &str, values: &HistogramValues) {
+        for (bound, count) in BOUNDS_MICROS.iter().zip(values.at_most) {
+            let seconds = Duration::from_micros(*bound).as_secs_f64();
+            self.line(format_args!(
+                "{name}_bucket{{{labels},le=\"{seconds}\"}} {count}"
+            ));
+        }
+        let (count, sum) = (values.count, values.sum.as_secs_f64());
+        self.line(format_args!(
+            "{name}_bucket{{{labels},le=\"+Inf\"}} {count}"
+        ));
+        self.line(format_args!("{name}_sum{{{labels}}} {sum}"));
+        self.line(format_args!("{name}_count{{{labels}}} {count}"));
+    }
+
+    pub(super) fn into_text(self) -> String {
+        self.0
+    }
+
+    fn line(&mut self, line: fmt::Arguments<'_>) {
+        self.0.push_str(&fmt::format(line));
+        self.0.push('\n');
+    }
+}
+
+/// Connections that may be open at once: those who watch are few.
+const MAX_CONNECTIONS: usize = 64;
+
+/// Binds the listener, and returns what serves it until it is dropped.
+pub(crate) async fn look_out(
+    address: MetricsAddress,
+    metrics: Exposition,
+    draining: Arc<AtomicBool>,
+    names: &HostNames,
+) -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
+    let address = address.address();
+    let listener = Listener::bind_tcp(address, false)
+        .await
+        .with_context(|| format!("cannot listen on {address} for --metrics-listen"))?;
+    if let ListenUrl::Ws(address) = listener.address() {
+        tracing::info!(%address, "metrics are served");
+    }
+    let site = Arc::new(Lookout { metrics, draining });
+    let options = SiteOptions {
+        max_connections: 0,
+        pending: PendingLimits {
+            max_connections: MAX_CONNECTIONS,
+            max_per_address: MAX_CONNECTIONS,
+            ..PendingLimits::default()
+        },
+        hosts: AllowedHosts::new(names.iter()),
+        ..SiteOptions::default()
+    };
+    Ok(listener.serve_site(site, None, options, |never, _| match never {}))
 }

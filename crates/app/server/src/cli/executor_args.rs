@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, ValueEnum, error::ErrorKind};
 use exec_registry::{api::EnvironmentId, forward::Destination, http::BaseUrl};
 
-use super::Cli;
+use crate::cli::Cli;
 
 /// Where an executor registers, as what, and by whose right.
 #[derive(Args, Clone, Debug, Default)]

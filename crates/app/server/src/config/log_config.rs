@@ -5,7 +5,7 @@ use std::{net::SocketAddr, str::FromStr};
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
-use super::{Lookup, Settings};
+use crate::config::{Lookup, Settings};
 
 /// What is logged, and how.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

@@ -1,0 +1,268 @@
+//! The configuration file: TOML, one key per option.
+
+use std::{
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use exec_cli::settings_source;
+use toml::de::{DeTable, DeValue};
+
+use crate::config::{ConfigError, Place, SetError, Settings};
+
+/// What a configuration file says.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigFile {
+    /// The layer of options.
+    pub settings: Settings,
+    /// What is odd in it and was passed over.
+    pub warnings: Vec<String>,
+}
+
+impl ConfigFile {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// When it cannot be read, is larger than 1 MiB, or [`ConfigFile::parse`] refuses it.
+    pub fn read(path: &Path, strictness: Strictness) -> Result<Self, ConfigError> {
+        let text = settings_source::read_text(path).map_err(|source| ConfigError::ReadFile {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(path, &text, strictness)
+    }
+
+    /// Reads the text of a file; `path` is for messages.
+    ///
+    /// # Errors
+    /// When it is no TOML, or an option has a value that it cannot have; when strict, also when a
+    /// key is unknown. The error names file and line, and never quotes a value that may be secret.
+    pub fn parse(path: &Path, text: &str, strictness: Strictness) -> Result<Self, ConfigError> {
+        let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
+            path: path.to_owned(),
+            line: line_at(text, error.span().map_or(0, |span| span.start)),
+            message: error.message().to_owned(),
+        })?;
+        let mut file = Self::default();
+        let mut entries: Vec<_> = table.get_ref().iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        for (key, value) in entries {
+            let (name, line) = (key.get_ref().as_ref(), line_at(text, key.span().start));
+            let set = if Settings::KEYS.contains(&name) {
+                text_of(value.get_ref())
+                    .map_err(|error| SetError::InvalidValue(error.into()))
+                    .and_then(|text| file.settings.set(name, &text))
+            } else {
+                Err(SetError::UnknownKey)
+            };
+            let place = || Place::File {
+                path: path.to_owned(),
+                line,
+                key: name.to_owned(),
+            };
+            match set {
+                Ok(()) => {}
+                Err(SetError::UnknownKey) if strictness == Strictness::Lenient => {
+                    file.warnings
+                        .push(format!("{}: unknown key is ignored", place()));
+                }
+                Err(source) => {
+                    return Err(ConfigError::Setting {
+                        place: place(),
+                        source,
+                    });
+                }
+            }
+        }
+        Ok(file)
+    }
+
+    /// Reads the file somebody named, or else the one at the default place.
+    ///
+    /// The named one must be there and be right. The other may be missing, and when it is broken
+    /// that is a warning, unless strict.
+    pub(super) fn find(
+        named: Option<PathBuf>,
+        default: Option<PathBuf>,
+        strictness: Strictness,
+    ) -> Result<Self, ConfigError> {
+        if let Some(path) = named {
+            return Self::read(&path, strictness);
+        }
+        let Some(path) = default else {
+            return Ok(Self::default());
+        };
+        match (Self::read(&path, strictness), strictness) {
+            (Err(ConfigError::ReadFile { source, .. }), _)
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                Ok(Self::default())
+            }
+            (Err(error), Strictness::Lenient) => Ok(Self {
+                settings: Settings::default(),
+                warnings: vec![format!("configuration file is ignored: {}", chain(&error))],
+            }),
+            (result, _) => result,
+        }
+    }
+}
+
+/// What to do about unknown keys, and about a broken file that nobody named.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Strictness {
+    /// Warn and go on.
+    #[default]
+    Lenient,
+    /// Refuse to start.
+    Strict,
+}
+
+fn line_at(text: &str, offset: usize) -> usize {
+    text.bytes()
+        .take(offset)
+        .filter(|byte| *byte == b'\n')
+        .count()
+        + 1
+}
+
+/// Writes an error with its sources in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        line.push_str(": ");
+        line.push_str(&error.to_string());
+        source = error.source();
+    }
+    line
+}
+
+/// One `-c key=value`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Override {
+    key: String,
+    text: String,
+}
+
+impl FromStr for Override {
+    type Err = OverrideParseError;
+
+    /// Splits at the first `=`. A value that is no TOML, or none of a plain type, is a string.
+    fn from_str(argument: &str) -> Result<Self, Self::Err> {
+        let (key, value) = argument.split_once('=').ok_or(OverrideParseError)?;
+        let (key, value) = (key.trim(), value.trim());
+        if key.is_empty() {
+            return Err(OverrideParseError);
+        }
+        let plain = DeValue::parse(value)
+            .ok()
+            .and_then(|value| text_of(value.get_ref()).ok());
+        Ok(Self {
+            key: key.to_owned(),
+            text: plain.unwrap_or_else(|| value.to_owned()),
+        })
+    }
+}
+
+/// Caller: the argument of `-c` has no key or no value.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("expected key=value")]
+pub struct OverrideParseError;
+
+/// Makes a layer of all overrides; a later one wins. Unknown keys become warnings, or the error.
+pub(super) fn read(
+    overrides: &[Override],
+    strictness: Strictness,
+    warnings: &mut Vec<String>,
+) -> Result<Settings, ConfigError> {
+    let mut settings = Settings::default();
+    for Override { key, text } in overrides {
+        match settings.set(key, text) {
+            Ok(()) => {}
+            Err(SetError::UnknownKey) if strictness == Strictness::Lenient => {
+                warnings.push(format!("-c: unknown key `{key}` is ignored"));
+            }
+            Err(source) => {
+                let place = Place::Override(key.clone());
+                return Err(ConfigError::Setting { place, source });
+            }
+        }
+    }
+    Ok(settings)
+}
+
+/// Gives a plain value as text, numbers in decimal.
+pub(super) fn text_of(value: &DeValue<'_>) -> Result<String, NotPlain> {
+    match value {
+        DeValue::String(text) => Ok(text.clone().into_owned()),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .map(|number| number.to_string())
+            .map_err(|_| NotPlain),
+        DeValue::Float(number) => Ok(number.as_str().to_owned()),
+        DeValue::Boolean(switch) => Ok(switch.to_string()),
+        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => Err(NotPlain),
+    }
+}
+
+/// Caller: the value is a date, an array or a table, which no option takes, or beyond 64 bits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("expected a string, a number, true or false")]
+pub(super) struct NotPlain;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(argument: &str) -> Option<(String, String)> {
+        let read = argument.parse::<Override>().ok()?;
+        Some((read.key, read.text))
+    }
+
+    #[test]
+    fn values_are_toml_or_else_strings() {
+        let arguments = [
+            ("session_ttl=0.5", ("session_ttl", "0.5")),
+            ("listen=\"off\"", ("listen", "off")),
+            ("listen=ws://127.0.0.1:0", ("listen", "ws://127.0.0.1:0")),
+            (" ws_issuer = a=b ", ("ws_issuer", "a=b")),
+            ("ws_issuer=", ("ws_issuer", "")),
+            ("features.x=[1]", ("features.x", "[1]")),
+        ];
+        for (argument, (key, text)) in arguments {
+            assert_eq!(
+                parsed(argument),
+                Some((key.to_owned(), text.to_owned())),
+                "{argument}"
+            );
+        }
+        for argument in ["", "listen", "=off", " =off"] {
+            assert_eq!(
+                argument.parse::<Override>(),
+                Err(OverrideParseError),
+                "{argument:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn plain_values_have_a_text() {
+        let values = [
+            ("\"a b\"", Some("a b")),
+            ("'a'", Some("a")),
+            ("1_048_576", Some("1048576")),
+            ("0x10", Some("16")),
+            ("-3", Some("-3")),
+            ("0.5", Some("0.5")),
+            ("1_000.5", Some("1000.5")),
+            ("true", Some("true")),
+            ("99999999999999999999", None),
+            ("2000-01-01", None),
+            ("[1]", None),
+            ("{ a = 1 }", None),
+        ];
+        for (toml, text) in values {
+            let value = DeValue::parse(toml).unwrap();
+            assert_eq!(text_of(value.get_ref()).ok().as_deref(), text, "{toml}");
+        }
+    }
+}
