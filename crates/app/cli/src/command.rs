@@ -41,95 +41,95 @@ use clap::Subcommand;
 use self::connect::parting;
 
 pub use self::{
-    attach::Attach,
-    bench::Bench,
-    cat::Cat,
-    completions::{CompletionList, Completions},
-    connect::Where,
-    cp::Cp,
-    edit::Edit,
-    env::{Env, warn_of_foreign_keys},
-    failure::{Failure, FailureKind},
-    find::Find,
-    grep::Grep,
-    kill::{Kill, NamedSignal},
-    logs::Logs,
-    ls::Ls,
-    man::Man,
-    mcp::Mcp,
-    mkdir::Mkdir,
-    mv::Mv,
-    print::Table,
+    attach::AttachCommand,
+    bench::BenchCommand,
+    cat::CatCommand,
+    completions::{CompletionList, CompletionsCommand},
+    connect::EnvArgs,
+    cp::CpCommand,
+    edit::EditCommand,
+    env::{EnvCommand, warn_of_foreign_keys},
+    failure::{CommandFailure, FailureKind},
+    find::FindCommand,
+    grep::GrepCommand,
+    kill::{KillCommand, NamedSignal},
+    logs::LogsCommand,
+    ls::LsCommand,
+    man::ManCommand,
+    mcp::McpCommand,
+    mkdir::MkdirCommand,
+    mv::MvCommand,
+    print::TextTable,
     process_session::{DetachKeys, DetachKeysError},
-    ps::Ps,
-    quantity::{AmountError, Size, Span},
-    rm::Rm,
-    run::{Run, Shell},
-    start::{NetworkReach, SandboxChoice, Setting, Surroundings},
-    wait::Wait,
-    watch::Watch,
+    ps::PsCommand,
+    quantity::{ByteSizeArg, DurationArg, QuantityError},
+    rm::RmCommand,
+    run::{RunCommand, ShellCommand},
+    start::{ExecArgs, NetworkChoice, SandboxChoice, VariableArg},
+    wait::WaitCommand,
+    watch::WatchCommand,
 };
 pub use crate::doctor::examine;
 
-pub(crate) use self::connect::Socket as LocalSocket;
+pub(crate) use self::connect::LocalSocket;
 
 /// A command for people.
 #[derive(Clone, Debug, Subcommand)]
-pub enum Line {
+pub enum UserCommand {
     /// Runs a command, and ends as it ends.
-    Run(Run),
+    Run(RunCommand),
     /// Opens a shell.
-    Shell(Shell),
+    Shell(ShellCommand),
     /// Lists processes that outlive their connection.
-    Ps(Ps),
+    Ps(PsCommand),
     /// Prints what a detached process wrote.
-    Logs(Logs),
+    Logs(LogsCommand),
     /// Follows a detached process and types into its terminal.
-    Attach(Attach),
+    Attach(AttachCommand),
     /// Ends a detached process, or signals it.
-    Kill(Kill),
+    Kill(KillCommand),
     /// Waits for a detached process, and ends as it ended.
-    Wait(Wait),
+    Wait(WaitCommand),
     /// Copies files and directories, in either direction.
-    Cp(Cp),
+    Cp(CpCommand),
     /// Lists a directory.
-    Ls(Ls),
+    Ls(LsCommand),
     /// Makes directories.
-    Mkdir(Mkdir),
+    Mkdir(MkdirCommand),
     /// Removes files and directories.
-    Rm(Rm),
+    Rm(RmCommand),
     /// Renames or moves files and directories.
-    Mv(Mv),
+    Mv(MvCommand),
     /// Prints files.
-    Cat(Cat),
+    Cat(CatCommand),
     /// Opens a file in an editor here and puts it back.
-    Edit(Edit),
+    Edit(EditCommand),
     /// Finds files by their names.
-    Find(Find),
+    Find(FindCommand),
     /// Finds lines that match.
-    Grep(Grep),
+    Grep(GrepCommand),
     /// Runs a command again whenever files change.
-    Watch(Watch),
+    Watch(WatchCommand),
     /// Lists, adds and checks environments.
-    Env(Env),
+    Env(EnvCommand),
     /// Serves the tools for agents as an MCP server.
-    Mcp(Mcp),
+    Mcp(McpCommand),
     /// Measures an environment: the time of a call, of a command, of a byte.
-    Bench(Bench),
+    Bench(BenchCommand),
     /// Prints a completion script for a shell.
-    Completions(Completions),
+    Completions(CompletionsCommand),
     /// Prints the manual page.
-    Man(Man),
+    Man(ManCommand),
 }
 
-impl Line {
+impl UserCommand {
     /// Does it. Servers are left with last words.
     /// `cli` describes the whole command line, for completions and manual pages.
-    pub async fn run(self, cli: fn() -> clap::Command) -> Result<ExitCode, Failure> {
+    pub async fn run(self, cli: fn() -> clap::Command) -> Result<ExitCode, CommandFailure> {
         parting(self.dispatch(cli)).await
     }
 
-    async fn dispatch(self, cli: fn() -> clap::Command) -> Result<ExitCode, Failure> {
+    async fn dispatch(self, cli: fn() -> clap::Command) -> Result<ExitCode, CommandFailure> {
         match self {
             Self::Run(command) => command.run().await,
             Self::Shell(command) => command.run().await,

@@ -22,16 +22,16 @@ use tokio::time::timeout;
 use crate::{
     command::{
         LocalSocket,
-        connect::{Place, Where},
-        failure::Failure,
-        process_session::Terminal,
-        quantity::Span,
-        start::{self, Launch, Surroundings},
+        connect::{ConnectedEnv, EnvArgs},
+        failure::CommandFailure,
+        process_session::TerminalUse,
+        quantity::DurationArg,
+        start::{self, ExecArgs, StartRequest},
     },
-    settings_source::Lookup,
+    settings_source::VariableLookup,
 };
 
-pub use self::advice::{Advice, advice};
+pub use self::advice::{DoctorAdvice, advice};
 
 /// How long finding out may take. The tries themselves give up earlier, and say which one hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// What this machine can enforce. As JSON its members are stable: some may be added, none changes.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct DoctorReport {
     /// The server's version.
     pub version: String,
     /// Every kind of policy can be enforced.
@@ -49,13 +49,13 @@ pub struct Report {
     /// What would enforce each kind of policy.
     pub outlook: Vec<Outlook>,
     /// What blocks the rest, and how to unblock it.
-    pub advice: Vec<Advice>,
+    pub advice: Vec<DoctorAdvice>,
     /// The server of the commands for people, if it was looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub local_server: Option<LocalServer>,
+    pub local_server: Option<LocalServerStatus>,
 }
 
-impl Report {
+impl DoctorReport {
     /// Draws the conclusions from what works, for a server with these settings.
     pub fn new(abilities: Abilities, settings: Settings) -> Self {
         Self::with_outlook(
@@ -80,13 +80,13 @@ impl Report {
 ///
 /// # Errors
 /// When the machine does not answer in time.
-pub async fn examine(settings: Settings) -> Result<Report, ExamineError> {
+pub async fn examine(settings: Settings) -> Result<DoctorReport, ExamineError> {
     let spawner = Spawner::default();
     let found = timeout(PATIENCE, probe(&spawner, Thoroughness::All)).await;
     let abilities = found.map_err(|_| ExamineError)?;
-    Ok(Report {
-        local_server: Some(LocalServer::look(&|name| std::env::var_os(name))),
-        ..Report::new(abilities, settings)
+    Ok(DoctorReport {
+        local_server: Some(LocalServerStatus::look(&|name| std::env::var_os(name))),
+        ..DoctorReport::new(abilities, settings)
     })
 }
 
@@ -98,7 +98,7 @@ pub struct ExamineError;
 /// Whether the server of this machine runs. Nothing is started to find out.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LocalServer {
+pub struct LocalServerStatus {
     /// Where it listens, or would.
     pub socket: PathBuf,
     /// Its process. Absent: it does not run.
@@ -106,9 +106,9 @@ pub struct LocalServer {
     pub pid: Option<i32>,
 }
 
-impl LocalServer {
+impl LocalServerStatus {
     /// Looks for it.
-    pub fn look(lookup: Lookup<'_>) -> Self {
+    pub fn look(lookup: VariableLookup<'_>) -> Self {
         let socket = LocalSocket::find(lookup).path().to_owned();
         let listener = UnixStream::connect(&socket).ok();
         let pid = listener.and_then(|stream| socket_peercred(stream).ok());
@@ -119,7 +119,7 @@ impl LocalServer {
     }
 }
 
-impl fmt::Display for LocalServer {
+impl fmt::Display for LocalServerStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let socket = self.socket.display();
         match self.pid {
@@ -143,19 +143,22 @@ exit 69
 "#;
 
 /// How long it may take: longer than the probes do.
-const REMOTE_TIMEOUT: Span = Span(Duration::from_secs(60));
+const REMOTE_TIMEOUT: DurationArg = DurationArg(Duration::from_secs(60));
 
 /// Tells what the machine of an environment can enforce.
-pub async fn examine_remote(wanted: &Where, options: &[&str]) -> Result<ExitCode, Failure> {
-    let place = Place::open(wanted).await?;
+pub async fn examine_remote(
+    wanted: &EnvArgs,
+    options: &[&str],
+) -> Result<ExitCode, CommandFailure> {
+    let place = ConnectedEnv::open(wanted).await?;
     let argv = ["/bin/sh", "-c", SCRIPT, "doctor"];
     let argv = argv.iter().chain(options);
-    let outcome = start::run_without_input(Launch {
+    let outcome = start::run_without_input(StartRequest {
         place: &place,
-        surroundings: &Surroundings::default(),
+        surroundings: &ExecArgs::default(),
         id: start::new_id(),
         argv: argv.map(|&word| word.to_owned()).collect(),
-        terminal: Terminal::None,
+        terminal: TerminalUse::None,
         limit: Some(REMOTE_TIMEOUT),
         keys: None,
     })

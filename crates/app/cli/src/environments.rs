@@ -2,7 +2,7 @@
 //! of Codex, another variable, and a key of the configuration file of the Codex home.
 //! The files of Codex are never written.
 //!
-//! [`Selection::find`] looks where the settings are and decides; what it reads comes in as arguments,
+//! [`EnvironmentSelection::find`] looks where the settings are and decides; what it reads comes in as arguments,
 //! so that it is a pure function. Invariant: a setting that cannot be understood is an error that names
 //! its place, never a reason to run commands somewhere else.
 
@@ -23,44 +23,46 @@ use exec_environments::manager::EnvironmentId;
 
 use crate::{
     environments::reach::network_address,
-    settings_source::{self, Lookup},
+    settings_source::{self, VariableLookup},
 };
 
 pub use self::{
-    file::{Remote, parse},
+    file::{RemoteEntry, parse},
     foreign::{ForeignKey, foreign_keys},
-    reach::{AuthToken, ProgramReach, Reach, RelayReach, UrlReach},
-    reader::{EnvironmentsError, Fault},
-    relay::RelayFault,
+    reach::{EnvEndpoint, ProgramEndpoint, RelayEndpoint, TokenSource, UrlEndpoint},
+    reader::{EnvironmentsError, EnvironmentsFault},
+    relay::RelaySettingError,
 };
 
-pub(crate) use self::{file::parse_over, reach::ReachError, relay::VARIABLES as RELAY_VARIABLES};
+pub(crate) use self::{
+    file::parse_over, reach::EndpointError, relay::VARIABLES as RELAY_VARIABLES,
+};
 
 /// The environments of a harness.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Selection {
+pub struct EnvironmentSelection {
     /// The one that is used when none is named. Absent: there is none.
     pub default: Option<EnvironmentId>,
     /// Whether this machine is one, under the id `local`.
     pub local: bool,
     /// Those on servers. No two have the same id.
-    pub remotes: Vec<Remote>,
+    pub remotes: Vec<RemoteEntry>,
 }
 
-impl Selection {
+impl EnvironmentSelection {
     /// Finds the settings of this process and reads them.
     ///
     /// # Errors
-    /// As [`Selection::find`].
-    pub fn load() -> Result<Self, SelectError> {
-        Self::find(Facts {
+    /// As [`EnvironmentSelection::find`].
+    pub fn load() -> Result<Self, SelectionError> {
+        Self::find(SelectionInputs {
             lookup: &|name| std::env::var_os(name),
             read: &settings_source::read_text,
         })
     }
 
     /// Reads the variables of the relay, which decide alone if they are set. Otherwise reads our own
-    /// `environments.toml` ([`Selection::own_file`]) on top of what the settings of Codex select: its
+    /// `environments.toml` ([`EnvironmentSelection::own_file`]) on top of what the settings of Codex select: its
     /// environments come first, hide those of Codex with the same id, and its `default` decides.
     ///
     /// Of the settings of Codex the first that exists decides: `environments.toml` of the Codex home;
@@ -74,9 +76,9 @@ impl Selection {
     /// # Errors
     /// When a setting that decides cannot be read or does not make sense. Those behind it are not
     /// looked at.
-    pub fn find(facts: Facts<'_>) -> Result<Self, SelectError> {
+    pub fn find(facts: SelectionInputs<'_>) -> Result<Self, SelectionError> {
         if let Some(relay) = relay::of_variables(facts.lookup)? {
-            return Ok(Self::only(Reach::Relay(relay)));
+            return Ok(Self::only(EnvEndpoint::Relay(relay)));
         }
         let base = Self::of_codex(facts)?;
         let own = Self::own_file(facts.lookup).map_or(Ok(None), |path| facts.file(path))?;
@@ -87,12 +89,12 @@ impl Selection {
     }
 
     /// Returns the path of our own `environments.toml`, the only one that we write.
-    pub fn own_file(lookup: Lookup<'_>) -> Option<PathBuf> {
+    pub fn own_file(lookup: VariableLookup<'_>) -> Option<PathBuf> {
         settings_source::config_directory(lookup).map(|home| home.join("environments.toml"))
     }
 
     /// Reads what the settings of Codex select, without the variables of the relay.
-    pub(crate) fn of_codex(facts: Facts<'_>) -> Result<Self, SelectError> {
+    pub(crate) fn of_codex(facts: SelectionInputs<'_>) -> Result<Self, SelectionError> {
         let home = CodexHome::find(facts.lookup);
         let file = |name: &str| {
             let path = home.as_ref().map(|home| home.path().join(name));
@@ -102,7 +104,7 @@ impl Selection {
             return Ok(file::parse(&path, &text, facts)?);
         }
         let mut setting = url_variable(facts.lookup)?;
-        if setting == Setting::Unset
+        if setting == UrlSetting::Unset
             && let Some((path, text)) = file("config.toml")?
         {
             setting = file::setting_of_config(&path, &text)?;
@@ -111,8 +113,8 @@ impl Selection {
     }
 
     /// Makes one server the only environment, and the default.
-    fn only(reach: Reach) -> Self {
-        let remote = Remote {
+    fn only(reach: EnvEndpoint) -> Self {
+        let remote = RemoteEntry {
             id: EnvironmentId::remote(),
             reach,
             required_skills: Vec::new(),
@@ -127,25 +129,25 @@ impl Selection {
 
 /// What selecting looks at.
 #[derive(Clone, Copy)]
-pub struct Facts<'a> {
+pub struct SelectionInputs<'a> {
     /// Gives the value of an environment variable, as `std::env::var_os` does.
-    pub lookup: Lookup<'a>,
+    pub lookup: VariableLookup<'a>,
     /// Reads a file whole.
     pub read: &'a dyn Fn(&Path) -> io::Result<String>,
 }
 
-impl Facts<'_> {
+impl SelectionInputs<'_> {
     /// Reads a file that need not be there.
-    fn file(self, path: PathBuf) -> Result<Option<(PathBuf, String)>, SelectError> {
+    fn file(self, path: PathBuf) -> Result<Option<(PathBuf, String)>, SelectionError> {
         match (self.read)(&path) {
             Ok(text) => Ok(Some((path, text))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(SelectError::Read { path, source }),
+            Err(source) => Err(SelectionError::Read { path, source }),
         }
     }
 }
 
-impl fmt::Debug for Facts<'_> {
+impl fmt::Debug for SelectionInputs<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Facts").finish_non_exhaustive()
     }
@@ -154,7 +156,7 @@ impl fmt::Debug for Facts<'_> {
 /// Why no environment is selected. Nothing runs then, neither here nor elsewhere.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum SelectError {
+pub enum SelectionError {
     /// Caller: a file says what cannot be.
     #[error(transparent)]
     File(#[from] EnvironmentsError),
@@ -186,7 +188,7 @@ pub enum SelectError {
         /// The variable.
         variable: &'static str,
         /// What is wrong with it.
-        source: RelayFault,
+        source: RelaySettingError,
     },
 }
 
@@ -195,7 +197,7 @@ const URL_VARIABLE: &str = "CODEX_EXEC_SERVER_URL";
 
 /// What one URL setting says.
 #[derive(Clone, Debug, Eq, PartialEq)]
-enum Setting {
+enum UrlSetting {
     /// Nothing.
     Unset,
     /// That there is no environment.
@@ -204,7 +206,7 @@ enum Setting {
     At(String),
 }
 
-impl Setting {
+impl UrlSetting {
     /// Reads a value, without the blanks around it.
     fn parse(value: &str) -> Option<Self> {
         let value = value.trim();
@@ -218,12 +220,12 @@ impl Setting {
     }
 }
 
-impl From<Setting> for Selection {
-    fn from(setting: Setting) -> Self {
+impl From<UrlSetting> for EnvironmentSelection {
+    fn from(setting: UrlSetting) -> Self {
         let default = match setting {
-            Setting::At(url) => return Self::only(Reach::Url(UrlReach::new(&url))),
-            Setting::Unset => Some(EnvironmentId::local()),
-            Setting::Nowhere => None,
+            UrlSetting::At(url) => return Self::only(EnvEndpoint::Url(UrlEndpoint::new(&url))),
+            UrlSetting::Unset => Some(EnvironmentId::local()),
+            UrlSetting::Nowhere => None,
         };
         Self {
             local: default.is_some(),
@@ -233,14 +235,14 @@ impl From<Setting> for Selection {
     }
 }
 
-fn url_variable(lookup: Lookup<'_>) -> Result<Setting, SelectError> {
+fn url_variable(lookup: VariableLookup<'_>) -> Result<UrlSetting, SelectionError> {
     let Some(value) = lookup(URL_VARIABLE) else {
-        return Ok(Setting::Unset);
+        return Ok(UrlSetting::Unset);
     };
     let value = value.into_string().ok();
     value
-        .and_then(|value| Setting::parse(&value))
-        .ok_or(SelectError::Url)
+        .and_then(|value| UrlSetting::parse(&value))
+        .ok_or(SelectionError::Url)
 }
 
 /// The Codex home: `CODEX_HOME`, or else `.codex` in the home of the account.
@@ -249,7 +251,7 @@ pub struct CodexHome(PathBuf);
 
 impl CodexHome {
     /// Finds it. A variable that is set to nothing counts as not set.
-    pub fn find(lookup: Lookup<'_>) -> Option<Self> {
+    pub fn find(lookup: VariableLookup<'_>) -> Option<Self> {
         let path = |name| lookup(name).filter(|value| !value.is_empty());
         path("CODEX_HOME")
             .map(PathBuf::from)

@@ -36,7 +36,7 @@ pub fn local_environment(paths: &ExecServerRuntimePaths) -> anyhow::Result<Envir
 
 /// What is settled about this machine before anything runs on it.
 #[derive(Clone, Debug)]
-pub struct LocalSettings {
+pub struct LocalMachineSettings {
     /// Output kept of each process, in bytes.
     pub retained_output_bytes: usize,
     /// How policies are enforced.
@@ -45,7 +45,7 @@ pub struct LocalSettings {
     pub protected: Vec<PathBuf>,
 }
 
-impl Default for LocalSettings {
+impl Default for LocalMachineSettings {
     fn default() -> Self {
         Self {
             retained_output_bytes: limits::RETAINED_OUTPUT_BYTES,
@@ -68,12 +68,12 @@ impl LocalMachine {
     /// Looks at the machine and at the environment of this process. Starts nothing.
     pub fn new(paths: &ExecServerRuntimePaths) -> anyhow::Result<Self> {
         let files = LocalFileSystem::default();
-        Self::with_files(files, LocalSettings::default(), paths)
+        Self::with_files(files, LocalMachineSettings::default(), paths)
     }
 
     /// As [`LocalMachine::new`], but reads no more of files than clients take.
     pub fn for_a_server(
-        settings: LocalSettings,
+        settings: LocalMachineSettings,
         paths: &ExecServerRuntimePaths,
     ) -> anyhow::Result<Self> {
         Self::with_files(LocalFileSystem::for_a_server(), settings, paths)
@@ -81,7 +81,7 @@ impl LocalMachine {
 
     fn with_files(
         files: LocalFileSystem,
-        settings: LocalSettings,
+        settings: LocalMachineSettings,
         paths: &ExecServerRuntimePaths,
     ) -> anyhow::Result<Self> {
         let helper = find_helper(paths)?;
@@ -89,7 +89,7 @@ impl LocalMachine {
         protected.extend_from_slice(&settings.protected);
         let config = config(&settings)?;
         let http = LocalHttpClient::new(config.env.clone());
-        let places = Places::find(&config);
+        let places = CatalogPaths::find(&config);
         let backend = LocalBackend::with_spawner(config, Spawner::of(&helper));
         let backend = backend.protecting(protected);
         let files = files.with_policies_of(&backend);
@@ -130,7 +130,7 @@ fn find_helper(paths: &ExecServerRuntimePaths) -> anyhow::Result<PathBuf> {
     Ok(helper)
 }
 
-fn config(settings: &LocalSettings) -> anyhow::Result<LocalConfig> {
+fn config(settings: &LocalMachineSettings) -> anyhow::Result<LocalConfig> {
     let env: BTreeMap<_, _> = std::env::vars_os().collect();
     let cwd = std::env::current_dir().context("cannot find the working directory")?;
     // Without the file, the shell and the home come from the environment.
@@ -159,13 +159,13 @@ const SYSTEM: &str = "/etc/codex";
 
 /// The places that were found.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct CatalogPaths {
     codex_home: PathBuf,
     user_home: Option<PathBuf>,
     hostname: Option<String>,
 }
 
-impl Places {
+impl CatalogPaths {
     /// Finds them. Without a home, the root directory stands for it.
     pub(crate) fn find(config: &LocalConfig) -> Self {
         let user_home = config.host.home.clone();

@@ -8,11 +8,11 @@ use exec_transport::{
 use http::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
 
-use crate::settings_source::{Lookup, NotUtf8Error, text};
+use crate::settings_source::{NotUtf8Error, VariableLookup, text};
 
 /// How a registry and what it names are reached.
 #[derive(Clone, Debug, Default)]
-pub struct Network {
+pub struct OutboundNetwork {
     /// Whose certificates are accepted.
     pub trust: Trust,
     /// The proxy on the way, if there is one.
@@ -21,12 +21,15 @@ pub struct Network {
     pub headers: Headers,
 }
 
-impl Network {
+impl OutboundNetwork {
     /// Reads the variables, for a registry.
     ///
     /// `SSL_CERT_FILE` takes the place of the host's roots, and `CODEX_CA_CERTIFICATE` is trusted
     /// beside them. A proxy is found as others find it; what is on this machine needs none.
-    pub fn find(lookup: Lookup<'_>, registry: &BaseUrl) -> Result<Self, NetworkError> {
+    pub fn find(
+        lookup: VariableLookup<'_>,
+        registry: &BaseUrl,
+    ) -> Result<Self, OutboundNetworkError> {
         let mut headers = Headers::default();
         for (header, variable) in AUXILIARY {
             let Some(value) = lookup(variable).filter(|value| !value.is_empty()) else {
@@ -46,7 +49,7 @@ impl Network {
     }
 
     /// Reads whose certificates are accepted.
-    pub fn trust(lookup: Lookup<'_>) -> Trust {
+    pub fn trust(lookup: VariableLookup<'_>) -> Trust {
         let file = |name| lookup(name).filter(|value| !value.is_empty());
         let roots = file("SSL_CERT_FILE").map_or_else(Trust::platform, Trust::only);
         match file("CODEX_CA_CERTIFICATE") {
@@ -72,7 +75,7 @@ impl Network {
 /// Caller: the variables that describe the network cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NetworkError {
+pub enum OutboundNetworkError {
     /// A variable is not valid UTF-8.
     #[error(transparent)]
     Text(#[from] NotUtf8Error),
@@ -88,8 +91,11 @@ const AUXILIARY: [(&str, &str); 2] = [
 ];
 
 /// Finds the proxy for a registry. It names the websockets too, so the same proxy leads to them.
-fn proxy(lookup: Lookup<'_>, registry: &BaseUrl) -> Result<Option<Proxy>, NetworkError> {
-    let value = |names: [&'static str; 2]| -> Result<String, NetworkError> {
+fn proxy(
+    lookup: VariableLookup<'_>,
+    registry: &BaseUrl,
+) -> Result<Option<Proxy>, OutboundNetworkError> {
+    let value = |names: [&'static str; 2]| -> Result<String, OutboundNetworkError> {
         let found = names.iter().find_map(|name| text(lookup, name).transpose());
         Ok(found.transpose()?.unwrap_or_default())
     };
@@ -108,7 +114,7 @@ fn proxy(lookup: Lookup<'_>, registry: &BaseUrl) -> Result<Option<Proxy>, Networ
         .build();
     let uri: Option<Uri> = registry.url().as_str().parse().ok();
     let applies = uri.is_some_and(|uri| rules.intercept(&uri).is_some());
-    let proxy = applies.then(|| chosen.parse().map_err(NetworkError::Proxy));
+    let proxy = applies.then(|| chosen.parse().map_err(OutboundNetworkError::Proxy));
     proxy.transpose()
 }
 
@@ -118,10 +124,13 @@ mod tests {
 
     use super::*;
 
-    fn found(registry: &str, variables: &[(&str, &str)]) -> Result<Network, NetworkError> {
+    fn found(
+        registry: &str,
+        variables: &[(&str, &str)],
+    ) -> Result<OutboundNetwork, OutboundNetworkError> {
         let variables: BTreeMap<_, _> = variables.iter().copied().collect();
         let lookup = |name: &str| variables.get(name).map(OsString::from);
-        Network::find(&lookup, &BaseUrl::parse(registry).unwrap())
+        OutboundNetwork::find(&lookup, &BaseUrl::parse(registry).unwrap())
     }
 
     fn proxy_for(registry: &str, variables: &[(&str, &str)]) -> Option<String> {

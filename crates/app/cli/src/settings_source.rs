@@ -10,11 +10,11 @@ use std::{
 };
 
 /// Gives the value of an environment variable, as `std::env::var_os` does.
-pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+pub type VariableLookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// Returns the directory of our own settings: `EXEC_SERVER_HOME`, or `exec-server` in
 /// `XDG_CONFIG_HOME`, or in `~/.config`.
-pub fn config_directory(lookup: Lookup<'_>) -> Option<PathBuf> {
+pub fn config_directory(lookup: VariableLookup<'_>) -> Option<PathBuf> {
     path(lookup, "EXEC_SERVER_HOME").or_else(|| {
         // The XDG specification ignores relative paths.
         let base = path(lookup, "XDG_CONFIG_HOME").filter(|base| base.is_absolute());
@@ -24,7 +24,7 @@ pub fn config_directory(lookup: Lookup<'_>) -> Option<PathBuf> {
 }
 
 /// Returns the path in a variable. An empty variable counts as not set.
-pub fn path(lookup: Lookup<'_>, variable: &str) -> Option<PathBuf> {
+pub fn path(lookup: VariableLookup<'_>, variable: &str) -> Option<PathBuf> {
     lookup(variable)
         .filter(|value| !value.is_empty())
         .map(PathBuf::from)
@@ -34,7 +34,10 @@ pub fn path(lookup: Lookup<'_>, variable: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 /// When the variable is not valid UTF-8.
-pub fn text(lookup: Lookup<'_>, variable: &'static str) -> Result<Option<String>, NotUtf8Error> {
+pub fn text(
+    lookup: VariableLookup<'_>,
+    variable: &'static str,
+) -> Result<Option<String>, NotUtf8Error> {
     let text = lookup(variable).map(OsString::into_string).transpose();
     let text = text.map_err(|_| NotUtf8Error(variable))?;
     let text = text.map(|text| text.trim().to_owned());

@@ -17,13 +17,13 @@ pub enum StdinClose {
 
 /// Whatever asks a server to stop.
 #[derive(Debug)]
-pub struct Stop {
+pub struct ShutdownSignal {
     terminate: Signal,
     interrupt: Signal,
     stdin: Option<Stdin>,
 }
 
-impl Stop {
+impl ShutdownSignal {
     /// Listens from now on.
     pub fn new(stdin: StdinClose) -> anyhow::Result<Self> {
         Ok(Self {

@@ -1,6 +1,6 @@
 //! Which terminal and multiplexer a person sits in, from the variables of their environment alone.
 //!
-//! [`Terminal::detect`] asks for variables and nothing else: no terminal is queried, no file read, no
+//! [`DetectedTerminal::detect`] asks for variables and nothing else: no terminal is queried, no file read, no
 //! program started. Invariant: pure, and what it makes of hostile variables is short and printable.
 //! Not here: sizes and modes of a terminal, which its descriptor knows.
 //!
@@ -20,13 +20,13 @@
 mod tests;
 
 /// Gives the value of an environment variable, as `std::env::var_os` does.
-pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<std::ffi::OsString>;
+pub type VariableLookup<'a> = &'a dyn Fn(&str) -> Option<std::ffi::OsString>;
 
 /// The terminal that a person sits in. Everything in it may be missing: a variable is only a hint.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Terminal {
+pub struct DetectedTerminal {
     /// Which one, if it is known by name.
-    pub kind: Option<Kind>,
+    pub kind: Option<TerminalKind>,
     /// What it calls itself, if it is not.
     pub program: Option<String>,
     /// Its version.
@@ -41,7 +41,7 @@ pub struct Terminal {
     pub over_ssh: bool,
 }
 
-impl Terminal {
+impl DetectedTerminal {
     /// Returns one line for a log or a header: `kitty/0.35.2 tmux/3.4 ssh`, or `unknown`. It has
     /// printable ASCII alone, no brackets, and at most 200 bytes, whatever the variables hold.
     pub fn token(&self) -> String {
@@ -73,7 +73,7 @@ fn versioned(name: &str, version: Option<&str>) -> String {
 /// A terminal that is known by name.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum TerminalKind {
     /// Alacritty.
     Alacritty,
     /// Terminal of macOS.
@@ -110,7 +110,7 @@ pub enum Kind {
     Zed,
 }
 
-impl Kind {
+impl TerminalKind {
     /// Returns its name, as logs have it.
     pub fn name(self) -> &'static str {
         match self {
@@ -197,7 +197,7 @@ pub enum Multiplexer {
 impl Multiplexer {
     /// Finds it. The innermost is the one whose variables were set last, which cannot be told; tmux
     /// names itself in more of them than others.
-    pub(crate) fn detect(lookup: Lookup<'_>) -> Option<Self> {
+    pub(crate) fn detect(lookup: VariableLookup<'_>) -> Option<Self> {
         let is_set = |name| lookup(name).is_some_and(|value| !value.is_empty());
         let program = text(lookup, "TERM_PROGRAM");
         let is_tmux = program.as_deref() == Some("tmux");
@@ -246,7 +246,7 @@ impl PtyVariables {
     }
 }
 
-impl Terminal {
+impl DetectedTerminal {
     /// Returns the variables for a pty on another host, on which this terminal's output is written.
     ///
     /// `TERM` goes as it is if most hosts have its description. One that came with the terminal
@@ -275,7 +275,7 @@ impl Terminal {
             return true;
         }
         // Screen reduces colours, whatever is around it.
-        self.multiplexer.is_none() && self.kind.is_some_and(Kind::has_truecolor)
+        self.multiplexer.is_none() && self.kind.is_some_and(TerminalKind::has_truecolor)
     }
 }
 
@@ -298,14 +298,14 @@ const COMMON: [&str; 12] = [
     "xterm-color",
 ];
 
-impl Terminal {
+impl DetectedTerminal {
     /// Finds out, from variables alone.
-    pub fn detect(lookup: Lookup<'_>) -> Self {
+    pub fn detect(lookup: VariableLookup<'_>) -> Self {
         let multiplexer = Multiplexer::detect(lookup);
         let term = text(lookup, "TERM");
         // A multiplexer puts its own name where its terminal's was.
         let program = text(lookup, "TERM_PROGRAM").filter(|name| name != "tmux");
-        let named = program.as_deref().and_then(Kind::of_program);
+        let named = program.as_deref().and_then(TerminalKind::of_program);
         let marked = || MARKS.iter().find(|(name, _, _)| is_set(lookup, name));
         let (kind, version) = match (named, &program) {
             (Some(kind), _) => (Some(kind), own_version(lookup)),
@@ -331,63 +331,75 @@ impl Terminal {
     }
 }
 
-fn is_set(lookup: Lookup<'_>, name: &str) -> bool {
+fn is_set(lookup: VariableLookup<'_>, name: &str) -> bool {
     lookup(name).is_some_and(|value| !value.is_empty())
 }
 
-fn own_version(lookup: Lookup<'_>) -> Option<String> {
+fn own_version(lookup: VariableLookup<'_>) -> Option<String> {
     text(lookup, "TERM_PROGRAM_VERSION")
 }
 
 /// Returns the version that a terminal says in a variable of its own.
-fn version_of(kind: Kind, lookup: Lookup<'_>) -> Option<String> {
+fn version_of(kind: TerminalKind, lookup: VariableLookup<'_>) -> Option<String> {
     let of_its_own = MARKS.iter().find(|(_, marked, _)| *marked == kind);
     of_its_own.and_then(|(_, _, version)| text(lookup, (*version)?))
 }
 
 /// Variables that one terminal sets, and the one that has its version.
-const MARKS: [(&str, Kind, Option<&str>); 18] = [
-    ("WEZTERM_VERSION", Kind::WezTerm, Some("WEZTERM_VERSION")),
-    ("WEZTERM_PANE", Kind::WezTerm, Some("WEZTERM_VERSION")),
+const MARKS: [(&str, TerminalKind, Option<&str>); 18] = [
+    (
+        "WEZTERM_VERSION",
+        TerminalKind::WezTerm,
+        Some("WEZTERM_VERSION"),
+    ),
+    (
+        "WEZTERM_PANE",
+        TerminalKind::WezTerm,
+        Some("WEZTERM_VERSION"),
+    ),
     (
         "ITERM_SESSION_ID",
-        Kind::ITerm2,
+        TerminalKind::ITerm2,
         Some("LC_TERMINAL_VERSION"),
     ),
-    ("GHOSTTY_RESOURCES_DIR", Kind::Ghostty, None),
-    ("GHOSTTY_BIN_DIR", Kind::Ghostty, None),
-    ("KITTY_WINDOW_ID", Kind::Kitty, None),
-    ("KITTY_PID", Kind::Kitty, None),
-    ("ALACRITTY_SOCKET", Kind::Alacritty, None),
-    ("ALACRITTY_WINDOW_ID", Kind::Alacritty, None),
-    ("KONSOLE_VERSION", Kind::Konsole, Some("KONSOLE_VERSION")),
-    ("WARP_IS_LOCAL_SHELL_SESSION", Kind::Warp, None),
-    ("VSCODE_INJECTION", Kind::VsCode, None),
-    ("VSCODE_GIT_IPC_HANDLE", Kind::VsCode, None),
-    ("ZED_TERM", Kind::Zed, None),
-    ("WT_SESSION", Kind::WindowsTerminal, None),
-    ("VTE_VERSION", Kind::Vte, Some("VTE_VERSION")),
-    ("XTERM_VERSION", Kind::Xterm, Some("XTERM_VERSION")),
-    ("TERMINAL_EMULATOR", Kind::JetBrains, None),
+    ("GHOSTTY_RESOURCES_DIR", TerminalKind::Ghostty, None),
+    ("GHOSTTY_BIN_DIR", TerminalKind::Ghostty, None),
+    ("KITTY_WINDOW_ID", TerminalKind::Kitty, None),
+    ("KITTY_PID", TerminalKind::Kitty, None),
+    ("ALACRITTY_SOCKET", TerminalKind::Alacritty, None),
+    ("ALACRITTY_WINDOW_ID", TerminalKind::Alacritty, None),
+    (
+        "KONSOLE_VERSION",
+        TerminalKind::Konsole,
+        Some("KONSOLE_VERSION"),
+    ),
+    ("WARP_IS_LOCAL_SHELL_SESSION", TerminalKind::Warp, None),
+    ("VSCODE_INJECTION", TerminalKind::VsCode, None),
+    ("VSCODE_GIT_IPC_HANDLE", TerminalKind::VsCode, None),
+    ("ZED_TERM", TerminalKind::Zed, None),
+    ("WT_SESSION", TerminalKind::WindowsTerminal, None),
+    ("VTE_VERSION", TerminalKind::Vte, Some("VTE_VERSION")),
+    ("XTERM_VERSION", TerminalKind::Xterm, Some("XTERM_VERSION")),
+    ("TERMINAL_EMULATOR", TerminalKind::JetBrains, None),
 ];
 
 /// Finds the terminal whose description is its own.
-fn of_term(term: &str) -> Option<Kind> {
+fn of_term(term: &str) -> Option<TerminalKind> {
     let family = |name: &str| {
         let rest = term.strip_prefix(name);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     };
     let own = [
-        ("alacritty", Kind::Alacritty),
-        ("foot", Kind::Foot),
-        ("ghostty", Kind::Ghostty),
-        ("xterm-ghostty", Kind::Ghostty),
-        ("konsole", Kind::Konsole),
-        ("linux", Kind::LinuxConsole),
-        ("mintty", Kind::Mintty),
-        ("vte", Kind::Vte),
-        ("wezterm", Kind::WezTerm),
-        ("xterm-kitty", Kind::Kitty),
+        ("alacritty", TerminalKind::Alacritty),
+        ("foot", TerminalKind::Foot),
+        ("ghostty", TerminalKind::Ghostty),
+        ("xterm-ghostty", TerminalKind::Ghostty),
+        ("konsole", TerminalKind::Konsole),
+        ("linux", TerminalKind::LinuxConsole),
+        ("mintty", TerminalKind::Mintty),
+        ("vte", TerminalKind::Vte),
+        ("wezterm", TerminalKind::WezTerm),
+        ("xterm-kitty", TerminalKind::Kitty),
     ];
     own.into_iter()
         .find_map(|(name, kind)| family(name).then_some(kind))
@@ -397,7 +409,7 @@ fn of_term(term: &str) -> Option<Kind> {
 const WORD: usize = 40;
 
 /// Returns the text of a variable that is set to something.
-pub(crate) fn text(lookup: Lookup<'_>, name: &str) -> Option<String> {
+pub(crate) fn text(lookup: VariableLookup<'_>, name: &str) -> Option<String> {
     let value = lookup(name)?.into_string().ok()?;
     let value = value.trim();
     (!value.is_empty()).then(|| value.to_owned())

@@ -14,12 +14,12 @@ use std::io::{Write, stdout};
 use anyhow::Context;
 use exec_server::{
     Command, Communicate, Environment, ExecServerRuntimePaths, PathUri, ProcessId,
-    environments::Selection, protocol::fs::WriteFile,
+    environments::EnvironmentSelection, protocol::fs::WriteFile,
 };
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    let manager = Selection::load()?.into_manager(&ExecServerRuntimePaths::default())?;
+    let manager = EnvironmentSelection::load()?.into_manager(&ExecServerRuntimePaths::default())?;
     let default = manager.default();
     for id in manager.ids() {
         let mark = if default.as_ref() == Some(&id) {

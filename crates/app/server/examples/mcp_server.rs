@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::Context;
 use exec_mcp_client::config::{EnvVars, McpServerConfig};
-use exec_server::{ExecServerRuntimePaths, PathUri, ProcessId, environments::Selection};
+use exec_server::{ExecServerRuntimePaths, PathUri, ProcessId, environments::EnvironmentSelection};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
@@ -23,7 +23,7 @@ async fn main() -> anyhow::Result<()> {
     // Of the variables of its host it gets what it needs to run, and this one.
     config.env_vars = EnvVars::Named(vec!["TZ".to_owned()]);
 
-    let manager = Selection::load()?.into_manager(&ExecServerRuntimePaths::default())?;
+    let manager = EnvironmentSelection::load()?.into_manager(&ExecServerRuntimePaths::default())?;
     let default = manager.default().context("there is no environment")?;
     let environment = manager.environment(&default).await?;
 

@@ -46,13 +46,13 @@ impl Write for BoundedLog {
 }
 
 static IS_BOUNDED: AtomicBool = AtomicBool::new(false);
-static WRITTEN: Budget = Budget(AtomicU64::new(0));
+static WRITTEN: LogBudget = LogBudget(AtomicU64::new(0));
 
 /// Counts bytes up to the limit.
 #[derive(Debug)]
-struct Budget(AtomicU64);
+struct LogBudget(AtomicU64);
 
-impl Budget {
+impl LogBudget {
     /// Counts some more, and tells whether there was room before them.
     fn admits(&self, bytes: usize) -> bool {
         self.0.fetch_add(bytes as u64, Ordering::Relaxed) < LIMIT
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_log_grows_by_no_more_than_a_line_beyond_its_limit() {
-        let budget = Budget(AtomicU64::new(0));
+        let budget = LogBudget(AtomicU64::new(0));
         let admitted = (0..100_000).filter(|_| budget.admits(100)).count() as u64;
         assert_eq!(admitted * 100, LIMIT.next_multiple_of(100));
     }

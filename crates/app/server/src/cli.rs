@@ -14,17 +14,18 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 use crate::{
-    command::{Line, Where},
-    config::{Override, Settings, Strictness, Switch},
+    command::{EnvArgs, UserCommand},
+    config::{ConfigOverride, ServerSettings, Strictness, Switch},
 };
 
 pub use self::{
     executor_args::{
-        ChatGptAuth, Forward, IgnoredOptions, Registration, RemoteTransport, Transport,
+        ChatGptAuthArgs, ForwardArgs, IgnoredOptions, RegistrationArgs, RemoteTransport,
+        TransportArgs,
     },
     hub_args::{
-        Hub, HubCommand, HubEnvironments, HubFlags, ListTokens, MakeToken, RevokeToken, Span,
-        SpanParseError, TokenCommand, TokenPlace,
+        HubArgs, HubCommand, HubEnvironments, HubFlags, ListTokens, MakeToken, RevokeToken,
+        TokenCommand, TokenFileArgs, TokenLifetime, TokenLifetimeParseError,
     },
 };
 
@@ -46,19 +47,19 @@ pub struct Cli {
 
     /// Options that can also come from the environment and from the configuration file.
     #[command(flatten)]
-    pub settings: Settings,
+    pub settings: ServerSettings,
 
     /// Options of an executor that is reached through a registry.
     #[command(flatten)]
-    pub registration: Registration,
+    pub registration: RegistrationArgs,
 
     /// How such an executor is reached.
     #[command(flatten)]
-    pub transport: Transport,
+    pub transport: TransportArgs,
 
     /// A ChatGPT access token as its credential.
     #[command(flatten)]
-    pub chatgpt: ChatGptAuth,
+    pub chatgpt: ChatGptAuthArgs,
 
     /// Configuration file, in TOML, with the long options as keys, such as session_ttl = 80
     /// [default: config.toml in $EXEC_SERVER_HOME, in $XDG_CONFIG_HOME/exec-server or in
@@ -68,7 +69,7 @@ pub struct Cli {
 
     /// Sets one key of the configuration file, repeatable; the value is TOML, or else a string.
     #[arg(short = 'c', value_name = "KEY=VALUE", help_heading = CONFIGURATION)]
-    pub overrides: Vec<Override>,
+    pub overrides: Vec<ConfigOverride>,
 
     /// Refuses to start on unknown keys and on a broken configuration file, instead of warning.
     #[arg(long, help_heading = CONFIGURATION)]
@@ -100,7 +101,7 @@ pub struct Cli {
 pub enum Command {
     /// Works in an environment.
     #[command(flatten)]
-    People(Box<Line>),
+    People(Box<UserCommand>),
     /// Tells what this machine can enforce, and what would help where it cannot.
     ///
     /// Everything is tried, as the server would do it, which takes at most 20 seconds. Options of
@@ -108,26 +109,26 @@ pub enum Command {
     /// tells what Landlock alone would do. Run it where the server runs: under the same account, in
     /// the same container; --env has the server of an environment do it.
     #[command(after_help = DOCTOR_STATUS)]
-    Doctor(Doctor),
+    Doctor(DoctorArgs),
     /// Offers a server that listens elsewhere through a registry.
     ///
     /// The executor's part is played here: registration, relay, encryption. What a harness sends is
     /// handed on, message by message, over one websocket for each harness.
-    Forward(Box<Forward>),
+    Forward(Box<ForwardArgs>),
     /// Runs a hub: the registry and the relay through which harnesses reach executors.
     ///
     /// It prints one line to stdout once it is bound, its URL. Nobody gets in without a token:
     /// `exec-server hub token create` makes one.
-    Hub(Box<Hub>),
+    Hub(Box<HubArgs>),
 }
 
 /// Options of `exec-server doctor`.
 #[derive(Args, Clone, Debug)]
-pub struct Doctor {
+pub struct DoctorArgs {
     /// Whose machine; this one if it is not said.
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     /// Prints one JSON object instead of text.
     #[arg(long)]

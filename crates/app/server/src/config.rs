@@ -1,5 +1,5 @@
 //! The configuration of the server, from the command line, the environment and a file.
-//! Each source becomes a layer of [`Settings`]; [`resolve`] puts the layers on top of each other
+//! Each source becomes a layer of [`ServerSettings`]; [`resolve`] puts the layers on top of each other
 //! and checks the result as a whole, so that a [`ServerConfig`] is always one that can be served.
 //! Invariant: a setting that would protect the server is never dropped silently.
 //! Not here: printing, logging, binding.
@@ -21,17 +21,17 @@ use exec_wire::limits;
 
 use crate::{cli::Cli, shutdown_signal::StdinClose};
 
-pub use exec_cli::settings_source::{Lookup, Seconds, SecondsParseError};
+pub use exec_cli::settings_source::{Seconds, SecondsParseError, VariableLookup};
 
 pub use self::{
-    config_file::{ConfigFile, Override, OverrideParseError, Strictness},
-    environment::Environment,
-    error::{ConfigError, Place},
+    config_file::{ConfigFile, ConfigOverride, ConfigOverrideParseError, Strictness},
+    environment::EnvironmentLayer,
+    error::{ConfigError, SettingOrigin},
     log_config::{
         LogConfig, LogFormat, LogFormatParseError, LogLevel, LogLevelParseError, MetricsAddress,
         MetricsAddressParseError,
     },
-    settings::{SetError, Settings},
+    settings::{ServerSettings, SettingError},
     values::{
         ConcurrentRequests, PidNamespace, PidNamespaceParseError, SandboxMechanism,
         SandboxMechanismParseError, Switch, SwitchParseError, WsAuth, WsAuthParseError,
@@ -101,7 +101,7 @@ pub struct TlsPaths {
 /// to other machines without anybody having said so.
 pub fn resolve(
     cli: Cli,
-    environment: Settings,
+    environment: ServerSettings,
     file: ConfigFile,
 ) -> Result<ServerConfig, ConfigError> {
     let strictness = cli.strictness();
@@ -201,7 +201,7 @@ pub fn resolve(
 /// How long a server that was started because somebody needed one goes on when nobody does.
 const BACKGROUND_IDLE_EXIT: Duration = Duration::from_secs(900);
 
-fn tls(settings: &Settings, listen: &ListenUrl) -> Result<Option<TlsPaths>, ConfigError> {
+fn tls(settings: &ServerSettings, listen: &ListenUrl) -> Result<Option<TlsPaths>, ConfigError> {
     let files = (settings.tls_cert.clone(), settings.tls_key.clone());
     if matches!(listen, ListenUrl::Wss(_)) {
         return match files {
@@ -224,9 +224,9 @@ fn tls(settings: &Settings, listen: &ListenUrl) -> Result<Option<TlsPaths>, Conf
 /// Reads the environment and the configuration file, and resolves them with the command line.
 ///
 /// # Errors
-/// As [`Environment::read`], [`ConfigFile::read`] and [`resolve`].
-pub fn load(mut cli: Cli, lookup: Lookup<'_>) -> Result<ServerConfig, ConfigError> {
-    let environment = Environment::read(lookup)?;
+/// As [`EnvironmentLayer::read`], [`ConfigFile::read`] and [`resolve`].
+pub fn load(mut cli: Cli, lookup: VariableLookup<'_>) -> Result<ServerConfig, ConfigError> {
+    let environment = EnvironmentLayer::read(lookup)?;
     cli.strict_config |= environment.strictness == Strictness::Strict;
     cli.proxy_private_ips_via_upstream = cli
         .proxy_private_ips_via_upstream

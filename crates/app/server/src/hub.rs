@@ -28,10 +28,10 @@ use exec_process::release_free_memory;
 use tokio::{task::spawn_blocking, time::sleep};
 
 use crate::{
-    cli::{HubFlags, TokenPlace},
-    config::Lookup,
+    cli::{HubFlags, TokenFileArgs},
+    config::VariableLookup,
     observe::resident_bytes,
-    shutdown_signal::{StdinClose, Stop},
+    shutdown_signal::{ShutdownSignal, StdinClose},
 };
 
 pub use self::{environment_list::list_environments, tokens::edit_tokens};
@@ -42,8 +42,8 @@ pub use self::{environment_list::list_environments, tokens::edit_tokens};
 ///
 /// # Errors
 /// When it cannot listen, or what it keeps or is given cannot be used.
-pub async fn run_hub(flags: &HubFlags, lookup: Lookup<'_>) -> anyhow::Result<()> {
-    let mut stop = Stop::new(StdinClose::Ignored)?;
+pub async fn run_hub(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Result<()> {
+    let mut stop = ShutdownSignal::new(StdinClose::Ignored)?;
     let config = config(flags, lookup)?;
     for warning in warnings(&config, flags) {
         tracing::error!("{warning}");
@@ -67,8 +67,8 @@ pub async fn run_hub(flags: &HubFlags, lookup: Lookup<'_>) -> anyhow::Result<()>
 }
 
 /// Puts flags and variables together.
-fn config(flags: &HubFlags, lookup: Lookup<'_>) -> anyhow::Result<HubConfig> {
-    let places = Places::find(&flags.place, lookup)?;
+fn config(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Result<HubConfig> {
+    let places = HubPaths::find(&flags.place, lookup)?;
     let public_url = flags.public_url.as_ref();
     let public_url = public_url.map(|url| PublicUrl::fixed(&url.to_string()));
     let node = flags.node_name.clone();
@@ -157,16 +157,16 @@ fn announce(url: &str) -> anyhow::Result<()> {
 
 /// The files of a hub.
 #[derive(Clone, Debug, Eq, PartialEq)]
-struct Places {
+struct HubPaths {
     /// The directory of the hub.
     data_dir: PathBuf,
     /// The file with the tokens.
     token_file: PathBuf,
 }
 
-impl Places {
+impl HubPaths {
     /// Finds them. Nothing is made.
-    fn find(place: &TokenPlace, lookup: Lookup<'_>) -> anyhow::Result<Self> {
+    fn find(place: &TokenFileArgs, lookup: VariableLookup<'_>) -> anyhow::Result<Self> {
         let set = |name| lookup(name).filter(|value| !value.is_empty());
         let ours = || Some(PathBuf::from(set("EXEC_SERVER_HOME")?).join("hub"));
         let accounts = || Some(PathBuf::from(set("HOME")?).join(".local/share/exec-server/hub"));
@@ -193,7 +193,7 @@ const SELDOM: Duration = Duration::from_secs(60);
 /// Releases freed memory for as long as it is polled: soon after the resident memory has changed, and
 /// less and less often while there is nothing to release.
 async fn release_memory() -> Infallible {
-    let mut pace = Pace::default();
+    let mut pace = ReleaseBackoff::default();
     loop {
         sleep(SOON).await;
         let Some(before) = resident_bytes() else {
@@ -210,14 +210,14 @@ async fn release_memory() -> Infallible {
 
 /// When to release memory. Looked at every [`SOON`].
 #[derive(Debug)]
-struct Pace {
+struct ReleaseBackoff {
     /// What was left after the last time.
     left: u64,
     wait: Duration,
     waited: Duration,
 }
 
-impl Default for Pace {
+impl Default for ReleaseBackoff {
     fn default() -> Self {
         Self {
             left: 0,
@@ -227,7 +227,7 @@ impl Default for Pace {
     }
 }
 
-impl Pace {
+impl ReleaseBackoff {
     fn is_due(&mut self, resident: u64) -> bool {
         self.waited += SOON;
         if resident < WORTHWHILE {

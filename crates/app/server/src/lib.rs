@@ -36,7 +36,7 @@
 //!
 //! # Several of them
 //!
-//! [`EnvironmentManager`] keeps environments under stable ids. [`environments::Selection`] reads
+//! [`EnvironmentManager`] keeps environments under stable ids. [`environments::EnvironmentSelection`] reads
 //! which there are from our `environments.toml`, the settings of Codex, and variables.
 //!
 //! ```no_run

@@ -6,9 +6,9 @@ use anyhow::Context;
 use clap::CommandFactory;
 use exec_server::{
     ExecServerRuntimePaths, RemoteEnvironmentConfig, background,
-    cli::{Cli, Command, Doctor, Hub, HubCommand},
-    command::{Failure, warn_of_foreign_keys},
-    config::{self, LogConfig, Lookup, ServerConfig},
+    cli::{Cli, Command, DoctorArgs, HubArgs, HubCommand},
+    command::{CommandFailure, warn_of_foreign_keys},
+    config::{self, LogConfig, ServerConfig, VariableLookup},
     doctor, hub,
     observe::Telemetry,
     remote::{self, ForwardConfig, RemoteConfigError},
@@ -66,7 +66,7 @@ fn run() -> ExitCode {
 
 /// A line that asks for what cannot be is told from a failure of what can.
 fn status(error: &anyhow::Error) -> ExitCode {
-    if let Some(failure) = error.downcast_ref::<Failure>() {
+    if let Some(failure) = error.downcast_ref::<CommandFailure>() {
         return failure.kind.into();
     }
     let wrong_line = error
@@ -83,7 +83,7 @@ fn status(error: &anyhow::Error) -> ExitCode {
 const WRONG_LINE: u8 = 2;
 
 fn start(cli: Cli) -> anyhow::Result<ExitCode> {
-    let lookup: Lookup<'_> = &|name| std::env::var_os(name);
+    let lookup: VariableLookup<'_> = &|name| std::env::var_os(name);
     if let Some(command) = &cli.command {
         let logs = LogConfig::of_command(&cli.settings, lookup);
         // What is not asked for is not set up: a person waits for the first byte.
@@ -102,7 +102,7 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
             return on_one_thread(async { Ok(line.run(Cli::command).await?) });
         }
         Some(Command::Doctor(doctor)) if doctor.place.env.is_some() => {
-            let Doctor { place, json } = doctor.clone();
+            let DoctorArgs { place, json } = doctor.clone();
             let options: &[&str] = if json { &["--json"] } else { &[] };
             return on_one_thread(
                 async move { Ok(doctor::examine_remote(&place, options).await?) },
@@ -149,7 +149,7 @@ fn on_one_thread(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow
 }
 
 /// Runs a hub, or does something else with one. It carries what others send, on every core.
-fn run_hub(hub: &Hub, lookup: Lookup<'_>) -> anyhow::Result<ExitCode> {
+fn run_hub(hub: &HubArgs, lookup: VariableLookup<'_>) -> anyhow::Result<ExitCode> {
     match &hub.command {
         Some(HubCommand::Token(command)) => {
             let (mut out, mut aside) = (std::io::stdout().lock(), std::io::stderr().lock());
@@ -170,7 +170,7 @@ fn run_hub(hub: &Hub, lookup: Lookup<'_>) -> anyhow::Result<ExitCode> {
 }
 
 /// Prints what this machine can enforce. The status tells whether that is everything.
-async fn examine(config: ServerConfig, options: Doctor) -> anyhow::Result<ExitCode> {
+async fn examine(config: ServerConfig, options: DoctorArgs) -> anyhow::Result<ExitCode> {
     for warning in &config.warnings {
         tracing::error!("{warning}");
     }
@@ -202,7 +202,7 @@ const MAX_BLOCKING_THREADS: usize = 4096;
 /// Says the last words. If nobody can hear them, the status is still told.
 fn report(error: &anyhow::Error) {
     let mut stderr = std::io::stderr().lock();
-    drop(match error.downcast_ref::<Failure>() {
+    drop(match error.downcast_ref::<CommandFailure>() {
         Some(failure) => writeln!(stderr, "error: {failure}"),
         None => writeln!(stderr, "Error: {error:#}"),
     });

@@ -31,10 +31,10 @@ use tracing_subscriber::{
 
 use crate::{
     background::BoundedLog,
-    config::{LogConfig, LogFormat, Lookup},
+    config::{LogConfig, LogFormat, VariableLookup},
 };
 
-pub(crate) use self::metrics_endpoint::{Exhibit, look_out, resident_bytes};
+pub(crate) use self::metrics_endpoint::{MetricsRenderer, look_out, resident_bytes};
 
 /// How long the last spans may take to reach their collector when the program ends.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -60,7 +60,7 @@ impl Telemetry {
     ///
     /// # Errors
     /// When the variables of OpenTelemetry say what cannot be.
-    pub fn begin(config: &LogConfig, lookup: Lookup<'_>) -> anyhow::Result<Self> {
+    pub fn begin(config: &LogConfig, lookup: VariableLookup<'_>) -> anyhow::Result<Self> {
         if !is_wanted(lookup) {
             return Ok(Self::logs(config));
         }
@@ -111,7 +111,7 @@ where
     }
 }
 
-fn is_wanted(lookup: Lookup<'_>) -> bool {
+fn is_wanted(lookup: VariableLookup<'_>) -> bool {
     let is_set = |name| lookup(name).is_some_and(|value| !value.is_empty());
     let says =
         |name, word: &str| lookup(name).is_some_and(|value| value.eq_ignore_ascii_case(word));
@@ -121,8 +121,8 @@ fn is_wanted(lookup: Lookup<'_>) -> bool {
 }
 
 /// The library reads the other variables itself: endpoints, headers, batches and their queue, samplers.
-fn provider(lookup: Lookup<'_>) -> anyhow::Result<SdkTracerProvider> {
-    let courier = Courier::new(trust(lookup), export_timeout(lookup))?;
+fn provider(lookup: VariableLookup<'_>) -> anyhow::Result<SdkTracerProvider> {
+    let courier = OtlpHttpClient::new(trust(lookup), export_timeout(lookup))?;
     let exporter = SpanExporter::builder()
         .with_http()
         .with_http_client(courier)
@@ -133,7 +133,7 @@ fn provider(lookup: Lookup<'_>) -> anyhow::Result<SdkTracerProvider> {
         .build())
 }
 
-fn trust(lookup: Lookup<'_>) -> Trust {
+fn trust(lookup: VariableLookup<'_>) -> Trust {
     [
         "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
         "OTEL_EXPORTER_OTLP_CERTIFICATE",
@@ -145,7 +145,7 @@ fn trust(lookup: Lookup<'_>) -> Trust {
     .map_or_else(Trust::platform, Trust::only)
 }
 
-fn export_timeout(lookup: Lookup<'_>) -> Duration {
+fn export_timeout(lookup: VariableLookup<'_>) -> Duration {
     [
         "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
         "OTEL_EXPORTER_OTLP_TIMEOUT",
@@ -178,20 +178,20 @@ fn resource() -> Resource {
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
 /// A client for HTTP that whoever calls it waits for.
-struct Courier {
+struct OtlpHttpClient {
     runtime: Runtime,
     trust: Trust,
     within: Duration,
     client: OnceCell<Client>,
 }
 
-impl fmt::Debug for Courier {
+impl fmt::Debug for OtlpHttpClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Courier").finish_non_exhaustive()
     }
 }
 
-impl Courier {
+impl OtlpHttpClient {
     /// Makes a client. Certificates are read with the first request that needs them.
     fn new(trust: Trust, within: Duration) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -238,7 +238,7 @@ impl Courier {
     }
 }
 
-impl HttpClient for Courier {
+impl HttpClient for OtlpHttpClient {
     fn send_bytes<'life, 'run>(
         &'life self,
         request: Request<Bytes>,
@@ -269,9 +269,8 @@ fn accepts_nothing() -> Result<ClientConfig, HttpError> {
 /// ignored.
 pub(crate) fn continue_trace(span: &Span, origin: Origin<'_>) {
     let parent = match origin {
-        Origin::Trace(trace) => {
-            TraceContextPropagator::new().extract_with_context(&Context::new(), &Named(trace))
-        }
+        Origin::Trace(trace) => TraceContextPropagator::new()
+            .extract_with_context(&Context::new(), &TraceHeaders(trace)),
         Origin::Span(parent) => parent.context(),
     };
     if parent.span().span_context().is_valid() {
@@ -281,9 +280,9 @@ pub(crate) fn continue_trace(span: &Span, origin: Origin<'_>) {
 }
 
 /// The members of a trace as the headers that they are named after.
-struct Named<'a>(&'a Trace);
+struct TraceHeaders<'a>(&'a Trace);
 
-impl Extractor for Named<'_> {
+impl Extractor for TraceHeaders<'_> {
     fn get(&self, key: &str) -> Option<&str> {
         match key {
             "traceparent" => self.0.traceparent.as_deref(),

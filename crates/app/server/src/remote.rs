@@ -11,7 +11,7 @@ mod tests;
 use std::path::Path;
 
 use exec_cli::{
-    outbound_network::NetworkError, settings_source::NotUtf8Error, token_file::TokenFile,
+    outbound_network::OutboundNetworkError, settings_source::NotUtf8Error, token_file::TokenFile,
 };
 use exec_registry::{
     api::{EnvironmentId, EnvironmentIdError},
@@ -20,12 +20,12 @@ use exec_registry::{
 };
 
 use crate::{
-    cli::{ChatGptAuth, Registration, RemoteTransport, Transport},
-    config::{Lookup, ServerConfig, SwitchParseError},
+    cli::{ChatGptAuthArgs, RegistrationArgs, RemoteTransport, TransportArgs},
+    config::{ServerConfig, SwitchParseError, VariableLookup},
     remote::credentials::{ACCESS_TOKEN, REMOTE_TOKEN},
 };
 
-pub use exec_cli::outbound_network::Network;
+pub use exec_cli::outbound_network::OutboundNetwork;
 pub use exec_registry::{
     api::{EnvironmentId as EnvironmentName, Secret},
     credentials::Token,
@@ -33,7 +33,7 @@ pub use exec_registry::{
 };
 
 pub use self::{
-    credentials::{AwsSettings, RemoteCredentials, Vendor},
+    credentials::{AwsSettings, RemoteCredentials, VendorServices},
     run::{ForwardConfig, run_forward, run_remote_environment},
 };
 
@@ -50,7 +50,7 @@ pub struct RemoteEnvironmentConfig {
     /// How harnesses reach this machine.
     pub transport: RemoteTransport,
     /// The way to the registry and to what it names.
-    pub network: Network,
+    pub network: OutboundNetwork,
     /// How harnesses are served. Where to listen does not count.
     pub server: ServerConfig,
 }
@@ -80,7 +80,7 @@ impl RemoteEnvironmentConfig {
             environment_id: EnvironmentId::new(environment_id)?,
             credentials,
             transport: RemoteTransport::Noise,
-            network: Network::default(),
+            network: OutboundNetwork::default(),
             server: ServerConfig::from_flags(["--listen", "off"])?,
         })
     }
@@ -90,11 +90,11 @@ impl RemoteEnvironmentConfig {
     /// # Errors
     /// When there is nothing to present to it, or a variable does not make sense.
     pub fn find(
-        registration: &Registration,
-        transport: &Transport,
-        chatgpt: &ChatGptAuth,
+        registration: &RegistrationArgs,
+        transport: &TransportArgs,
+        chatgpt: &ChatGptAuthArgs,
         server: ServerConfig,
-        lookup: Lookup<'_>,
+        lookup: VariableLookup<'_>,
     ) -> Result<Option<Self>, RemoteConfigError> {
         let (Some(registry_url), Some(environment_id)) =
             (&registration.remote, &registration.environment_id)
@@ -109,7 +109,7 @@ impl RemoteEnvironmentConfig {
                 lookup,
                 &|path: &Path| path.exists(),
             )?,
-            network: Network::find(lookup, registry_url)?,
+            network: OutboundNetwork::find(lookup, registry_url)?,
             registry_url: registry_url.clone(),
             environment_id: environment_id.clone(),
             transport: transport.remote_transport.unwrap_or_default(),
@@ -143,7 +143,7 @@ pub enum RemoteConfigError {
     },
     /// The variables that describe the network cannot be used.
     #[error(transparent)]
-    Network(#[from] NetworkError),
+    Network(#[from] OutboundNetworkError),
     /// The name is none of an environment.
     #[error(transparent)]
     Environment(#[from] EnvironmentIdError),

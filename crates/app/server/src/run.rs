@@ -18,8 +18,8 @@ use exec_transport::{
 use crate::{
     config::ServerConfig,
     local_machine::ExecServerRuntimePaths,
-    server_runtime::Serving,
-    shutdown_signal::{StdinClose, Stop},
+    server_runtime::ServerRuntime,
+    shutdown_signal::{ShutdownSignal, StdinClose},
 };
 
 /// Runs a server on `listen_url` with every other setting at its default.
@@ -44,13 +44,13 @@ pub async fn run_main_with_listen_url(
 /// # Errors
 /// When it cannot listen, or this machine cannot be looked at.
 pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> anyhow::Result<()> {
-    let mut serving = Serving::new(&config, &paths)?;
+    let mut serving = ServerRuntime::new(&config, &paths)?;
     // On stdio it is the client that speaks on it.
     let stdin = match config.listen == ListenUrl::Stdio {
         true => StdinClose::Ignored,
         false => config.stdin_close,
     };
-    let mut stop = Stop::new(stdin)?;
+    let mut stop = ShutdownSignal::new(stdin)?;
     serving.look_out(&config).await?;
     match config.listen.clone() {
         ListenUrl::Stdio => {

@@ -25,9 +25,9 @@ use tokio::{
 
 use crate::{
     config::{ConcurrentRequests, ServerConfig},
-    local_machine::{ExecServerRuntimePaths, LocalMachine, LocalSettings, run_if_helper},
-    observe::{Exhibit, continue_trace, look_out},
-    shutdown_signal::Stop,
+    local_machine::{ExecServerRuntimePaths, LocalMachine, LocalMachineSettings, run_if_helper},
+    observe::{MetricsRenderer, continue_trace, look_out},
+    shutdown_signal::ShutdownSignal,
 };
 
 /// Links that wait to be served. Whoever brings them waits beyond.
@@ -42,20 +42,20 @@ const ATTENTION: Duration = Duration::from_micros(200);
 
 /// This machine and the service that presents it. Dropping it ends everything.
 #[derive(Debug)]
-pub(crate) struct Serving {
+pub(crate) struct ServerRuntime {
     pub(crate) machine: LocalMachine,
     pub(crate) service: Service,
     /// Ended with this value, not with the runtime, which belongs to the embedder.
     pub(crate) tasks: JoinSet<()>,
     /// Set when it stops: it is alive, but not ready.
     pub(crate) draining: Arc<AtomicBool>,
-    exhibit: Exhibit,
+    exhibit: MetricsRenderer,
     shutdown_grace: Duration,
     idle_exit: Option<Duration>,
     idle: Arc<Notify>,
 }
 
-impl Serving {
+impl ServerRuntime {
     /// Looks at this machine. Nothing is started yet.
     pub(crate) fn new(
         config: &ServerConfig,
@@ -66,7 +66,7 @@ impl Serving {
         for warning in &config.warnings {
             tracing::error!("{warning}");
         }
-        let settings = LocalSettings {
+        let settings = LocalMachineSettings {
             retained_output_bytes: config.retained_output_bytes,
             sandbox: config.sandbox,
             protected: match &config.listen {
@@ -84,7 +84,7 @@ impl Serving {
         let service = Service::traced(service_config(config), open, continue_trace);
         Ok(Self {
             machine,
-            exhibit: Exhibit::new(service.clone()),
+            exhibit: MetricsRenderer::new(service.clone()),
             service,
             tasks: JoinSet::new(),
             draining: Arc::default(),
@@ -126,7 +126,7 @@ impl Serving {
     }
 
     /// Lets processes finish, as long as they may, or until it is asked a second time.
-    pub(crate) async fn shut_down(self, stop: &mut Stop) {
+    pub(crate) async fn shut_down(self, stop: &mut ShutdownSignal) {
         self.draining.store(true, Ordering::Relaxed);
         let levels = self.service.levels();
         tracing::info!(
@@ -142,7 +142,7 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for ServerRuntime {
     /// Kills what runs. Sessions without a connection would outlive the server otherwise, if the
     /// runtime does.
     fn drop(&mut self) {

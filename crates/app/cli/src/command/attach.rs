@@ -12,12 +12,15 @@ use exec_wire::{
 };
 
 use crate::command::{
-    connect::{Place, Where},
+    connect::{ConnectedEnv, EnvArgs},
     detached::{self, call_failed},
-    failure::{Failure, FailureKind},
+    failure::{CommandFailure, FailureKind},
     logs::kept,
-    process_session::{DetachKeys, Input, Owner, Signals, Talk, Terminal, byte, complain, telling},
-    terminal::{self, Standard},
+    process_session::{
+        DetachKeys, ProcessOwner, ProcessSession, SignalListener, StdinReader, TerminalUse, byte,
+        complain, telling,
+    },
+    terminal::{self, StandardStream},
 };
 
 /// Follows a process and types into its terminal.
@@ -30,10 +33,10 @@ use crate::command::{
 /// The detach keys leave it running; so does closing the window, and Ctrl-C, unless it has a terminal,
 /// which gets it.
 #[derive(Args, Clone, Debug)]
-pub struct Attach {
+pub struct AttachCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     /// Keys that leave the process, on a terminal.
     #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q")]
@@ -47,10 +50,10 @@ pub struct Attach {
     pub id: String,
 }
 
-impl Attach {
+impl AttachCommand {
     /// Follows a process and types into its terminal.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::open(&self.place).await?;
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
+        let place = ConnectedEnv::open(&self.place).await?;
         let client = &place.client;
         let found = telling(client, detached::find_attachable(client, &self.id)).await?;
         if !found.detached {
@@ -65,8 +68,8 @@ impl Attach {
             let exit_code = now.exit_code;
             return Ok(ended(&place, &ProcessSummary { exit_code, ..found }));
         }
-        let picture = match found.tty && Standard::Output.is_terminal() {
-            true => Some(telling(client, Picture::take(client, &id)).await?),
+        let picture = match found.tty && StandardStream::Output.is_terminal() {
+            true => Some(telling(client, ScreenSnapshot::take(client, &id)).await?),
             false => None,
         };
         let after = match &picture {
@@ -75,40 +78,40 @@ impl Attach {
         };
         let process = telling(client, client.attach(id.clone(), Some(after))).await;
         let process = process.map_err(call_failed)?;
-        let failed = |error| Failure::new(FailureKind::Failed, error);
+        let failed = |error| CommandFailure::new(FailureKind::Failed, error);
         let input = match self.no_stdin {
             true => None,
-            false => Input::open().map_err(failed)?,
+            false => StdinReader::open().map_err(failed)?,
         };
         let terminal = match found.tty {
-            true => Terminal::Theirs,
-            false => Terminal::None,
+            true => TerminalUse::Theirs,
+            false => TerminalUse::None,
         };
         if found.tty {
             let complete = picture.as_ref().is_some_and(|picture| picture.complete);
             resize(&*process, complete);
         }
-        let talk = Talk {
+        let talk = ProcessSession {
             client: client.clone(),
             process: Arc::clone(&process),
-            signals: Signals::listen().map_err(failed)?,
+            signals: SignalListener::listen().map_err(failed)?,
             after,
-            owner: Owner::Server,
+            owner: ProcessOwner::Server,
             input,
             terminal,
             // What is piped in holds no keys.
-            keys: (found.tty && Standard::Input.is_terminal()).then_some(self.detach_keys),
+            keys: (found.tty && StandardStream::Input.is_terminal()).then_some(self.detach_keys),
             picture: picture.map(|picture| picture.bytes).unwrap_or_default(),
             limit: None,
         };
         let end = talk.run().await.map_err(failed)?;
-        end.status(Owner::Server, &id, &place)
+        end.status(ProcessOwner::Server, &id, &place)
     }
 }
 
 /// What a terminal shows.
 #[derive(Debug)]
-struct Picture {
+struct ScreenSnapshot {
     /// What makes our terminal show it.
     bytes: Vec<u8>,
     /// The last event that it shows.
@@ -117,9 +120,9 @@ struct Picture {
     complete: bool,
 }
 
-impl Picture {
+impl ScreenSnapshot {
     /// Makes it from the output that is kept, as a terminal of our size shows that.
-    async fn take(client: &ExecServerClient, id: &ProcessId) -> Result<Self, Failure> {
+    async fn take(client: &ExecServerClient, id: &ProcessId) -> Result<Self, CommandFailure> {
         let kept = kept(client, id).await?;
         let mut screen = Screen::new(terminal::size().unwrap_or_default());
         for (_, data) in &kept.pieces {
@@ -150,7 +153,7 @@ fn resize(process: &dyn ExecProcess, complete: bool) {
     drop(process.resize(size));
 }
 
-fn ended(place: &Place, process: &ProcessSummary) -> ExitCode {
+fn ended(place: &ConnectedEnv, process: &ProcessSummary) -> ExitCode {
     let id = &process.process_id;
     let logs = place.line("logs", &[id.as_str()]);
     complain(&format!("`{id}` has ended; `{logs}` prints what it wrote"));

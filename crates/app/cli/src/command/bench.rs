@@ -30,9 +30,9 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::command::{
-    bench::report::{Measured, Numbers, Outcome, Samples, table},
-    connect::{Place, Where},
-    failure::{Failure, FailureKind},
+    bench::report::{LatencySamples, Measurement, MeasurementNumbers, MeasurementOutcome, table},
+    connect::{ConnectedEnv, EnvArgs},
+    failure::{CommandFailure, FailureKind},
     print::{json, print},
 };
 
@@ -41,10 +41,10 @@ use crate::command::{
 ///
 /// Commands and files there are the measurement's own, and nothing is left behind.
 #[derive(Args, Clone, Debug)]
-pub struct Bench {
+pub struct BenchCommand {
     /// Which environment.
     #[command(flatten)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     /// How long it all may take, about.
     #[arg(
@@ -60,22 +60,22 @@ pub struct Bench {
     pub json: bool,
 }
 
-impl Bench {
+impl BenchCommand {
     /// Measures it. Ends with status 1 if something could not be measured.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::open(&self.place).await?;
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
+        let place = ConnectedEnv::open(&self.place).await?;
         let name = place.name.clone();
-        let measure = Measure::new(place, Duration::from_secs(self.seconds) / PARTS);
+        let measure = BenchRunner::new(place, Duration::from_secs(self.seconds) / PARTS);
         let measured = all(&measure).await;
         let text = match self.json {
-            true => json(&Printed {
+            true => json(&BenchReport {
                 environment: name,
-                measured: measured.iter().map(Numbers::from).collect(),
+                measured: measured.iter().map(MeasurementNumbers::from).collect(),
             })?,
             false => format!("{name}\n{}", table(&measured)),
         };
         print(&text)?;
-        let is_failed = |one: &Measured| matches!(one.outcome, Outcome::Failed(_));
+        let is_failed = |one: &Measurement| matches!(one.outcome, MeasurementOutcome::Failed(_));
         Ok(match measured.iter().any(is_failed) {
             true => FailureKind::Failed.into(),
             false => ExitCode::SUCCESS,
@@ -84,11 +84,11 @@ impl Bench {
 }
 
 /// Measures everything, one after the other.
-async fn all(measure: &Measure) -> Vec<Measured> {
-    let entry = |name, typical, outcome: Result<Outcome, Failure>| Measured {
+async fn all(measure: &BenchRunner) -> Vec<Measurement> {
+    let entry = |name, typical, outcome: Result<MeasurementOutcome, CommandFailure>| Measurement {
         name,
         typical,
-        outcome: outcome.unwrap_or_else(|failure| Outcome::Failed(failure.to_string())),
+        outcome: outcome.unwrap_or_else(|failure| MeasurementOutcome::Failed(failure.to_string())),
     };
     vec![
         entry("call", "0.05 ms", measure.call().await),
@@ -106,9 +106,9 @@ async fn all(measure: &Measure) -> Vec<Measured> {
 
 /// What is printed for programs.
 #[derive(Serialize)]
-struct Printed {
+struct BenchReport {
     environment: String,
-    measured: Vec<Numbers>,
+    measured: Vec<MeasurementNumbers>,
 }
 
 /// Measurements among which the time is divided.
@@ -123,16 +123,16 @@ const AT_ONCE: usize = 8;
 
 /// Measures one environment.
 #[derive(Debug)]
-struct Measure {
-    place: Place,
+struct BenchRunner {
+    place: ConnectedEnv,
     /// How long one measurement takes.
     span: Duration,
     commands: AtomicU64,
 }
 
-impl Measure {
+impl BenchRunner {
     /// Measures an environment, each of its sides for so long.
-    fn new(place: Place, span: Duration) -> Self {
+    fn new(place: ConnectedEnv, span: Duration) -> Self {
         Self {
             place,
             span,
@@ -141,20 +141,20 @@ impl Measure {
     }
 
     /// Measures a call that does nothing.
-    async fn call(&self) -> Result<Outcome, Failure> {
-        let mut samples = Samples::default();
+    async fn call(&self) -> Result<MeasurementOutcome, CommandFailure> {
+        let mut samples = LatencySamples::default();
         let until = Instant::now() + self.span;
         while Instant::now() < until && !samples.is_full() {
             let asked = Instant::now();
             self.place.client.status().await?;
             samples.push(asked.elapsed());
         }
-        Ok(Outcome::of_times(samples))
+        Ok(MeasurementOutcome::of_times(samples))
     }
 
     /// Measures a command that does nothing, from start to exit.
-    async fn command(&self) -> Result<Outcome, Failure> {
-        let mut samples = Samples::default();
+    async fn command(&self) -> Result<MeasurementOutcome, CommandFailure> {
+        let mut samples = LatencySamples::default();
         let until = Instant::now() + self.span;
         while Instant::now() < until && !samples.is_full() {
             let asked = Instant::now();
@@ -167,16 +167,16 @@ impl Measure {
             }
             samples.push(asked.elapsed());
         }
-        Ok(Outcome::of_times(samples))
+        Ok(MeasurementOutcome::of_times(samples))
     }
 
     /// Measures a keystroke, until what a terminal makes of it is here.
-    async fn keystroke(&self) -> Result<Outcome, Failure> {
+    async fn keystroke(&self) -> Result<MeasurementOutcome, CommandFailure> {
         let cat = self
             .start(&["cat"], Some(TerminalSize { rows: 24, cols: 80 }))
             .await?;
         let mut events = follow(&*cat);
-        let mut samples = Samples::default();
+        let mut samples = LatencySamples::default();
         let until = Instant::now() + self.span;
         while Instant::now() < until && !samples.is_full() {
             let typed = Instant::now();
@@ -186,11 +186,11 @@ impl Measure {
             samples.push(typed.elapsed());
         }
         end(&*cat).await?;
-        Ok(Outcome::of_times(samples))
+        Ok(MeasurementOutcome::of_times(samples))
     }
 
     /// Measures how much output of a command comes here.
-    async fn output(&self) -> Result<Outcome, Failure> {
+    async fn output(&self) -> Result<MeasurementOutcome, CommandFailure> {
         let zeros = self.start(&["cat", "/dev/zero"], None).await?;
         let mut events = follow(&*zeros);
         next_output(&mut events).await?;
@@ -200,28 +200,28 @@ impl Measure {
         }
         let took = begun.elapsed();
         end(&*zeros).await?;
-        Ok(Outcome::of_bytes(bytes, took))
+        Ok(MeasurementOutcome::of_bytes(bytes, took))
     }
 
     /// Measures how fast a file is written.
-    async fn write(&self) -> Result<Outcome, Failure> {
+    async fn write(&self) -> Result<MeasurementOutcome, CommandFailure> {
         let path = self.scratch().await?;
         let written = self.write_file(&path).await;
         self.remove(&path).await?;
         let (bytes, took) = written?;
-        Ok(Outcome::of_bytes(bytes, took))
+        Ok(MeasurementOutcome::of_bytes(bytes, took))
     }
 
     /// Measures how fast a file is read.
-    async fn read(&self) -> Result<Outcome, Failure> {
+    async fn read(&self) -> Result<MeasurementOutcome, CommandFailure> {
         let path = self.scratch().await?;
         let read = self.read_file(&path).await;
         self.remove(&path).await?;
         let (bytes, took) = read?;
-        Ok(Outcome::of_bytes(bytes, took))
+        Ok(MeasurementOutcome::of_bytes(bytes, took))
     }
 
-    async fn write_file(&self, path: &PathUri) -> Result<(u64, Duration), Failure> {
+    async fn write_file(&self, path: &PathUri) -> Result<(u64, Duration), CommandFailure> {
         let file = self.open(path, OpenMode::Replace).await?;
         let block = Bytes::from(vec![b'x'; limits::MAX_BLOCK_BYTES]);
         let begun = Instant::now();
@@ -241,7 +241,7 @@ impl Measure {
         Ok((bytes, begun.elapsed()))
     }
 
-    async fn read_file(&self, path: &PathUri) -> Result<(u64, Duration), Failure> {
+    async fn read_file(&self, path: &PathUri) -> Result<(u64, Duration), CommandFailure> {
         let (size, _) = self.write_file(path).await?;
         let file = self.open(path, OpenMode::Read).await?;
         let (begun, mut bytes) = (Instant::now(), 0);
@@ -262,7 +262,7 @@ impl Measure {
         &self,
         path: &PathUri,
         mode: OpenMode,
-    ) -> Result<std::sync::Arc<dyn OpenFile>, Failure> {
+    ) -> Result<std::sync::Arc<dyn OpenFile>, CommandFailure> {
         let open = Open {
             path: path.clone(),
             mode,
@@ -273,7 +273,7 @@ impl Measure {
             .map_err(failed)
     }
 
-    async fn remove(&self, path: &PathUri) -> Result<(), Failure> {
+    async fn remove(&self, path: &PathUri) -> Result<(), CommandFailure> {
         let remove = Remove {
             path: path.clone(),
             recursive: Some(false),
@@ -287,7 +287,7 @@ impl Measure {
     }
 
     /// Names a file that nobody else has, where files do not stay.
-    async fn scratch(&self) -> Result<PathUri, Failure> {
+    async fn scratch(&self) -> Result<PathUri, CommandFailure> {
         let info = &self.place.info;
         let directory = match &info.temp_dir {
             Some(directory) => directory.clone(),
@@ -301,7 +301,7 @@ impl Measure {
         &self,
         argv: &[&str],
         terminal: Option<TerminalSize>,
-    ) -> Result<std::sync::Arc<dyn ExecProcess>, Failure> {
+    ) -> Result<std::sync::Arc<dyn ExecProcess>, CommandFailure> {
         let number = self.commands.fetch_add(1, Ordering::Relaxed);
         let id = ProcessId::new(&format!("bench-{number}")).map_err(failed)?;
         let argv = argv.iter().map(|&word| word.to_owned()).collect();
@@ -333,7 +333,7 @@ fn follow(process: &dyn ExecProcess) -> EventStream {
 }
 
 /// Waits for output, and returns how many bytes it has.
-async fn next_output(events: &mut EventStream) -> Result<u64, Failure> {
+async fn next_output(events: &mut EventStream) -> Result<u64, CommandFailure> {
     match within(events.next()).await? {
         Some(ExecProcessEvent::Output(chunk)) => Ok(chunk.data.len() as u64),
         Some(ExecProcessEvent::Failed(error)) => Err(failed(error)),
@@ -341,12 +341,12 @@ async fn next_output(events: &mut EventStream) -> Result<u64, Failure> {
     }
 }
 
-async fn end(process: &dyn ExecProcess) -> Result<(), Failure> {
+async fn end(process: &dyn ExecProcess) -> Result<(), CommandFailure> {
     let ended = within(process.terminate(TerminateMode::Force)).await?;
     ended.map(drop).map_err(failed)
 }
 
-async fn within<T>(what: impl Future<Output = T>) -> Result<T, Failure> {
+async fn within<T>(what: impl Future<Output = T>) -> Result<T, CommandFailure> {
     let late = |_| {
         failed(format!(
             "nothing came within {} seconds",
@@ -356,8 +356,8 @@ async fn within<T>(what: impl Future<Output = T>) -> Result<T, Failure> {
     timeout(PATIENCE, what).await.map_err(late)
 }
 
-fn failed(error: impl std::fmt::Display) -> Failure {
-    Failure::new(FailureKind::Failed, error)
+fn failed(error: impl std::fmt::Display) -> CommandFailure {
+    CommandFailure::new(FailureKind::Failed, error)
 }
 
 /// How often a file is read at most.

@@ -10,11 +10,11 @@ use exec_wire::{fs::OpenMode, limits, path_uri::PathUri, process::OutputStream};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::command::{
-    connect::Where,
-    failure::{Failure, FailureKind},
-    files::{ATTEMPTS, Identity, file_failure, look, persist, shown},
+    connect::EnvArgs,
+    failure::{CommandFailure, FailureKind},
+    files::{ATTEMPTS, FileFingerprint, file_failure, look, persist, shown},
     operand::{OperandResolver, RemotePath},
-    process_session::{Sink, telling, unwritten},
+    process_session::{OutputSink, telling, unwritten},
 };
 
 /// Blocks that are asked for ahead of what is printed.
@@ -22,10 +22,10 @@ const AHEAD: usize = 8;
 
 /// Prints files.
 #[derive(Args, Clone, Debug)]
-pub struct Cat {
+pub struct CatCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     /// Numbers the lines.
     #[arg(short, long)]
@@ -36,9 +36,9 @@ pub struct Cat {
     pub files: Vec<OsString>,
 }
 
-impl Cat {
+impl CatCommand {
     /// Prints files.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.place);
         let mut numbers = self.number.then(LineNumbers::default);
         for typed in &self.files {
@@ -47,8 +47,8 @@ impl Cat {
             let printed = print(&*files, &path, &mut numbers);
             match telling(&place.client, printed).await {
                 Ok(()) => {}
-                Err(Stopped::Output(error)) => return unwritten(&error),
-                Err(Stopped::File(failure)) => return Err(failure),
+                Err(PrintError::Output(error)) => return unwritten(&error),
+                Err(PrintError::File(failure)) => return Err(failure),
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -56,8 +56,8 @@ impl Cat {
 }
 
 /// Why a file was not printed whole.
-enum Stopped {
-    File(Failure),
+enum PrintError {
+    File(CommandFailure),
     Output(io::Error),
 }
 
@@ -65,38 +65,42 @@ async fn print(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
     numbers: &mut Option<LineNumbers>,
-) -> Result<(), Stopped> {
-    let failed = |error| Stopped::File(file_failure(&error));
+) -> Result<(), PrintError> {
+    let failed = |error| PrintError::File(file_failure(&error));
     let found = look(files, path).await.map_err(failed)?;
-    let wrong =
-        |kind, why: &str| Stopped::File(Failure::new(kind, format!("`{}` {why}", shown(path))));
+    let wrong = |kind, why: &str| {
+        PrintError::File(CommandFailure::new(
+            kind,
+            format!("`{}` {why}", shown(path)),
+        ))
+    };
     let before = match found {
         None => return Err(wrong(FailureKind::NotFound, "is not there")),
         Some(found) if found.is_directory => {
             let failure = format!("`{}` is a directory", shown(path));
-            let failure = Failure::new(FailureKind::Failed, failure);
-            return Err(Stopped::File(failure.next("`ls` lists it")));
+            let failure = CommandFailure::new(FailureKind::Failed, failure);
+            return Err(PrintError::File(failure.next("`ls` lists it")));
         }
-        Some(found) => Identity::from(found),
+        Some(found) => FileFingerprint::from(found),
     };
     let (mut offset, mut left) = (0, ATTEMPTS);
     loop {
         let begun = offset;
         match print_from(files, path, &mut offset, numbers).await {
             Ok(()) => return Ok(()),
-            Err(Trouble::Output(error)) => return Err(Stopped::Output(error)),
-            Err(Trouble::Cut) if offset > begun => left = ATTEMPTS,
-            Err(Trouble::Cut) if left > 0 => left -= 1,
-            Err(Trouble::Cut) => {
+            Err(CatError::Output(error)) => return Err(PrintError::Output(error)),
+            Err(CatError::Cut) if offset > begun => left = ATTEMPTS,
+            Err(CatError::Cut) if left > 0 => left -= 1,
+            Err(CatError::Cut) => {
                 return Err(wrong(
                     FailureKind::Lost,
                     "was cut off: the connection is lost",
                 ));
             }
-            Err(Trouble::File(error)) => return Err(failed(error)),
+            Err(CatError::File(error)) => return Err(failed(error)),
         }
         let now = look(files, path).await.map_err(failed)?;
-        if now.map(Identity::from) != Some(before) {
+        if now.map(FileFingerprint::from) != Some(before) {
             return Err(wrong(
                 FailureKind::Failed,
                 "changed while the connection was out, and is printed in part",
@@ -105,13 +109,13 @@ async fn print(
     }
 }
 
-enum Trouble {
+enum CatError {
     Cut,
     File(FileError),
     Output(io::Error),
 }
 
-impl From<FileError> for Trouble {
+impl From<FileError> for CatError {
     fn from(error: FileError) -> Self {
         if matches!(error, FileError::Disconnected(_)) {
             return Self::Cut;
@@ -126,7 +130,7 @@ async fn print_from(
     path: &PathUri,
     offset: &mut u64,
     numbers: &mut Option<LineNumbers>,
-) -> Result<(), Trouble> {
+) -> Result<(), CatError> {
     let open = Open {
         path: path.clone(),
         mode: OpenMode::Read,
@@ -143,7 +147,7 @@ async fn print_from(
             Some(numbers) => numbers.add(&block.data),
             None => block.data,
         };
-        write(data).await.map_err(Trouble::Output)?;
+        write(data).await.map_err(CatError::Output)?;
         *offset += length;
         if eof {
             break;
@@ -155,7 +159,7 @@ async fn print_from(
 async fn write(data: Bytes) -> io::Result<()> {
     match data.is_empty() {
         true => Ok(()),
-        false => Sink.write(OutputStream::Stdout, data).await,
+        false => OutputSink.write(OutputStream::Stdout, data).await,
     }
 }
 

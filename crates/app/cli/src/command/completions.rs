@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use crate::{
     PROGRAM_NAME,
     command::{
-        connect::{Place, Route, Way, Where, select},
+        connect::{ConnectedEnv, EnvArgs, EnvRoute, RouteKind, select},
         detached,
-        failure::{Failure, FailureKind},
+        failure::{CommandFailure, FailureKind},
         print::{print, print_bytes},
     },
 };
@@ -26,7 +26,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Prints a completion script for a shell.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = INSTALL)]
-pub struct Completions {
+pub struct CompletionsCommand {
     /// The shell.
     #[arg(required_unless_present = "list")]
     pub shell: Option<Shell>,
@@ -49,9 +49,9 @@ pub enum CompletionList {
     Processes,
 }
 
-impl Completions {
+impl CompletionsCommand {
     /// Prints it.
-    pub(crate) async fn run(self, cli: fn() -> Command) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self, cli: fn() -> Command) -> Result<ExitCode, CommandFailure> {
         match (self.list, self.shell) {
             (Some(list), _) => {
                 let names = list.names(&self.line).await;
@@ -63,7 +63,9 @@ impl Completions {
                 )?;
             }
             (None, Some(shell)) => print_bytes(&script(shell, cli()))?,
-            (None, None) => return Err(Failure::new(FailureKind::Usage, "no shell is named")),
+            (None, None) => {
+                return Err(CommandFailure::new(FailureKind::Usage, "no shell is named"));
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -99,20 +101,20 @@ impl CompletionList {
 async fn processes(line: &[String]) -> Option<Vec<ProcessSummary>> {
     let lookup = &|name: &str| std::env::var_os(name);
     let variable = |name| lookup(name).and_then(|value| value.into_string().ok());
-    let wanted = Where {
+    let wanted = EnvArgs {
         env: value_of(line, &["-E", "--env"]).or_else(|| variable("EXEC_SERVER_ENV")),
         token_file: value_of(line, &["--token-file"])
             .or_else(|| variable("EXEC_SERVER_TOKEN_FILE"))
             .map(Into::into),
-        ..Where::default()
+        ..EnvArgs::default()
     };
-    let route = Route::find(&wanted, lookup).ok()?;
-    if let Way::Here(socket) = &route.way
+    let route = EnvRoute::find(&wanted, lookup).ok()?;
+    if let RouteKind::Here(socket) = &route.way
         && UnixStream::connect(socket.path()).is_err()
     {
         return None;
     }
-    let place = Place::reach(route).await.ok()?;
+    let place = ConnectedEnv::reach(route).await.ok()?;
     detached::list(&place.client).await.ok()
 }
 

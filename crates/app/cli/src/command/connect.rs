@@ -23,21 +23,21 @@ use tokio::time::timeout;
 
 use crate::{
     command::{
-        failure::{Failure, FailureKind},
-        quantity::Span,
+        failure::{CommandFailure, FailureKind},
+        quantity::DurationArg,
     },
-    environments::{AuthToken, Reach, ReachError},
-    terminal_detection::Terminal,
+    environments::{EndpointError, EnvEndpoint, TokenSource},
+    terminal_detection::DetectedTerminal,
 };
 
 pub(crate) use self::{
-    local_server::Socket,
-    route::{Route, Way, select},
+    local_server::LocalSocket,
+    route::{EnvRoute, RouteKind, select},
 };
 
 /// An environment that somebody is connected to.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectedEnv {
     /// What people call it.
     pub(crate) name: String,
     /// How it was asked for, if it was.
@@ -47,17 +47,17 @@ pub(crate) struct Place {
     /// The host of the server.
     pub(crate) info: EnvironmentInfo,
     /// How it was reached.
-    route: Route,
+    route: EnvRoute,
     /// Whether it is this machine: commands then begin in this directory, with these variables.
     pub(crate) here: bool,
 }
 
-impl Place {
+impl ConnectedEnv {
     /// Connects to the environment that was asked for. This machine's own server is started if nobody
     /// listens.
-    pub(crate) async fn open(wanted: &Where) -> Result<Self, Failure> {
-        let place = Self::reach(Route::find(wanted, &|name| std::env::var_os(name))?).await?;
-        if let Some(Span(limit)) = wanted.reconnect_timeout {
+    pub(crate) async fn open(wanted: &EnvArgs) -> Result<Self, CommandFailure> {
+        let place = Self::reach(EnvRoute::find(wanted, &|name| std::env::var_os(name))?).await?;
+        if let Some(DurationArg(limit)) = wanted.reconnect_timeout {
             place.client.set_reconnect_timeout(limit);
         }
         let asked = wanted.env.clone();
@@ -65,24 +65,26 @@ impl Place {
     }
 
     /// Connects once more to the same environment, in a session of its own.
-    pub(crate) async fn open_again(&self) -> Result<Self, Failure> {
+    pub(crate) async fn open_again(&self) -> Result<Self, CommandFailure> {
         let place = Self::reach(self.route.clone()).await?;
         let asked = self.asked.clone();
         Ok(Self { asked, ..place })
     }
 
     /// Connects to the environment at the end of a way.
-    pub(crate) async fn reach(route: Route) -> Result<Self, Failure> {
-        let Route { name, way } = route.clone();
+    pub(crate) async fn reach(route: EnvRoute) -> Result<Self, CommandFailure> {
+        let EnvRoute { name, way } = route.clone();
         let (client, here) = match way {
-            Way::Here(socket) => (local_server::connect(&socket, &client_name()).await?, true),
-            Way::Named(reach) => (connect(&name, reach, Asked::Named).await?, false),
-            Way::Typed(url) => {
-                let reach = Reach::Url(url);
-                (connect(&name, reach, Asked::Typed).await?, false)
+            RouteKind::Here(socket) => {
+                (local_server::connect(&socket, &client_name()).await?, true)
+            }
+            RouteKind::Named(reach) => (connect(&name, reach, EnvOrigin::Named).await?, false),
+            RouteKind::Typed(url) => {
+                let reach = EnvEndpoint::Url(url);
+                (connect(&name, reach, EnvOrigin::Typed).await?, false)
             }
         };
-        let info = client.info().await.map_err(Failure::from)?;
+        let info = client.info().await.map_err(CommandFailure::from)?;
         Ok(Self {
             name,
             asked: None,
@@ -115,11 +117,11 @@ impl Place {
     /// Reads a path as it was typed: a `file:` URI, absolute, below the home (`~/x`), or relative to
     /// this directory if the environment is this machine, else to the server's. Bytes that are no
     /// text are kept; a `..` behind a link is what the host makes of it.
-    pub(crate) async fn path(&self, typed: impl AsRef<OsStr>) -> Result<PathUri, Failure> {
+    pub(crate) async fn path(&self, typed: impl AsRef<OsStr>) -> Result<PathUri, CommandFailure> {
         let base = match self.here {
             true => Some(std::env::current_dir().map_err(|error| {
                 let what = format!("cannot find the working directory: {error}");
-                Failure::new(FailureKind::Failed, what)
+                CommandFailure::new(FailureKind::Failed, what)
             })?),
             false => None,
         };
@@ -137,10 +139,14 @@ fn quoted(word: &str) -> String {
     }
 }
 
-async fn connect(name: &str, reach: Reach, asked: Asked) -> Result<ExecServerClient, Failure> {
+async fn connect(
+    name: &str,
+    reach: EnvEndpoint,
+    asked: EnvOrigin,
+) -> Result<ExecServerClient, CommandFailure> {
     let connecting = reach.clone().connect(&client_name()).await;
     let client = connecting.map_err(|error| explain(name, &reach, asked, error))?;
-    if matches!(reach, Reach::Relay(_)) {
+    if matches!(reach, EnvEndpoint::Relay(_)) {
         part_from(&client);
     }
     Ok(client)
@@ -148,14 +154,14 @@ async fn connect(name: &str, reach: Reach, asked: Asked) -> Result<ExecServerCli
 
 /// Returns how servers know this program in their logs.
 fn client_name() -> String {
-    let terminal = Terminal::detect(&|name| std::env::var_os(name));
+    let terminal = DetectedTerminal::detect(&|name| std::env::var_os(name));
     let version = env!("CARGO_PKG_VERSION");
     format!("exec-server/{version} ({})", terminal.token())
 }
 
 /// Which environment.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Where {
+pub struct EnvArgs {
     /// Environment: a name that `env list` shows, `local`, or the ws://, wss:// or unix:// URL of a
     /// server [default: the one that `env default` sets, or this machine].
     #[arg(
@@ -184,14 +190,14 @@ pub struct Where {
         env = "EXEC_SERVER_RECONNECT_TIMEOUT",
         help_heading = ENVIRONMENT
     )]
-    pub reconnect_timeout: Option<Span>,
+    pub reconnect_timeout: Option<DurationArg>,
 }
 
 const ENVIRONMENT: &str = "Environment";
 
 /// How the environment was asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Asked {
+enum EnvOrigin {
     /// By a name.
     Named,
     /// By a URL.
@@ -199,31 +205,36 @@ enum Asked {
 }
 
 /// Says why an environment was not reached.
-fn explain(name: &str, reach: &Reach, asked: Asked, error: ReachError) -> Failure {
+fn explain(
+    name: &str,
+    reach: &EnvEndpoint,
+    asked: EnvOrigin,
+    error: EndpointError,
+) -> CommandFailure {
     let error = match error {
-        ReachError::Settings(error) => {
+        EndpointError::Settings(error) => {
             let what = format!(
                 "environment `{name}`: {:#}",
                 anyhow::Error::from_boxed(error)
             );
-            return Failure::new(FailureKind::UnknownEnvironment, what);
+            return CommandFailure::new(FailureKind::UnknownEnvironment, what);
         }
-        ReachError::Connect(ExecServerError::Connect(error)) => error,
-        ReachError::Connect(error) => return error.into(),
+        EndpointError::Connect(ExecServerError::Connect(error)) => error,
+        EndpointError::Connect(error) => return error.into(),
     };
-    let failure = |kind| Failure::new(kind, format!("cannot reach `{name}`: {error}"));
+    let failure = |kind| CommandFailure::new(kind, format!("cannot reach `{name}`: {error}"));
     match &error {
         ConnectError::Denied(_) => failure(FailureKind::NotAllowed).next(match asked {
-            Asked::Typed => {
+            EnvOrigin::Typed => {
                 "pass its token with --token-file FILE, or in EXEC_SERVER_TOKEN".to_owned()
             }
-            Asked::Named => denied(reach),
+            EnvOrigin::Named => denied(reach),
         }),
         ConnectError::Offline(_) => failure(FailureKind::Unreachable).next(offline(reach)),
         ConnectError::Address(_) => match reach {
-            Reach::Program(_) => failure(FailureKind::Unreachable)
+            EnvEndpoint::Program(_) => failure(FailureKind::Unreachable)
                 .next("check its command in environments.toml, by running it yourself"),
-            Reach::Url(_) | Reach::Relay(_) => failure(FailureKind::Usage),
+            EnvEndpoint::Url(_) | EnvEndpoint::Relay(_) => failure(FailureKind::Usage),
         },
         ConnectError::Link(_) => failure(FailureKind::Unreachable).next(unreachable(name, reach)),
         ConnectError::Busy(_) => {
@@ -246,54 +257,58 @@ fn explain(name: &str, reach: &Reach, asked: Asked, error: ReachError) -> Failur
 }
 
 /// Says where the token came from.
-fn denied(reach: &Reach) -> String {
+fn denied(reach: &EnvEndpoint) -> String {
     match reach {
-        Reach::Relay(relay) => match &relay.auth_token {
-            AuthToken::Variable(name, _) => format!("check the token in {name}"),
-            AuthToken::File(path) => {
+        EnvEndpoint::Relay(relay) => match &relay.auth_token {
+            TokenSource::Variable(name, _) => format!("check the token in {name}"),
+            TokenSource::File(path) => {
                 let path = path.display();
                 format!("check the token in {path}, which environments.toml names")
             }
-            AuthToken::Value(_) => "check its token in environments.toml".to_owned(),
+            TokenSource::Value(_) => "check its token in environments.toml".to_owned(),
         },
-        Reach::Url(url) if url.auth_bearer_token.is_none() => {
+        EnvEndpoint::Url(url) if url.auth_bearer_token.is_none() => {
             "pass its token with --token-file FILE, or name it in environments.toml".to_owned()
         }
-        Reach::Url(_) | Reach::Program(_) => "check its token in environments.toml".to_owned(),
+        EnvEndpoint::Url(_) | EnvEndpoint::Program(_) => {
+            "check its token in environments.toml".to_owned()
+        }
     }
 }
 
-fn offline(reach: &Reach) -> String {
+fn offline(reach: &EnvEndpoint) -> String {
     match reach {
-        Reach::Relay(relay) => format!(
+        EnvEndpoint::Relay(relay) => format!(
             "start it there: exec-server --remote {} --environment-id {} --remote-token-file FILE",
             relay.registry_url, relay.environment_id
         ),
-        Reach::Url(_) | Reach::Program(_) => "start its server".to_owned(),
+        EnvEndpoint::Url(_) | EnvEndpoint::Program(_) => "start its server".to_owned(),
     }
 }
 
-fn unreachable(name: &str, reach: &Reach) -> String {
+fn unreachable(name: &str, reach: &EnvEndpoint) -> String {
     match reach {
-        Reach::Url(url) => match url.url.parse::<Address>() {
+        EnvEndpoint::Url(url) => match url.url.parse::<Address>() {
             Ok(address @ (Address::Unix(_) | Address::Network(_))) if address.is_private() => {
                 format!("start a server there: exec-server --listen {address}")
             }
             Ok(_) | Err(_) => "check the network, and that a server listens there".to_owned(),
         },
-        Reach::Relay(relay) => format!("check the network, and the hub at {}", relay.registry_url),
-        Reach::Program(_) => format!("check the command of `{name}` in environments.toml"),
+        EnvEndpoint::Relay(relay) => {
+            format!("check the network, and the hub at {}", relay.registry_url)
+        }
+        EnvEndpoint::Program(_) => format!("check the command of `{name}` in environments.toml"),
     }
 }
 
-fn is_tls(reach: &Reach) -> bool {
+fn is_tls(reach: &EnvEndpoint) -> bool {
     match reach {
-        Reach::Url(url) => matches!(
+        EnvEndpoint::Url(url) => matches!(
             url.url.parse::<Address>(),
             Ok(Address::Network(host)) if host.scheme == Scheme::Wss
         ),
-        Reach::Relay(relay) => relay.registry_url.url().scheme() == "https",
-        Reach::Program(_) => false,
+        EnvEndpoint::Relay(relay) => relay.registry_url.url().scheme() == "https",
+        EnvEndpoint::Program(_) => false,
     }
 }
 

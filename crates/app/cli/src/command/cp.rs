@@ -36,19 +36,19 @@ use tokio::{
 };
 
 use crate::command::{
-    connect::Where,
+    connect::EnvArgs,
     cp::{
-        copier::{Copier, CopyOptions, KeepTimes, Resume},
-        copy_target::{Pair, Target, Trees, check_twins},
-        endpoint::Side,
-        progress::{Meter, Show, Summary},
-        source_links::{Finishing, LinkMode},
-        tree_scan::Scan,
+        copier::{Copier, CopyOptions, KeepTimes, ResumeMode},
+        copy_target::{CopyPair, CopyTarget, DirectoryPolicy, check_twins},
+        endpoint::CopyEndpoint,
+        progress::{CopyProgress, CopySummary, ProgressDisplay},
+        source_links::{DeferredMetadata, LinkMode},
+        tree_scan::TreeScan,
     },
-    failure::{Failure, FailureKind},
-    operand::Operand,
-    process_session::Notice,
-    terminal::Standard,
+    failure::{CommandFailure, FailureKind},
+    operand::PathOperand,
+    process_session::ConnectionNotice,
+    terminal::StandardStream,
 };
 
 /// Copies files and directories, in either direction.
@@ -63,9 +63,9 @@ use crate::command::{
                   A directory goes into a target that is a directory already, and keeps its name there; \
                   `cp -r src/. :dst` brings `dst` up to date instead."
 )]
-pub struct Cp {
+pub struct CpCommand {
     #[command(flatten)]
-    place: Where,
+    place: EnvArgs,
 
     /// Copies directories with everything in them.
     #[arg(short, long, visible_short_alias = 'R')]
@@ -96,22 +96,25 @@ pub struct Cp {
     paths: Vec<OsString>,
 }
 
-impl Cp {
+impl CpCommand {
     /// Copies files and directories, in either direction.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = Vec::new();
         for typed in &self.paths {
-            operands.push(Operand::read(typed)?);
+            operands.push(PathOperand::read(typed)?);
         }
         let Some((target, sources)) = operands.split_last() else {
-            return Err(Failure::new(FailureKind::Usage, "no target is named"));
+            return Err(CommandFailure::new(
+                FailureKind::Usage,
+                "no target is named",
+            ));
         };
         if operands
             .iter()
-            .all(|operand| matches!(operand, Operand::Here(_)))
+            .all(|operand| matches!(operand, PathOperand::Here(_)))
         {
             return Err(
-                Failure::new(FailureKind::Usage, "every path is on this machine")
+                CommandFailure::new(FailureKind::Usage, "every path is on this machine")
                     .next("write `:` before a path in the environment, such as `:/srv/`"),
             );
         }
@@ -120,16 +123,16 @@ impl Cp {
             let side = self.side(operand, &sides).await?;
             sides.push((operand.clone(), side));
         }
-        let side_of = |wanted: &Operand| {
+        let side_of = |wanted: &PathOperand| {
             let found = sides.iter().find(|(operand, _)| operand == wanted);
             found.map(|(_, side)| side.clone())
         };
-        let missing = || Failure::new(FailureKind::Failed, "an environment was lost");
+        let missing = || CommandFailure::new(FailureKind::Failed, "an environment was lost");
         let to = side_of(target).ok_or_else(missing)?;
-        let target = Target::find(to, target, sources.len()).await?;
+        let target = CopyTarget::find(to, target, sources.len()).await?;
         let trees = match self.recursive || self.archive {
-            true => Trees::Copied,
-            false => Trees::Refused,
+            true => DirectoryPolicy::Copied,
+            false => DirectoryPolicy::Refused,
         };
         // Everything is looked at before anything is copied.
         let mut pairs = Vec::new();
@@ -139,7 +142,7 @@ impl Cp {
             pairs.push((from, pair));
         }
         check_twins(&pairs, &target.side)?;
-        let mut groups: Vec<(Side, Vec<_>)> = Vec::new();
+        let mut groups: Vec<(CopyEndpoint, Vec<_>)> = Vec::new();
         for (from, pair) in pairs {
             match groups.last_mut().filter(|(side, _)| side.is(&from)) {
                 Some((_, pairs)) => pairs.push(pair),
@@ -148,8 +151,8 @@ impl Cp {
         }
         let options = CopyOptions {
             resume: match self.no_resume {
-                true => Resume::Nothing,
-                false => Resume::Parts,
+                true => ResumeMode::Nothing,
+                false => ResumeMode::Parts,
             },
             links: match self.dereference {
                 true => LinkMode::Follow,
@@ -160,9 +163,9 @@ impl Cp {
                 false => KeepTimes::No,
             },
         };
-        let meter = Meter::new(match self.quiet {
-            true => Show::Nothing,
-            false => Show::OnTerminal,
+        let meter = CopyProgress::new(match self.quiet {
+            true => ProgressDisplay::Nothing,
+            false => ProgressDisplay::OnTerminal,
         });
         for (from, pairs) in groups {
             let copied = copy_all(&from, &target.side, pairs, options, &meter).await;
@@ -176,26 +179,29 @@ impl Cp {
     }
 
     /// Finds the end that a path is on; each environment is connected to once.
-    async fn side(&self, operand: &Operand, known: &[(Operand, Side)]) -> Result<Side, Failure> {
-        let same = |other: &Operand| match (operand, other) {
-            (Operand::Here(_), Operand::Here(_)) => true,
-            (Operand::There(name, _), Operand::There(other, _)) => name == other,
-            (Operand::Here(_), Operand::There(..)) | (Operand::There(..), Operand::Here(_)) => {
-                false
-            }
+    async fn side(
+        &self,
+        operand: &PathOperand,
+        known: &[(PathOperand, CopyEndpoint)],
+    ) -> Result<CopyEndpoint, CommandFailure> {
+        let same = |other: &PathOperand| match (operand, other) {
+            (PathOperand::Here(_), PathOperand::Here(_)) => true,
+            (PathOperand::There(name, _), PathOperand::There(other, _)) => name == other,
+            (PathOperand::Here(_), PathOperand::There(..))
+            | (PathOperand::There(..), PathOperand::Here(_)) => false,
         };
         if let Some((_, side)) = known.iter().find(|(other, _)| same(other)) {
             return Ok(side.clone());
         }
         match operand {
-            Operand::Here(_) => Ok(Side::here()),
-            Operand::There(None, _) => Side::there(self.place.clone()).await,
-            Operand::There(Some(name), path) => {
-                let wanted = Where {
+            PathOperand::Here(_) => Ok(CopyEndpoint::here()),
+            PathOperand::There(None, _) => CopyEndpoint::there(self.place.clone()).await,
+            PathOperand::There(Some(name), path) => {
+                let wanted = EnvArgs {
                     env: Some(name.clone()),
                     ..self.place.clone()
                 };
-                Side::there(wanted).await.map_err(|failure| {
+                CopyEndpoint::there(wanted).await.map_err(|failure| {
                     let is_unknown = failure.kind == FailureKind::UnknownEnvironment;
                     let file = format!("{name}:{}", path.display());
                     match is_unknown && std::path::Path::new(&file).exists() {
@@ -207,14 +213,14 @@ impl Cp {
         }
     }
 
-    fn conclude(&self, meter: &Meter) -> Result<ExitCode, Failure> {
+    fn conclude(&self, meter: &CopyProgress) -> Result<ExitCode, CommandFailure> {
         let (summary, first) = meter.outcome();
         let text = match (self.json, self.quiet) {
             (true, _) => {
                 let text = serde_json::to_string(&summary);
-                text.map_err(|error| Failure::new(FailureKind::Failed, error))? + "\n"
+                text.map_err(|error| CommandFailure::new(FailureKind::Failed, error))? + "\n"
             }
-            (false, false) if Standard::Error.is_terminal() => said(&summary),
+            (false, false) if StandardStream::Error.is_terminal() => said(&summary),
             (false, _) => String::new(),
         };
         let mut out: Box<dyn Write> = match self.json {
@@ -228,14 +234,14 @@ impl Cp {
             (Some(first), 1) if summary.files == 0 => Err(first),
             (Some(first), failed) => {
                 let what = format!("{first} ({failed} not copied, {} copied)", summary.files);
-                Err(Failure::new(FailureKind::Failed, what))
+                Err(CommandFailure::new(FailureKind::Failed, what))
             }
         }
     }
 }
 
 /// Says in one line what was copied.
-fn said(summary: &Summary) -> String {
+fn said(summary: &CopySummary) -> String {
     let rate = match summary.seconds > 0.0 {
         #[expect(
             clippy::cast_precision_loss,
@@ -269,21 +275,21 @@ const FOUND: usize = 256;
 
 /// Copies sources of one end. Ctrl-C, SIGTERM and SIGHUP end it: what was not worth to be kept is removed.
 async fn copy_all(
-    from: &Side,
-    to: &Side,
-    pairs: Vec<Pair>,
+    from: &CopyEndpoint,
+    to: &CopyEndpoint,
+    pairs: Vec<CopyPair>,
     options: CopyOptions,
-    meter: &Meter,
-) -> Result<(), Failure> {
+    meter: &CopyProgress,
+) -> Result<(), CommandFailure> {
     let failed = |error: io::Error| {
         let what = format!("cannot listen for signals: {error}");
-        Failure::new(FailureKind::Failed, what)
+        CommandFailure::new(FailureKind::Failed, what)
     };
-    let mut signals = Signals::listen().map_err(failed)?;
-    let finishing = Finishing::default();
+    let mut signals = CopySignals::listen().map_err(failed)?;
+    let finishing = DeferredMetadata::default();
     let copier = Copier::new(from, to, options, &finishing, meter);
     let sides = [from, to];
-    let scan = Scan::new(from, to, options, &finishing, meter);
+    let scan = TreeScan::new(from, to, options, &finishing, meter);
     let scan = scan.avoiding(&pairs).await?;
     let outcome = tokio::select! {
         biased;
@@ -298,10 +304,10 @@ async fn copy_all(
 }
 
 async fn scan_and_copy(
-    scan: &Scan<'_>,
-    pairs: Vec<Pair>,
+    scan: &TreeScan<'_>,
+    pairs: Vec<CopyPair>,
     copier: &Copier<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let (jobs, mut found) = mpsc::channel(FOUND);
     let find = async {
         for pair in pairs {
@@ -318,7 +324,7 @@ async fn scan_and_copy(
     scan.finish().await
 }
 
-fn ended(kind: FailureKind, from: &Side, to: &Side) -> Failure {
+fn ended(kind: FailureKind, from: &CopyEndpoint, to: &CopyEndpoint) -> CommandFailure {
     let what = match kind == FailureKind::Interrupted {
         true => "interrupted",
         false => "ended by a signal",
@@ -328,13 +334,13 @@ fn ended(kind: FailureKind, from: &Side, to: &Side) -> Failure {
         true => "run the same command again",
         false => "run the same command again to go on where it ended",
     };
-    Failure::new(kind, what).next(next)
+    CommandFailure::new(kind, what).next(next)
 }
 
 /// The signals that end a copy.
-struct Signals(Vec<(FailureKind, Signal)>);
+struct CopySignals(Vec<(FailureKind, Signal)>);
 
-impl Signals {
+impl CopySignals {
     fn listen() -> io::Result<Self> {
         let heard = [
             (SignalKind::interrupt(), FailureKind::Interrupted),
@@ -363,11 +369,11 @@ impl Signals {
 }
 
 /// Says that a connection is out, and back: in the bar, or by a line where there is none.
-async fn tell_outages(sides: &[&Side], meter: &Meter) -> Infallible {
+async fn tell_outages(sides: &[&CopyEndpoint], meter: &CopyProgress) -> Infallible {
     let places = sides.iter().filter_map(|side| side.place.as_ref());
     let watches: FuturesUnordered<_> = places
         .map(|place| async {
-            let (mut connection, mut notice) = (place.client.connection(), Notice::new());
+            let (mut connection, mut notice) = (place.client.connection(), ConnectionNotice::new());
             while connection.changed().await.is_ok() {
                 let state = *connection.borrow_and_update();
                 if !meter.connection(state) {

@@ -6,10 +6,10 @@ use exec_wire::{
     process::{AttachProcess, OutputPage, ProcessSummary, ReadProcess, ReleaseProcess},
 };
 
-use super::failure::{Failure, FailureKind};
+use super::failure::{CommandFailure, FailureKind};
 
 /// Returns every detached process.
-pub(crate) async fn list(client: &ExecServerClient) -> Result<Vec<ProcessSummary>, Failure> {
+pub(crate) async fn list(client: &ExecServerClient) -> Result<Vec<ProcessSummary>, CommandFailure> {
     let mut processes = client.processes().await.map_err(call_failed)?;
     processes.retain(|process| process.detached);
     Ok(processes)
@@ -19,13 +19,15 @@ pub(crate) async fn list(client: &ExecServerClient) -> Result<Vec<ProcessSummary
 pub(crate) async fn find(
     client: &ExecServerClient,
     typed: &[String],
-) -> Result<Vec<ProcessSummary>, Failure> {
+) -> Result<Vec<ProcessSummary>, CommandFailure> {
     let processes = list(client).await?;
     typed.iter().map(|typed| pick(&processes, typed)).collect()
 }
 
 /// Returns every process that can be attached to, those of other sessions included.
-pub(crate) async fn list_all(client: &ExecServerClient) -> Result<Vec<ProcessSummary>, Failure> {
+pub(crate) async fn list_all(
+    client: &ExecServerClient,
+) -> Result<Vec<ProcessSummary>, CommandFailure> {
     client.all_processes().await.map_err(call_failed)
 }
 
@@ -33,7 +35,7 @@ pub(crate) async fn list_all(client: &ExecServerClient) -> Result<Vec<ProcessSum
 pub(crate) async fn find_attachable(
     client: &ExecServerClient,
     typed: &str,
-) -> Result<ProcessSummary, Failure> {
+) -> Result<ProcessSummary, CommandFailure> {
     let processes = list_all(client).await?;
     let (detached, others): (Vec<_>, Vec<_>) =
         processes.into_iter().partition(|process| process.detached);
@@ -47,7 +49,7 @@ pub(crate) async fn find_attachable(
 pub(crate) async fn take_over(
     client: &ExecServerClient,
     process: &ProcessSummary,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let process_id = process.process_id.clone();
     let attach = AttachProcess {
         process_id: process_id.clone(),
@@ -66,12 +68,15 @@ pub(crate) async fn take_over(
 pub(crate) async fn find_one(
     client: &ExecServerClient,
     typed: &str,
-) -> Result<ProcessSummary, Failure> {
+) -> Result<ProcessSummary, CommandFailure> {
     pick(&list(client).await?, typed)
 }
 
 /// Returns how far a process has come: where its output ends at the moment, and how it ended.
-pub(crate) async fn now(client: &ExecServerClient, id: &ProcessId) -> Result<OutputPage, Failure> {
+pub(crate) async fn now(
+    client: &ExecServerClient,
+    id: &ProcessId,
+) -> Result<OutputPage, CommandFailure> {
     let now = client.call(ReadProcess {
         process_id: id.clone(),
         after_seq: Some(LAST),
@@ -84,7 +89,7 @@ pub(crate) async fn now(client: &ExecServerClient, id: &ProcessId) -> Result<Out
 /// A number that no event has: nothing is replayed after it.
 const LAST: OutputSeq = OutputSeq(u64::MAX - 1);
 
-fn pick(processes: &[ProcessSummary], typed: &str) -> Result<ProcessSummary, Failure> {
+fn pick(processes: &[ProcessSummary], typed: &str) -> Result<ProcessSummary, CommandFailure> {
     let id = |process: &ProcessSummary| process.process_id.as_str().to_owned();
     let exact: Vec<_> = processes
         .iter()
@@ -99,7 +104,7 @@ fn pick(processes: &[ProcessSummary], typed: &str) -> Result<ProcessSummary, Fai
                 "several sessions have a process `{}`",
                 typed.escape_default()
             );
-            return Err(Failure::new(FailureKind::Usage, what)
+            return Err(CommandFailure::new(FailureKind::Usage, what)
                 .next("end the others, or wait until their sessions have ended"));
         }
     }
@@ -111,31 +116,31 @@ fn pick(processes: &[ProcessSummary], typed: &str) -> Result<ProcessSummary, Fai
         [] => Err(unknown(&typed.to_string())),
         [one, other, ..] => {
             let what = format!("`{typed}` could be `{}` or `{}`", id(one), id(other));
-            Err(Failure::new(FailureKind::Usage, what).next("type more of the id"))
+            Err(CommandFailure::new(FailureKind::Usage, what).next("type more of the id"))
         }
     }
 }
 
-fn unknown(id: &str) -> Failure {
+fn unknown(id: &str) -> CommandFailure {
     let what = format!("there is no detached process `{id}`");
-    Failure::new(FailureKind::NotFound, what).next(
+    CommandFailure::new(FailureKind::NotFound, what).next(
         "`exec-server ps`, with the same --env, lists them, and `ps --all` those of other sessions; \
          one that has ended is forgotten after a while",
     )
 }
 
 /// Tells a person why a call came to nothing.
-pub(crate) fn call_failed(error: ExecServerError) -> Failure {
+pub(crate) fn call_failed(error: ExecServerError) -> CommandFailure {
     if let ExecServerError::UnknownProcess(id) = &error {
         return unknown(id.as_str());
     }
     if let ExecServerError::Remote(error) = &error {
         return match error.message.strip_prefix("unknown process id ") {
             Some(id) => unknown(id),
-            None => Failure::new(FailureKind::Failed, &error.message),
+            None => CommandFailure::new(FailureKind::Failed, &error.message),
         };
     }
-    let failure = Failure::from(error);
+    let failure = CommandFailure::from(error);
     if failure.kind == FailureKind::Lost {
         return failure.next("detached processes go on as long as the server does");
     }

@@ -21,8 +21,8 @@ use exec_wire::{
 use tokio::process::Command;
 
 use crate::command::{
-    connect::Where,
-    failure::{Failure, FailureKind},
+    connect::EnvArgs,
+    failure::{CommandFailure, FailureKind},
     files::{file_failure, look, persist, shown},
     operand::{OperandResolver, RemotePath},
     process_session::{complain, telling},
@@ -37,34 +37,34 @@ const MAX_BYTES: u64 = 32 << 20;
 /// stock server overwrites it. If it was changed there meanwhile, it is left alone, and the edited copy
 /// is kept here.
 #[derive(Args, Clone, Debug)]
-pub struct Edit {
+pub struct EditCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     /// The file; one that is not there is made.
     #[arg(value_name = "FILE")]
     pub file: OsString,
 }
 
-impl Edit {
+impl EditCommand {
     /// Opens a file in an editor here and puts it back.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.place);
         let RemotePath { place, path, .. } = operands.resolve(&self.file).await?;
         let Some(name) = path.file_name() else {
             let what = format!("`{}` is no file", shown(&path));
-            return Err(Failure::new(FailureKind::Usage, what));
+            return Err(CommandFailure::new(FailureKind::Usage, what));
         };
         let files = place.environment().files;
         let before = telling(&place.client, content(&*files, &path)).await?;
         let failed = |what: &str, error: std::io::Error| {
-            Failure::new(FailureKind::Failed, format!("cannot {what}: {error}"))
+            CommandFailure::new(FailureKind::Failed, format!("cannot {what}: {error}"))
         };
-        let draft = Draft::write(&name, before.as_deref().unwrap_or_default())
+        let draft = LocalDraft::write(&name, before.as_deref().unwrap_or_default())
             .map_err(|error| failed("keep a copy here", error))?;
         let edited = draft.edit(&editor()).await;
-        let kept = |failure: Failure| {
+        let kept = |failure: CommandFailure| {
             let kept = draft.path().display().to_string();
             let line = place.line("cp", &[&kept, &format!(":{}", shown(&path))]);
             failure.next(format!(
@@ -83,7 +83,7 @@ impl Edit {
             Err(error) => Some(format!("cannot start the editor: {error}")),
         };
         if let Some(what) = trouble {
-            let failure = Failure::new(FailureKind::Failed, what);
+            let failure = CommandFailure::new(FailureKind::Failed, what);
             if is_same {
                 draft.remove();
                 return Err(failure.next("nothing was changed; set $VISUAL or $EDITOR to another"));
@@ -103,7 +103,7 @@ impl Edit {
             // Since the editor ran, nothing else listens to it.
             _ = tokio::signal::ctrl_c() => {
                 let what = format!("`{}` may not be written", shown(&path));
-                Err(Failure::new(FailureKind::Interrupted, what))
+                Err(CommandFailure::new(FailureKind::Interrupted, what))
             }
         };
         back.map_err(kept)?;
@@ -119,19 +119,22 @@ impl Edit {
 }
 
 /// Reads the file; `None` if it is not there.
-async fn content(files: &dyn ExecutorFileSystem, path: &PathUri) -> Result<Option<Bytes>, Failure> {
+async fn content(
+    files: &dyn ExecutorFileSystem,
+    path: &PathUri,
+) -> Result<Option<Bytes>, CommandFailure> {
     let failed = |error: FileError| file_failure(&error);
     let Some(found) = look(files, path).await.map_err(failed)? else {
         return Ok(None);
     };
     if found.is_directory {
         let what = format!("`{}` is a directory", shown(path));
-        return Err(Failure::new(FailureKind::Failed, what).next("name a file in it"));
+        return Err(CommandFailure::new(FailureKind::Failed, what).next("name a file in it"));
     }
     if found.size > MAX_BYTES {
         let most = MAX_BYTES >> 20;
         let what = format!("`{}` is larger than {most} MiB", shown(path));
-        return Err(Failure::new(FailureKind::Failed, what).next("copy it here with `cp`"));
+        return Err(CommandFailure::new(FailureKind::Failed, what).next("copy it here with `cp`"));
     }
     let read = ReadFile {
         path: path.clone(),
@@ -152,13 +155,13 @@ async fn put_back(
     before: Option<&Bytes>,
     after: Bytes,
     atomic: bool,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     if content(files, path).await?.as_ref() != before {
         let what = format!(
             "`{}` was changed there meanwhile, and is left alone",
             shown(path)
         );
-        return Err(Failure::new(FailureKind::Failed, what));
+        return Err(CommandFailure::new(FailureKind::Failed, what));
     }
     let write = WriteFile {
         path: path.clone(),
@@ -184,12 +187,12 @@ fn editor() -> OsString {
 
 /// A copy here. Dropping it leaves it where it is.
 #[derive(Debug)]
-struct Draft {
+struct LocalDraft {
     directory: PathBuf,
     file: PathBuf,
 }
 
-impl Draft {
+impl LocalDraft {
     /// Writes the copy, under the name that the file has: editors look at it.
     fn write(name: &[u8], content: &[u8]) -> io::Result<Self> {
         let unique = format!("exec-server-edit-{}", uuid::Uuid::new_v4().simple());

@@ -16,50 +16,50 @@ use crate::{
         connect::select,
         env::{
             environments_file::{EnvironmentsFile, appended, ids, with_default, without},
-            status::{List, Status},
+            status::{EnvListCommand, EnvStatusCommand},
         },
-        failure::{Failure, FailureKind},
+        failure::{CommandFailure, FailureKind},
         print::say,
     },
-    environments::Fault,
+    environments::EnvironmentsFault,
 };
 
 pub use self::status::warn_of_foreign_keys;
 
 /// Lists, adds and checks environments.
 #[derive(Args, Clone, Debug)]
-pub struct Env {
+pub struct EnvCommand {
     /// What to do.
     #[command(subcommand)]
-    pub(crate) command: EnvCommand,
+    pub(crate) command: EnvSubcommand,
 }
 
 /// What to do with environments.
 #[derive(Clone, Debug, Subcommand)]
-pub(crate) enum EnvCommand {
+pub(crate) enum EnvSubcommand {
     /// Lists the environments that --env can name.
     #[command(visible_alias = "ls")]
-    List(List),
+    List(EnvListCommand),
     /// Adds an environment to our environments.toml.
-    Add(Box<Add>),
+    Add(Box<EnvAddCommand>),
     /// Connects to environments and tells what answers.
-    Status(Status),
+    Status(EnvStatusCommand),
     /// Makes an environment the one that is used when none is named.
-    Default(Default),
+    Default(EnvDefaultCommand),
     /// Removes an environment from our environments.toml.
     #[command(visible_alias = "rm")]
-    Remove(Remove),
+    Remove(EnvRemoveCommand),
 }
 
-impl Env {
+impl EnvCommand {
     /// Does it.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         match self.command {
-            EnvCommand::List(list) => list.run(),
-            EnvCommand::Add(add) => add.run(),
-            EnvCommand::Status(status) => status.run().await,
-            EnvCommand::Default(default) => default.run(),
-            EnvCommand::Remove(remove) => remove.run(),
+            EnvSubcommand::List(list) => list.run(),
+            EnvSubcommand::Add(add) => add.run(),
+            EnvSubcommand::Status(status) => status.run().await,
+            EnvSubcommand::Default(default) => default.run(),
+            EnvSubcommand::Remove(remove) => remove.run(),
         }
     }
 }
@@ -75,7 +75,7 @@ impl Env {
     override_usage = USAGE,
     after_help = EXAMPLES
 )]
-pub(crate) struct Add {
+pub(crate) struct EnvAddCommand {
     /// Name of the environment: letters, digits, `_` and `-`.
     pub(crate) name: String,
 
@@ -112,11 +112,11 @@ pub(crate) struct Add {
     pub(crate) command: Vec<String>,
 }
 
-impl Add {
+impl EnvAddCommand {
     /// Adds it.
-    fn run(self) -> Result<ExitCode, Failure> {
+    fn run(self) -> Result<ExitCode, CommandFailure> {
         let lookup = &|name: &str| std::env::var_os(name);
-        let usage = |what: String| Failure::new(FailureKind::Usage, what);
+        let usage = |what: String| CommandFailure::new(FailureKind::Usage, what);
         let id = EnvironmentId::chosen(&self.name).map_err(|error| usage(error.to_string()))?;
         if self.hub.is_some() && self.token_file.is_none() && self.token_env.is_none() {
             return Err(usage("a hub asks for a token".to_owned())
@@ -126,7 +126,7 @@ impl Add {
         let before = ids(file.text());
         if before.iter().any(|known| known == id.as_str()) {
             let what = format!("`{id}` is in `{}` already", file.path().display());
-            return Err(Failure::new(FailureKind::Failed, what)
+            return Err(CommandFailure::new(FailureKind::Failed, what)
                 .next(format!("remove it first: exec-server env remove {id}")));
         }
         let mut text = appended(file.text(), &self.keys()?);
@@ -135,8 +135,8 @@ impl Add {
         }
         file.understand(&text, lookup).map_err(|error| {
             // The file is written in a way that nothing can be put behind.
-            if matches!(error.fault, Fault::Syntax(_)) {
-                return Failure::new(FailureKind::UnknownEnvironment, error)
+            if matches!(error.fault, EnvironmentsFault::Syntax(_)) {
+                return CommandFailure::new(FailureKind::UnknownEnvironment, error)
                     .next("edit it by hand");
             }
             // What was there is understood: the line is what is wrong.
@@ -145,7 +145,7 @@ impl Add {
         })?;
         if ids(&text).len() != before.len() + 1 {
             let what = format!("`{}` cannot be added to", file.path().display());
-            return Err(Failure::new(FailureKind::Failed, what).next("edit it by hand"));
+            return Err(CommandFailure::new(FailureKind::Failed, what).next("edit it by hand"));
         }
         let hides = file.base().remotes.iter().any(|known| known.id == id);
         file.replace(&text)?;
@@ -160,7 +160,7 @@ impl Add {
     }
 
     /// Returns what the file says of it.
-    fn keys(&self) -> Result<Vec<(&'static str, Value)>, Failure> {
+    fn keys(&self) -> Result<Vec<(&'static str, Value)>, CommandFailure> {
         let text = |text: &str| Value::String(text.to_owned());
         let mut keys = vec![("id", text(&self.name))];
         if let Some(url) = &self.url {
@@ -180,7 +180,7 @@ impl Add {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             let path = path.to_str().ok_or_else(|| {
                 let what = format!("path `{}` is not UTF-8", path.display());
-                Failure::new(FailureKind::Usage, what)
+                CommandFailure::new(FailureKind::Usage, what)
             })?;
             keys.push(("auth_token_file", text(path)));
         }
@@ -206,14 +206,14 @@ Examples:
 
 /// Removes an environment from our environments.toml.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Remove {
+pub(crate) struct EnvRemoveCommand {
     /// Name of the environment.
     pub(crate) name: String,
 }
 
-impl Remove {
+impl EnvRemoveCommand {
     /// Removes it.
-    fn run(self) -> Result<ExitCode, Failure> {
+    fn run(self) -> Result<ExitCode, CommandFailure> {
         let lookup = &|name: &str| std::env::var_os(name);
         let name = self.name.as_str();
         let file = EnvironmentsFile::open(lookup)?;
@@ -223,26 +223,28 @@ impl Remove {
             return Err(match others.any(|other| other.id.as_str() == name) {
                 true => {
                     let what = format!("`{name}` comes from the settings of Codex");
-                    Failure::new(FailureKind::Failed, what)
+                    CommandFailure::new(FailureKind::Failed, what)
                         .next("exec-server does not change those: remove it there by hand")
                 }
                 false => {
                     let what = format!("`{shown}` has no environment `{name}`");
-                    Failure::new(FailureKind::UnknownEnvironment, what)
+                    CommandFailure::new(FailureKind::UnknownEnvironment, what)
                         .next("`exec-server env list` shows which there are")
                 }
             });
         };
         let Some(text) = without(file.text(), index) else {
             let what = format!("cannot tell which lines of `{shown}` are about `{name}`");
-            return Err(Failure::new(FailureKind::Failed, what).next("remove them by hand"));
+            return Err(CommandFailure::new(FailureKind::Failed, what).next("remove them by hand"));
         };
         if let Err(error) = file.understand(&text, lookup) {
-            let is_default = matches!(error.fault, Fault::UnknownDefault(_));
+            let is_default = matches!(error.fault, EnvironmentsFault::UnknownDefault(_));
             return Err(match is_default {
-                true => Failure::new(FailureKind::Failed, format!("`{name}` is the default"))
-                    .next("choose another first: exec-server env default local"),
-                false => Failure::new(FailureKind::Failed, error),
+                true => {
+                    CommandFailure::new(FailureKind::Failed, format!("`{name}` is the default"))
+                        .next("choose another first: exec-server env default local")
+                }
+                false => CommandFailure::new(FailureKind::Failed, error),
             });
         }
         file.replace(&text)?;
@@ -252,19 +254,19 @@ impl Remove {
 
 /// Makes an environment the one that is used when none is named.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Default {
+pub(crate) struct EnvDefaultCommand {
     /// Name of the environment: one that `env list` shows, `local`, or `none`.
     pub(crate) name: String,
 }
 
-impl Default {
+impl EnvDefaultCommand {
     /// Writes it down.
-    fn run(self) -> Result<ExitCode, Failure> {
+    fn run(self) -> Result<ExitCode, CommandFailure> {
         let lookup = &|name: &str| std::env::var_os(name);
         let file = EnvironmentsFile::open(lookup)?;
         let text = with_default(file.text(), &self.name);
         file.understand(&text, lookup)
-            .map_err(|error| Failure::new(FailureKind::UnknownEnvironment, error))?;
+            .map_err(|error| CommandFailure::new(FailureKind::UnknownEnvironment, error))?;
         file.replace(&text)?;
         Ok(ExitCode::SUCCESS)
     }

@@ -8,7 +8,7 @@ use super::print::printable;
 
 /// What a command could not do: one line, and what to do next.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Failure {
+pub struct CommandFailure {
     /// What kind; decides the status.
     pub kind: FailureKind,
     /// What could not be done, and why. One line.
@@ -17,7 +17,7 @@ pub struct Failure {
     pub next: Option<String>,
 }
 
-impl Failure {
+impl CommandFailure {
     /// A failure without a next step.
     pub fn new(kind: FailureKind, what: impl fmt::Display) -> Self {
         Self {
@@ -37,7 +37,7 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Others may have had a say in it: servers, and who names files.
         f.write_str(&printable(&self.what))?;
@@ -48,7 +48,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for CommandFailure {}
 
 /// Kinds of failures. Each has a status of its own, as `sysexits.h` and shells number them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -105,7 +105,7 @@ impl From<FailureKind> for ExitCode {
     }
 }
 
-impl From<ExecServerError> for Failure {
+impl From<ExecServerError> for CommandFailure {
     /// Says what a call, or the connection, came to. Who can say more does not come here.
     fn from(error: ExecServerError) -> Self {
         let kind = match &error {

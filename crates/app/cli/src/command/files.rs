@@ -11,11 +11,11 @@ use exec_wire::{
     path_uri::PathUri,
 };
 
-use crate::command::failure::{Failure, FailureKind};
+use crate::command::failure::{CommandFailure, FailureKind};
 
 pub(crate) use self::{
     display_path::{below, exact, relative, relative_bytes, shown},
-    entries::{Entries, Entry, EntryKind, entries, native_entries},
+    entries::{DirectoryListing, ListedEntry, ListedEntryKind, entries, native_entries},
 };
 
 /// How often something is asked again after the connection was cut, before it is given up. The client
@@ -36,9 +36,9 @@ pub(crate) async fn persist<T>(mut ask: impl FnMut() -> FileFuture<T>) -> Result
 
 /// Says what could not be done to a file. The text names the file; numbers of the host's errors are
 /// left away.
-pub(crate) fn file_failure(error: &FileError) -> Failure {
+pub(crate) fn file_failure(error: &FileError) -> CommandFailure {
     let text = one_line(&error.to_string());
-    let failure = |kind| Failure::new(kind, plain(&text));
+    let failure = |kind| CommandFailure::new(kind, plain(&text));
     match error {
         FileError::NotFound(_) => failure(FailureKind::NotFound),
         FileError::Disconnected(_) => {
@@ -67,14 +67,14 @@ fn plain(text: &str) -> &str {
 
 /// What tells one state of a file from another.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Identity {
+pub(crate) struct FileFingerprint {
     /// Bytes.
     pub(crate) size: u64,
     /// Milliseconds since the Unix epoch.
     pub(crate) modified_at_ms: i64,
 }
 
-impl From<FileMetadata> for Identity {
+impl From<FileMetadata> for FileFingerprint {
     fn from(found: FileMetadata) -> Self {
         Self {
             size: found.size,

@@ -11,13 +11,13 @@ use exec_wire::{
 use serde_json::json;
 
 use crate::command::{
-    connect::Where,
-    failure::Failure,
+    connect::EnvArgs,
+    failure::CommandFailure,
     files::{file_failure, persist, relative_bytes, shown},
     operand::{OperandResolver, RemotePath},
     print::printable,
     process_session::{complain, say, say_bytes, telling},
-    terminal::Standard,
+    terminal::StandardStream,
 };
 
 /// Finds files by their names.
@@ -25,10 +25,10 @@ use crate::command::{
 /// Files and directories that dots or ignore files hide are not found. `-name GLOB` is accepted for
 /// `--glob GLOB`, as `find` of the host spells it.
 #[derive(Args, Clone, Debug)]
-pub struct Find {
+pub struct FindCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     /// Finds what a glob matches: without a slash the name, else the path below PATH.
     #[arg(short, long, value_name = "GLOB", conflicts_with = "name")]
@@ -54,9 +54,9 @@ pub struct Find {
     pub path: OsString,
 }
 
-impl Find {
+impl FindCommand {
     /// Finds files by their names.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.place);
         let operand = operands.resolve(&self.path).await?;
         let (place, path) = (&operand.place, &operand.path);
@@ -77,7 +77,7 @@ impl Find {
         self.print(&operand, &found)
     }
 
-    fn print(&self, operand: &RemotePath, found: &FoundPaths) -> Result<ExitCode, Failure> {
+    fn print(&self, operand: &RemotePath, found: &FoundPaths) -> Result<ExitCode, CommandFailure> {
         if self.json {
             let path = |path: &PathUri| json!({"path": shown(path), "uri": path});
             let paths: Vec<_> = found.paths.iter().map(path).collect();
@@ -85,7 +85,7 @@ impl Find {
             return say(&format!("{text}\n"));
         }
         let (typed, prefix) = (operand.typed.as_bytes(), operand.prefix.as_bytes());
-        let is_terminal = Standard::Output.is_terminal();
+        let is_terminal = StandardStream::Output.is_terminal();
         let mut text = Vec::new();
         for path in &found.paths {
             let line = [prefix, &relative_bytes(typed, &operand.path, path)].concat();

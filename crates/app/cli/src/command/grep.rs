@@ -11,13 +11,13 @@ use exec_wire::{
 use serde_json::json;
 
 use crate::command::{
-    connect::Where,
-    failure::{Failure, FailureKind},
+    connect::EnvArgs,
+    failure::{CommandFailure, FailureKind},
     files::{file_failure, persist, relative, shown},
     operand::{OperandResolver, RemotePath},
     print::printable,
     process_session::{complain, say, telling},
-    terminal::{Standard, has_colours},
+    terminal::{StandardStream, has_colours},
 };
 
 /// Finds lines that match.
@@ -25,10 +25,10 @@ use crate::command::{
 /// As ripgrep does, it leaves out what dots and ignore files hide, and files that are no text. The
 /// status is 0 if something is found, 1 if nothing is, 2 or more if it fails.
 #[derive(Args, Clone, Debug)]
-pub struct Grep {
+pub struct GrepCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     /// Letters match those of the other case, too.
     #[arg(short, long)]
@@ -85,9 +85,9 @@ pub struct Grep {
     pub path: OsString,
 }
 
-impl Grep {
+impl GrepCommand {
     /// Finds lines that match.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.place);
         let operand = operands.resolve(&self.path).await?;
         let (place, path) = (&operand.place, &operand.path);
@@ -120,7 +120,11 @@ impl Grep {
         self.count || self.files_with_matches
     }
 
-    fn print(&self, operand: &RemotePath, found: &SearchResult) -> Result<ExitCode, Failure> {
+    fn print(
+        &self,
+        operand: &RemotePath,
+        found: &SearchResult,
+    ) -> Result<ExitCode, CommandFailure> {
         if self.json {
             let object = |found: &SearchMatch| {
                 json!({
@@ -137,10 +141,10 @@ impl Grep {
             let text = json!({"matches": matches, "truncated": found.truncated});
             return say(&format!("{text}\n"));
         }
-        let paint = match Standard::Output.is_terminal() {
-            true if has_colours(Standard::Output) => Paint::Terminal,
-            true => Paint::Sober,
-            false => Paint::Plain,
+        let paint = match StandardStream::Output.is_terminal() {
+            true if has_colours(StandardStream::Output) => LineStyle::Terminal,
+            true => LineStyle::Sober,
+            false => LineStyle::Plain,
         };
         let typed = operand.typed.to_string_lossy();
         let below = names(&typed, &operand.path);
@@ -158,12 +162,12 @@ impl Grep {
 }
 
 /// The status of a failure that has none of its own is the one of a wrong line: 1 is for nothing found.
-fn told_from_nothing(failure: Failure) -> Failure {
+fn told_from_nothing(failure: CommandFailure) -> CommandFailure {
     let kind = match failure.kind == FailureKind::Failed {
         true => FailureKind::Usage,
         false => failure.kind,
     };
-    Failure { kind, ..failure }
+    CommandFailure { kind, ..failure }
 }
 
 fn number(number: u64) -> usize {
@@ -172,7 +176,7 @@ fn number(number: u64) -> usize {
 
 /// How lines look.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Paint {
+enum LineStyle {
     /// With colours, and nothing that a terminal would take for a command.
     Terminal,
     /// The same without colours.
@@ -186,7 +190,7 @@ fn lines(
     matches: &[SearchMatch],
     name: impl Fn(&PathUri) -> String,
     context: usize,
-    paint: Paint,
+    paint: LineStyle,
 ) -> String {
     let mut text = String::new();
     let mut last: Option<(&PathUri, u64)> = None;
@@ -226,15 +230,15 @@ fn summary(
     matches: &[SearchMatch],
     name: impl Fn(&PathUri) -> String,
     counts: bool,
-    paint: Paint,
+    paint: LineStyle,
 ) -> String {
     let files = matches.chunk_by(|one, other| one.path == other.path);
     let line = |file: &[SearchMatch]| {
         let name = name(&file[0].path);
         let name = match paint {
-            Paint::Plain => name,
-            Paint::Sober => printable(&name),
-            Paint::Terminal => format!("\x1b[35m{}\x1b[0m", printable(&name)),
+            LineStyle::Plain => name,
+            LineStyle::Sober => printable(&name),
+            LineStyle::Terminal => format!("\x1b[35m{}\x1b[0m", printable(&name)),
         };
         match counts {
             true => format!("{name}:{}\n", file.len()),
@@ -244,14 +248,14 @@ fn summary(
     files.map(line).collect()
 }
 
-fn add(text: &mut String, name: &str, line: u64, mark: char, content: &str, paint: Paint) {
+fn add(text: &mut String, name: &str, line: u64, mark: char, content: &str, paint: LineStyle) {
     text.push_str(&match paint {
-        Paint::Plain => format!("{name}{mark}{line}{mark}{content}\n"),
-        Paint::Sober => {
+        LineStyle::Plain => format!("{name}{mark}{line}{mark}{content}\n"),
+        LineStyle::Sober => {
             let (name, content) = (printable(name), without_commands(content));
             format!("{name}{mark}{line}{mark}{content}\n")
         }
-        Paint::Terminal => {
+        LineStyle::Terminal => {
             let (name, content) = (printable(name), without_commands(content));
             format!("\x1b[35m{name}\x1b[0m{mark}\x1b[32m{line}\x1b[0m{mark}{content}\n")
         }
@@ -300,7 +304,7 @@ mod tests {
             found("file:///a", 9, &["8"], &[]),
             found("file:///b", 1, &[], &[]),
         ];
-        let text = lines(&matches, name, 2, Paint::Plain);
+        let text = lines(&matches, name, 2, LineStyle::Plain);
         let expected =
             "a-1-1\na:2:hit 2\na-3-3\na:4:hit 4\na-5-5\n--\na-8-8\na:9:hit 9\n--\nb:1:hit 1\n";
         assert_eq!(text, expected);
@@ -312,7 +316,7 @@ mod tests {
             found("file:///a", 2, &[], &[]),
             found("file:///b", 7, &[], &[]),
         ];
-        let text = lines(&matches, name, 0, Paint::Plain);
+        let text = lines(&matches, name, 0, LineStyle::Plain);
         assert_eq!(text, "a:2:hit 2\nb:7:hit 7\n");
     }
 

@@ -13,11 +13,11 @@ use exec_wire::{
 use futures_util::future::try_join_all;
 
 use crate::command::{
-    connect::{Place, Where},
+    connect::{ConnectedEnv, EnvArgs},
     detached::{self, call_failed},
-    failure::{Failure, FailureKind},
+    failure::{CommandFailure, FailureKind},
     process_session::telling,
-    quantity::Span,
+    quantity::DurationArg,
 };
 
 /// Ends a detached process, or signals it.
@@ -25,10 +25,10 @@ use crate::command::{
 /// Without a signal, the process and everything that it started get SIGTERM, and SIGKILL when the time
 /// is up; the command returns when it has ended. A signal goes to its group, and nothing is waited for.
 #[derive(Args, Clone, Debug)]
-pub struct Kill {
+pub struct KillCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     /// Sends this instead: INT, TERM, KILL, HUP, QUIT, STOP, CONT, USR1 or USR2.
     #[arg(short, long, value_name = "SIGNAL")]
@@ -41,7 +41,7 @@ pub struct Kill {
         default_value = "10s",
         conflicts_with = "signal"
     )]
-    pub timeout: Span,
+    pub timeout: DurationArg,
 
     /// Ids that `run --detach` printed, or beginnings of them.
     #[arg(required = true, value_name = "ID")]
@@ -73,10 +73,10 @@ impl FromStr for NamedSignal {
     }
 }
 
-impl Kill {
+impl KillCommand {
     /// Ends a detached process, or signals it.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::open(&self.place).await?;
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
+        let place = ConnectedEnv::open(&self.place).await?;
         let client = &place.client;
         telling(client, async {
             // All are found before the first one is touched.
@@ -98,12 +98,16 @@ async fn send(
     client: &ExecServerClient,
     process_id: ProcessId,
     signal: ProcessSignal,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let sent = client.call(SignalProcess { process_id, signal });
     sent.await.map(drop).map_err(call_failed)
 }
 
-async fn end(client: &ExecServerClient, id: ProcessId, grace: Span) -> Result<(), Failure> {
+async fn end(
+    client: &ExecServerClient,
+    id: ProcessId,
+    grace: DurationArg,
+) -> Result<(), CommandFailure> {
     let asked = client.call(TerminateProcess {
         process_id: id.clone(),
         mode: Some(TerminateMode::Graceful {
@@ -114,13 +118,13 @@ async fn end(client: &ExecServerClient, id: ProcessId, grace: Span) -> Result<()
     let ended = client.call(WaitProcess {
         process_id: id.clone(),
         until: WaitUntil::Exited,
-        timeout_ms: Some(Span(grace.0 + DYING).millis()),
+        timeout_ms: Some(DurationArg(grace.0 + DYING).millis()),
     });
     match ended.await.map_err(call_failed)? {
         ended if ended.exited => Ok(()),
         _ => {
             let what = format!("`{id}` was killed, and has not ended yet");
-            Err(Failure::new(FailureKind::TimedOut, what)
+            Err(CommandFailure::new(FailureKind::TimedOut, what)
                 .next("the system may be waiting for a disk; `exec-server ps` shows it"))
         }
     }

@@ -11,10 +11,13 @@ use exec_wire::{
 };
 
 use crate::command::{
-    connect::{Place, Where},
+    connect::{ConnectedEnv, EnvArgs},
     detached::{self, call_failed},
-    failure::{Failure, FailureKind},
-    process_session::{End, Owner, Signals, Sink, Talk, Terminal, complain, telling, unwritten},
+    failure::{CommandFailure, FailureKind},
+    process_session::{
+        OutputSink, ProcessOwner, ProcessSession, SessionEnd, SignalListener, TerminalUse,
+        complain, telling, unwritten,
+    },
 };
 
 /// Prints what a detached process wrote.
@@ -22,10 +25,10 @@ use crate::command::{
 /// A server keeps the last part of it: a mebibyte, if nobody set it otherwise. Ctrl-C ends following;
 /// the process goes on.
 #[derive(Args, Clone, Debug)]
-pub struct Logs {
+pub struct LogsCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     /// Goes on until the process ends.
     #[arg(short, long)]
@@ -43,12 +46,12 @@ pub struct Logs {
 const PAGE_BYTES: usize = 1 << 20;
 
 /// A piece of output.
-type Piece = (OutputStream, Bytes);
+type OutputPiece = (OutputStream, Bytes);
 
-impl Logs {
+impl LogsCommand {
     /// Prints what a detached process wrote.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::open(&self.place).await?;
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
+        let place = ConnectedEnv::open(&self.place).await?;
         let client = &place.client;
         let found = telling(client, detached::find_one(client, &self.id)).await?;
         let id = found.process_id;
@@ -61,7 +64,7 @@ impl Logs {
             None => kept.pieces,
         };
         for (stream, data) in pieces {
-            if let Err(error) = Sink.write(stream, data).await {
+            if let Err(error) = OutputSink.write(stream, data).await {
                 return unwritten(&error);
             }
         }
@@ -72,30 +75,33 @@ impl Logs {
             return Ok(ExitCode::SUCCESS);
         }
         let attached = telling(client, client.attach(id.clone(), Some(kept.last))).await;
-        let failed = |error| Failure::new(FailureKind::Failed, error);
-        let talk = Talk {
+        let failed = |error| CommandFailure::new(FailureKind::Failed, error);
+        let talk = ProcessSession {
             client: client.clone(),
             process: attached.map_err(call_failed)?,
-            signals: Signals::listen().map_err(failed)?,
+            signals: SignalListener::listen().map_err(failed)?,
             after: kept.last,
-            owner: Owner::Server,
+            owner: ProcessOwner::Server,
             input: None,
-            terminal: Terminal::None,
+            terminal: TerminalUse::None,
             keys: None,
             picture: Vec::new(),
             limit: None,
         };
         let end = talk.run().await.map_err(failed)?;
         // What it ended with is for `wait` to tell.
-        if matches!(end, End::Exited(_) | End::Closed) {
+        if matches!(end, SessionEnd::Exited(_) | SessionEnd::Closed) {
             return Ok(ExitCode::SUCCESS);
         }
-        end.status(Owner::Server, &id, &place)
+        end.status(ProcessOwner::Server, &id, &place)
     }
 }
 
 /// Reads the output of a process that is kept.
-pub(crate) async fn kept(client: &ExecServerClient, id: &ProcessId) -> Result<Kept, Failure> {
+pub(crate) async fn kept(
+    client: &ExecServerClient,
+    id: &ProcessId,
+) -> Result<RetainedOutput, CommandFailure> {
     // What is written from now on is not waited for: there may always be more.
     let now = detached::now(client, id).await?;
     let ask = async |after| {
@@ -107,14 +113,14 @@ pub(crate) async fn kept(client: &ExecServerClient, id: &ProcessId) -> Result<Ke
         });
         page.await.map_err(call_failed)
     };
-    Kept::read(now.next_seq, ask).await
+    RetainedOutput::read(now.next_seq, ask).await
 }
 
 /// What a server keeps of a process's output. As long as that is bounded there, it is here.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct RetainedOutput {
     /// What was written, in order.
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<OutputPiece>,
     /// The number of the last event.
     pub(crate) last: OutputSeq,
     /// There was more before.
@@ -125,13 +131,13 @@ pub(crate) struct Kept {
     pub(crate) closed: bool,
 }
 
-impl Kept {
+impl RetainedOutput {
     /// Reads what there is before `until`; of a process that has ended, everything. `ask` returns what
     /// comes after an event.
     async fn read(
         until: OutputSeq,
-        ask: impl AsyncFn(OutputSeq) -> Result<OutputPage, Failure>,
-    ) -> Result<Self, Failure> {
+        ask: impl AsyncFn(OutputSeq) -> Result<OutputPage, CommandFailure>,
+    ) -> Result<Self, CommandFailure> {
         let mut kept = Self::default();
         loop {
             let page = ask(kept.last).await?;
@@ -158,7 +164,7 @@ impl Kept {
 }
 
 /// Keeps the last `lines` lines, in whichever streams they are. A last line without an end is one.
-fn last_lines(mut pieces: Vec<Piece>, lines: usize) -> Vec<Piece> {
+fn last_lines(mut pieces: Vec<OutputPiece>, lines: usize) -> Vec<OutputPiece> {
     if lines == 0 {
         return Vec::new();
     }
@@ -216,7 +222,7 @@ mod tests {
     #[tokio::test]
     async fn one_that_goes_on_writing_is_read_to_where_it_was() {
         let ask = async |after: OutputSeq| Ok(page(after, after.0 + 9, false));
-        let kept = Kept::read(OutputSeq(3), ask).await.unwrap();
+        let kept = RetainedOutput::read(OutputSeq(3), ask).await.unwrap();
         assert_eq!((kept.pieces.len(), kept.last), (2, OutputSeq(2)));
         assert!(!kept.closed && !kept.gap && !kept.incomplete);
     }
@@ -224,12 +230,12 @@ mod tests {
     #[tokio::test]
     async fn one_that_ends_meanwhile_is_read_to_its_end() {
         let ask = async |after: OutputSeq| Ok(page(after, 5, after.0 > 0));
-        let kept = Kept::read(OutputSeq(3), ask).await.unwrap();
+        let kept = RetainedOutput::read(OutputSeq(3), ask).await.unwrap();
         assert_eq!((kept.pieces.len(), kept.last), (5, OutputSeq(5)));
         assert!(kept.closed && !kept.gap && !kept.incomplete);
     }
 
-    fn pieces(texts: &[(OutputStream, &'static str)]) -> Vec<Piece> {
+    fn pieces(texts: &[(OutputStream, &'static str)]) -> Vec<OutputPiece> {
         let piece = |(stream, text): &(OutputStream, &'static str)| (*stream, Bytes::from(*text));
         texts.iter().map(piece).collect()
     }

@@ -11,13 +11,13 @@ use serde::Serialize;
 use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 
 use crate::command::{
-    connect::Where,
-    failure::{Failure, FailureKind},
+    connect::EnvArgs,
+    failure::{CommandFailure, FailureKind},
     files::{entries, file_failure, leads_nowhere, look, shown},
     operand::{OperandResolver, RemotePath},
     print::printable,
     process_session::{complain, say, say_bytes, telling},
-    terminal::{Standard, has_colours},
+    terminal::{StandardStream, has_colours},
 };
 
 /// Entries that are looked at together.
@@ -25,10 +25,10 @@ const LOOKS: usize = 32;
 
 /// Lists a directory.
 #[derive(Args, Clone, Debug)]
-pub struct Ls {
+pub struct LsCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     /// Shows mode, size and time (UTC) as well.
     #[arg(short, long)]
@@ -47,25 +47,25 @@ pub struct Ls {
     pub path: OsString,
 }
 
-impl Ls {
+impl LsCommand {
     /// Lists a directory.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.place);
         let RemotePath { place, path, .. } = operands.resolve(&self.path).await?;
         let files = place.environment().files;
         let rows = telling(&place.client, self.rows(&*files, &path)).await?;
         if self.json {
             let text = serde_json::to_string_pretty(&rows);
-            let text = text.map_err(|error| Failure::new(FailureKind::Failed, error))?;
+            let text = text.map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
             return say(&(text + "\n"));
         }
         let paint = match (
-            Standard::Output.is_terminal(),
-            has_colours(Standard::Output),
+            StandardStream::Output.is_terminal(),
+            has_colours(StandardStream::Output),
         ) {
-            (true, true) => Paint::Colours,
-            (true, false) => Paint::Harmless,
-            (false, _) => Paint::Plain,
+            (true, true) => RowStyle::Colours,
+            (true, false) => RowStyle::Harmless,
+            (false, _) => RowStyle::Plain,
         };
         let mut text = Vec::new();
         for row in &rows {
@@ -82,24 +82,24 @@ impl Ls {
         &self,
         files: &dyn ExecutorFileSystem,
         path: &PathUri,
-    ) -> Result<Vec<Row>, Failure> {
+    ) -> Result<Vec<ListingRow>, CommandFailure> {
         let failed = |error| file_failure(&error);
         let found = look(files, path).await.map_err(failed)?;
         let name = path.file_name().unwrap_or_default();
         let Some(found) = found else {
             if leads_nowhere(files, path).await.map_err(failed)? {
-                return Ok(vec![Row::nowhere(&name, path.clone())]);
+                return Ok(vec![ListingRow::nowhere(&name, path.clone())]);
             }
             let what = format!("cannot list `{}`: nothing is there", shown(path));
-            return Err(Failure::new(FailureKind::NotFound, what)
+            return Err(CommandFailure::new(FailureKind::NotFound, what)
                 .next("`exec-server ls` of the directory above shows what is"));
         };
         if !found.is_directory {
-            return Ok(vec![Row::new(&name, path.clone(), found)]);
+            return Ok(vec![ListingRow::new(&name, path.clone(), found)]);
         }
         let listed = entries(files, path).await.map_err(failed)?;
         if let Some(error) = listed.errors.first().filter(|_| listed.entries.is_empty()) {
-            return Err(Failure::new(FailureKind::Failed, &error.message));
+            return Err(CommandFailure::new(FailureKind::Failed, &error.message));
         }
         if listed.truncated {
             complain("there is more than can be listed; `exec-server find --glob` looks for names");
@@ -119,7 +119,7 @@ impl Ls {
         while let Some((entry, found)) = looked.next().await {
             // One that is gone meanwhile is not listed.
             if let Some(found) = found.map_err(failed)? {
-                rows.push(Row::new(&entry.name, entry.path, found));
+                rows.push(ListingRow::new(&entry.name, entry.path, found));
             }
         }
         Ok(rows)
@@ -129,7 +129,7 @@ impl Ls {
 /// Something in a directory, as programs read it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Row {
+struct ListingRow {
     /// Its name, byte by byte.
     #[serde(skip)]
     bytes: Vec<u8>,
@@ -154,7 +154,7 @@ struct Row {
 
 /// Whether a line has colours.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Paint {
+enum RowStyle {
     /// It has, and nothing that a terminal would take for a command.
     Colours,
     /// It has none, and nothing that a terminal would take for a command.
@@ -163,7 +163,7 @@ enum Paint {
     Plain,
 }
 
-impl Row {
+impl ListingRow {
     fn new(name: &[u8], uri: PathUri, found: FileMetadata) -> Self {
         Self {
             bytes: name.to_vec(),
@@ -200,7 +200,7 @@ impl Row {
     }
 
     /// Returns its name alone.
-    fn short(&self, paint: Paint) -> Vec<u8> {
+    fn short(&self, paint: RowStyle) -> Vec<u8> {
         let mark = match (self.kind, self.link) {
             ("directory", _) => "/",
             (_, true) => "@",
@@ -208,17 +208,19 @@ impl Row {
         };
         let text = match (paint, self.kind) {
             // Whoever reads it may look for the file.
-            (Paint::Plain, _) => return self.bytes.clone(),
-            (Paint::Colours, "directory") => {
+            (RowStyle::Plain, _) => return self.bytes.clone(),
+            (RowStyle::Colours, "directory") => {
                 format!("\x1b[1;34m{}\x1b[0m{mark}", printable(&self.name))
             }
-            (Paint::Colours | Paint::Harmless, _) => format!("{}{mark}", printable(&self.name)),
+            (RowStyle::Colours | RowStyle::Harmless, _) => {
+                format!("{}{mark}", printable(&self.name))
+            }
         };
         text.into_bytes()
     }
 
     /// Returns mode, size, time and name.
-    fn long(&self, paint: Paint) -> Vec<u8> {
+    fn long(&self, paint: RowStyle) -> Vec<u8> {
         let kind = match (self.link, self.kind) {
             (true, _) => 'l',
             (_, "directory") => 'd',
@@ -262,9 +264,9 @@ const MINUTE: &[BorrowedFormatItem<'_>] =
 mod tests {
     use super::*;
 
-    fn row(name: &str, found: FileMetadata) -> Row {
+    fn row(name: &str, found: FileMetadata) -> ListingRow {
         let uri = PathUri::parse("file:///srv/x").unwrap();
-        Row::new(name.as_bytes(), uri, found)
+        ListingRow::new(name.as_bytes(), uri, found)
     }
 
     const FILE: FileMetadata = FileMetadata {
@@ -280,13 +282,13 @@ mod tests {
     #[test]
     fn a_long_line_has_mode_size_time_and_name() {
         assert_eq!(
-            row("x", FILE).long(Paint::Plain),
+            row("x", FILE).long(RowStyle::Plain),
             b"-rwxr-xr--           42 1970-01-01 00:00 x"
         );
         let unknown = FileMetadata { mode: None, ..FILE };
         assert!(
             row("x", unknown)
-                .long(Paint::Plain)
+                .long(RowStyle::Plain)
                 .starts_with(b"-?????????")
         );
     }
@@ -297,8 +299,8 @@ mod tests {
             is_symlink: true,
             ..FILE
         };
-        assert_eq!(row("a\nb", link).short(Paint::Plain), b"a\nb");
-        assert_eq!(row("a\nb", link).short(Paint::Harmless), b"a?b@");
+        assert_eq!(row("a\nb", link).short(RowStyle::Plain), b"a\nb");
+        assert_eq!(row("a\nb", link).short(RowStyle::Harmless), b"a?b@");
     }
 
     #[test]
@@ -309,14 +311,17 @@ mod tests {
             ..FILE
         };
         let row = row("d", directory);
-        assert_eq!(row.short(Paint::Colours), b"\x1b[1;34md\x1b[0m/");
-        assert_eq!(row.short(Paint::Harmless), b"d/");
+        assert_eq!(row.short(RowStyle::Colours), b"\x1b[1;34md\x1b[0m/");
+        assert_eq!(row.short(RowStyle::Harmless), b"d/");
     }
 
     #[test]
     fn a_name_that_is_no_text_is_printed_as_it_is() {
         let uri = PathUri::parse("file:///srv/%FF").unwrap();
-        assert_eq!(Row::new(b"\xff", uri, FILE).short(Paint::Plain), b"\xff");
+        assert_eq!(
+            ListingRow::new(b"\xff", uri, FILE).short(RowStyle::Plain),
+            b"\xff"
+        );
     }
 
     #[test]

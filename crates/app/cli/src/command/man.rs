@@ -9,32 +9,32 @@ use std::{
 use clap::{Args, Command};
 
 use super::{
-    failure::{Failure, FailureKind},
+    failure::{CommandFailure, FailureKind},
     print::print_bytes,
 };
 
 /// Prints the manual page, or writes one for each command.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Man {
+pub struct ManCommand {
     /// Writes exec-server.1, and a page for each command, into this directory.
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 }
 
-impl Man {
+impl ManCommand {
     /// Prints it.
-    pub(crate) fn run(self, cli: Command) -> Result<ExitCode, Failure> {
+    pub(crate) fn run(self, cli: Command) -> Result<ExitCode, CommandFailure> {
         let Some(directory) = self.dir else {
             let mut page = Vec::new();
             let rendered = clap_mangen::Man::new(cli).render(&mut page);
-            rendered.map_err(|error| Failure::new(FailureKind::Failed, error))?;
+            rendered.map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
             print_bytes(&page)?;
             return Ok(ExitCode::SUCCESS);
         };
         write(&directory, cli).map_err(|error| {
             let what = format!("cannot write pages into `{}`: {error}", directory.display());
-            Failure::new(FailureKind::Failed, what)
+            CommandFailure::new(FailureKind::Failed, what)
         })?;
         Ok(ExitCode::SUCCESS)
     }

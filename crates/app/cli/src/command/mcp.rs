@@ -15,12 +15,12 @@ use exec_wire::{environment::EnvironmentInfo, path_uri::PathUri};
 
 use crate::{
     command::{
-        connect::{Place, Where},
-        failure::{Failure, FailureKind},
-        start::NetworkReach,
+        connect::{ConnectedEnv, EnvArgs},
+        failure::{CommandFailure, FailureKind},
+        start::NetworkChoice,
     },
     local_machine::{ExecServerRuntimePaths, local_environment},
-    shutdown_signal::{StdinClose, Stop},
+    shutdown_signal::{ShutdownSignal, StdinClose},
 };
 
 /// Serves the tools for agents as an MCP server.
@@ -29,9 +29,9 @@ use crate::{
 /// a client has left running ends with its session. Without --env it works on this machine, in its own
 /// process: no server is needed.
 #[derive(Args, Clone, Debug)]
-pub struct Mcp {
+pub struct McpCommand {
     #[command(flatten)]
-    place: Where,
+    place: EnvArgs,
 
     /// Directory to work in, repeatable: relative paths start in the first, all may be written [default:
     /// this one on this machine; elsewhere the server's].
@@ -40,7 +40,7 @@ pub struct Mcp {
 
     /// What commands and tools may write. Everything can be read.
     #[arg(long, value_name = "POLICY", default_value = "workspace-write")]
-    sandbox: Sandbox,
+    sandbox: McpSandbox,
 
     /// Opens the network to commands in a sandbox: all of the host's (full, the default), or servers on
     /// the host's loopback only, through a proxy that their environment names (loopback).
@@ -48,7 +48,7 @@ pub struct Mcp {
         long, value_name = "REACH", num_args = 0..=1, require_equals = true,
         default_missing_value = "full"
     )]
-    network: Option<NetworkReach>,
+    network: Option<NetworkChoice>,
 
     /// Another directory that commands and tools may write to, repeatable.
     #[arg(long, value_name = "DIR")]
@@ -78,7 +78,7 @@ pub struct Mcp {
 
 /// What commands and tools may write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-enum Sandbox {
+enum McpSandbox {
     /// Nothing. The tools that write are not offered.
     ReadOnly,
     /// The workspace, and directories for temporary files.
@@ -87,19 +87,20 @@ enum Sandbox {
     None,
 }
 
-impl Mcp {
+impl McpCommand {
     /// Serves the tools for agents as an MCP server.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let door = match self.http {
-            Some(address) => Some(http::Door::open(address, &self)?),
+            Some(address) => Some(http::McpHttpServer::open(address, &self)?),
             None => None,
         };
-        if self.sandbox != Sandbox::WorkspaceWrite && (self.allow_git || !self.writable.is_empty())
+        if self.sandbox != McpSandbox::WorkspaceWrite
+            && (self.allow_git || !self.writable.is_empty())
         {
             let what = "--writable and --allow-git need --sandbox workspace-write";
-            return Err(Failure::new(FailureKind::Usage, what));
+            return Err(CommandFailure::new(FailureKind::Usage, what));
         }
-        let scene = Scene::open(&self.place).await?;
+        let scene = McpContext::open(&self.place).await?;
         let workspace = scene.workspace(&self.workspace, self.enclosure(), self.network());
         let workspace = workspace.await?.with_git(match self.allow_git {
             true => GitAccess::Writable,
@@ -107,8 +108,8 @@ impl Mcp {
         });
         let workspace = workspace.with_more(scene.paths(&self.writable).await?);
         let tools = Tools::new(scene.environment, workspace, env!("CARGO_PKG_VERSION"));
-        let mut stop = Stop::new(StdinClose::Ignored)
-            .map_err(|error| Failure::new(FailureKind::Failed, error))?;
+        let mut stop = ShutdownSignal::new(StdinClose::Ignored)
+            .map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
         match door {
             Some(door) => door.serve(tools, &mut stop).await?,
             None => {
@@ -135,56 +136,57 @@ impl Mcp {
 
     fn enclosure(&self) -> Enclosure {
         match self.sandbox {
-            Sandbox::ReadOnly => Enclosure::ReadOnly,
-            Sandbox::WorkspaceWrite => Enclosure::WorkspaceWrite,
-            Sandbox::None => Enclosure::Open,
+            McpSandbox::ReadOnly => Enclosure::ReadOnly,
+            McpSandbox::WorkspaceWrite => Enclosure::WorkspaceWrite,
+            McpSandbox::None => Enclosure::Open,
         }
     }
 
     fn network(&self) -> Network {
         match self.network {
-            Some(NetworkReach::Full) => Network::Open,
-            Some(NetworkReach::Loopback) => Network::Loopback,
+            Some(NetworkChoice::Full) => Network::Open,
+            Some(NetworkChoice::Loopback) => Network::Loopback,
             None => Network::Closed,
         }
     }
 }
 
 /// A person who types this into a terminal sees that a program should have.
-fn refused(error: exec_tools::mcp::StdioError) -> Failure {
+fn refused(error: exec_tools::mcp::StdioError) -> CommandFailure {
     use std::error::Error;
     let what = match error.source() {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
     };
-    Failure::new(FailureKind::Failed, what)
+    CommandFailure::new(FailureKind::Failed, what)
         .next("an MCP client starts this command; --http serves several")
 }
 
 /// An environment, and the way its paths are typed.
 #[derive(Debug)]
-struct Scene {
+struct McpContext {
     environment: Environment,
     info: EnvironmentInfo,
     /// Absent: this machine, in this process.
-    place: Option<Place>,
+    place: Option<ConnectedEnv>,
 }
 
-impl Scene {
+impl McpContext {
     /// Finds the environment. This machine needs no server: its commands end with us.
-    async fn open(wanted: &Where) -> Result<Self, Failure> {
+    async fn open(wanted: &EnvArgs) -> Result<Self, CommandFailure> {
         if wanted.env.as_deref().is_none_or(|name| name == "local") {
             let environment = local_environment(&ExecServerRuntimePaths::default())
-                .map_err(|error| Failure::new(FailureKind::Failed, format!("{error:#}")))?;
+                .map_err(|error| CommandFailure::new(FailureKind::Failed, format!("{error:#}")))?;
             let info = environment.backend.info().await;
-            let info = info.map_err(|error| Failure::new(FailureKind::Failed, error.message))?;
+            let info =
+                info.map_err(|error| CommandFailure::new(FailureKind::Failed, error.message))?;
             return Ok(Self {
                 environment,
                 info,
                 place: None,
             });
         }
-        let place = Place::open(wanted).await?;
+        let place = ConnectedEnv::open(wanted).await?;
         Ok(Self {
             environment: place.environment(),
             info: place.info.clone(),
@@ -198,7 +200,7 @@ impl Scene {
         directories: &[PathBuf],
         enclosure: Enclosure,
         network: Network,
-    ) -> Result<Workspace, Failure> {
+    ) -> Result<Workspace, CommandFailure> {
         let mut roots = self.paths(directories).await?;
         if roots.is_empty() {
             roots.push(self.here().await?);
@@ -209,7 +211,7 @@ impl Scene {
     }
 
     /// Reads directories as they were typed.
-    async fn paths(&self, typed: &[PathBuf]) -> Result<Vec<PathUri>, Failure> {
+    async fn paths(&self, typed: &[PathBuf]) -> Result<Vec<PathUri>, CommandFailure> {
         let mut paths = Vec::new();
         for typed in typed {
             paths.push(self.path(typed).await?);
@@ -217,18 +219,18 @@ impl Scene {
         Ok(paths)
     }
 
-    async fn path(&self, typed: &PathBuf) -> Result<PathUri, Failure> {
+    async fn path(&self, typed: &PathBuf) -> Result<PathUri, CommandFailure> {
         match &self.place {
             Some(place) => place.path(typed).await,
             None => {
                 let wrong = |error: &dyn std::fmt::Display| {
                     let what = format!("directory `{}`: {error}", typed.display());
-                    Failure::new(FailureKind::Usage, what)
+                    CommandFailure::new(FailureKind::Usage, what)
                 };
                 let absolute = path::absolute(typed).map_err(|error| wrong(&error))?;
                 if !absolute.is_dir() {
                     let what = format!("`{}` is not a directory", typed.display());
-                    return Err(Failure::new(FailureKind::NotFound, what)
+                    return Err(CommandFailure::new(FailureKind::NotFound, what)
                         .next("--workspace and --writable name directories that exist"));
                 }
                 PathUri::from_native(&absolute).map_err(|error| wrong(&error))
@@ -236,14 +238,14 @@ impl Scene {
         }
     }
 
-    async fn here(&self) -> Result<PathUri, Failure> {
+    async fn here(&self) -> Result<PathUri, CommandFailure> {
         if self.place.as_ref().is_none_or(|place| place.here) {
             return self.path(&PathBuf::from(".")).await;
         }
         let info = &self.info;
         let theirs = info.cwd.clone().or_else(|| info.user_home_dir.clone());
         theirs.ok_or_else(|| {
-            Failure::new(
+            CommandFailure::new(
                 FailureKind::Failed,
                 "the server does not tell its directory",
             )

@@ -7,8 +7,8 @@ use exec_env::filesystem::FileError;
 use exec_wire::fs::CreateDirectory;
 
 use crate::command::{
-    connect::Where,
-    failure::{Failure, FailureKind},
+    connect::EnvArgs,
+    failure::{CommandFailure, FailureKind},
     files::{file_failure, look, persist, shown},
     operand::{OperandResolver, RemotePath},
     process_session::telling,
@@ -16,10 +16,10 @@ use crate::command::{
 
 /// Makes directories.
 #[derive(Args, Clone, Debug)]
-pub struct Mkdir {
+pub struct MkdirCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     /// Makes missing directories above as well, and accepts directories that exist.
     #[arg(short, long)]
@@ -30,9 +30,9 @@ pub struct Mkdir {
     pub directories: Vec<OsString>,
 }
 
-impl Mkdir {
+impl MkdirCommand {
     /// Makes them, in the order of the line; stops at the first that cannot be made.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.place);
         for typed in &self.directories {
             let operand = operands.resolve(typed).await?;
@@ -41,7 +41,7 @@ impl Mkdir {
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn make(&self, operand: &RemotePath) -> Result<(), Failure> {
+    async fn make(&self, operand: &RemotePath) -> Result<(), CommandFailure> {
         let files = operand.place.environment().files;
         let failed = |error: FileError| file_failure(&error);
         if !self.parents
@@ -51,7 +51,7 @@ impl Mkdir {
                 .is_some()
         {
             let what = format!("`{}` exists already", shown(&operand.path));
-            return Err(Failure::new(FailureKind::Failed, what));
+            return Err(CommandFailure::new(FailureKind::Failed, what));
         }
         let mut attempts = 0;
         let made = persist(|| {

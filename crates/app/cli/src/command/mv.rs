@@ -7,8 +7,8 @@ use exec_env::filesystem::FileError;
 use exec_wire::{error::ErrorCode, fs::Rename, path_uri::PathUri};
 
 use crate::command::{
-    connect::Where,
-    failure::{Failure, FailureKind},
+    connect::EnvArgs,
+    failure::{CommandFailure, FailureKind},
     files::{below, file_failure, look, persist, shown},
     operand::{OperandResolver, RemotePath},
     process_session::telling,
@@ -20,10 +20,10 @@ use crate::command::{
 /// in one step.
 #[derive(Args, Clone, Debug)]
 #[command(override_usage = "exec-server mv [OPTIONS] SOURCE... TARGET")]
-pub struct Mv {
+pub struct MvCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     /// Replaces nothing: fails if the new name is taken.
     #[arg(short, long)]
@@ -38,16 +38,19 @@ pub struct Mv {
     pub paths: Vec<OsString>,
 }
 
-impl Mv {
+impl MvCommand {
     /// Moves them, in the order of the line; stops at the first that cannot be moved.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.place);
         let mut resolved = Vec::new();
         for typed in &self.paths {
             resolved.push(operands.resolve(typed).await?);
         }
         let Some((target, sources)) = resolved.split_last() else {
-            return Err(Failure::new(FailureKind::Usage, "no target is named"));
+            return Err(CommandFailure::new(
+                FailureKind::Usage,
+                "no target is named",
+            ));
         };
         if let Some(other) = sources
             .iter()
@@ -55,7 +58,7 @@ impl Mv {
         {
             let (from, to) = (&other.place.name, &target.place.name);
             let what = format!("cannot move from `{from}` to `{to}`");
-            return Err(Failure::new(FailureKind::Usage, what).next(
+            return Err(CommandFailure::new(FailureKind::Usage, what).next(
                 "copy it with `exec-server cp -r`, then remove it with `exec-server rm -r`",
             ));
         }
@@ -64,14 +67,18 @@ impl Mv {
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn move_all(&self, sources: &[RemotePath], target: &RemotePath) -> Result<(), Failure> {
+    async fn move_all(
+        &self,
+        sources: &[RemotePath],
+        target: &RemotePath,
+    ) -> Result<(), CommandFailure> {
         let files = target.place.environment().files;
         let found = look(&*files, &target.path).await;
         let found = found.map_err(|error| file_failure(&error))?;
         let is_directory = found.is_some_and(|found| found.is_directory);
         if !is_directory && sources.len() > 1 {
             let what = format!("`{}` is not a directory", shown(&target.path));
-            return Err(Failure::new(FailureKind::Failed, what));
+            return Err(CommandFailure::new(FailureKind::Failed, what));
         }
         for source in sources {
             let to = match is_directory {
@@ -80,7 +87,7 @@ impl Mv {
                     let to = name.and_then(|name| below(&target.path, &name));
                     to.ok_or_else(|| {
                         let what = format!("`{}` has no name to keep", shown(&source.path));
-                        Failure::new(FailureKind::Usage, what)
+                        CommandFailure::new(FailureKind::Usage, what)
                     })?
                 }
                 false => target.path.clone(),
@@ -90,11 +97,11 @@ impl Mv {
         Ok(())
     }
 
-    async fn rename(&self, source: &RemotePath, to: PathUri) -> Result<(), Failure> {
+    async fn rename(&self, source: &RemotePath, to: PathUri) -> Result<(), CommandFailure> {
         let files = source.place.environment().files;
         if source.path == to {
             let what = format!("`{}` is both source and target", shown(&to));
-            return Err(Failure::new(FailureKind::Usage, what));
+            return Err(CommandFailure::new(FailureKind::Usage, what));
         }
         let rename = Rename {
             source_path: source.path.clone(),
@@ -117,7 +124,7 @@ impl Mv {
             }
             Err(FileError::Remote(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => {
                 let what = format!("the server of `{}` cannot rename", source.place.name);
-                Err(Failure::new(FailureKind::Failed, what)
+                Err(CommandFailure::new(FailureKind::Failed, what)
                     .next("run its own: exec-server run -- mv SOURCE TARGET"))
             }
             Err(error) => Err(file_failure(&error)),

@@ -9,26 +9,26 @@ use std::{
 use exec_wire::path_uri::PathUri;
 
 use crate::command::{
-    connect::{Place, Where},
-    failure::{Failure, FailureKind},
+    connect::{ConnectedEnv, EnvArgs},
+    failure::{CommandFailure, FailureKind},
 };
 
 /// A source or a target.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Operand {
+pub(crate) enum PathOperand {
     /// A path of this machine.
     Here(PathBuf),
     /// A path of an environment: of the one that the line names, or of one by its name.
     There(Option<String>, OsString),
 }
 
-impl Operand {
+impl PathOperand {
     /// Reads it: `:path` and `name:path` are in an environment, everything else is here. A colon after
     /// a slash is part of a name.
-    pub(crate) fn read(typed: &OsStr) -> Result<Self, Failure> {
+    pub(crate) fn read(typed: &OsStr) -> Result<Self, CommandFailure> {
         let bytes = typed.as_bytes();
         if bytes.is_empty() {
-            return Err(Failure::new(FailureKind::Usage, "a path is empty"));
+            return Err(CommandFailure::new(FailureKind::Usage, "a path is empty"));
         }
         let mark = bytes.iter().position(|&byte| matches!(byte, b':' | b'/'));
         let Some(colon) = mark.filter(|&mark| bytes[mark] == b':') else {
@@ -37,7 +37,7 @@ impl Operand {
         let (name, path) = (&bytes[..colon], &bytes[colon + 1..]);
         if !name.is_empty() && path.starts_with(b"//") {
             let what = format!("`{}` is a URL, not a path", typed.display());
-            return Err(Failure::new(FailureKind::Usage, what)
+            return Err(CommandFailure::new(FailureKind::Usage, what)
                 .next("name the server with --env URL, and the path as `:/path`"));
         }
         let name = match name {
@@ -45,7 +45,7 @@ impl Operand {
             name => {
                 let wrong = || {
                     let what = format!("`{}` names no environment", typed.display());
-                    Failure::new(FailureKind::Usage, what)
+                    CommandFailure::new(FailureKind::Usage, what)
                         .next("write `./` before a file here that has a colon in its name")
                 };
                 Some(String::from_utf8(name.to_vec()).map_err(|_| wrong())?)
@@ -85,7 +85,7 @@ impl Operand {
 #[derive(Clone, Debug)]
 pub(crate) struct RemotePath {
     /// The environment.
-    pub(crate) place: Place,
+    pub(crate) place: ConnectedEnv,
     /// The path there.
     pub(crate) path: PathUri,
     /// What stands before the path to name the environment: nothing, `:` or `NAME:`.
@@ -97,13 +97,13 @@ pub(crate) struct RemotePath {
 /// Resolves operands that are all in environments; each environment is connected to once.
 #[derive(Debug)]
 pub(crate) struct OperandResolver<'a> {
-    wanted: &'a Where,
-    open: Vec<(Option<String>, Place)>,
+    wanted: &'a EnvArgs,
+    open: Vec<(Option<String>, ConnectedEnv)>,
 }
 
 impl<'a> OperandResolver<'a> {
     /// Makes one for a command line. Operands without a name are in the environment of `wanted`.
-    pub(crate) fn new(wanted: &'a Where) -> Self {
+    pub(crate) fn new(wanted: &'a EnvArgs) -> Self {
         Self {
             wanted,
             open: Vec::new(),
@@ -111,13 +111,13 @@ impl<'a> OperandResolver<'a> {
     }
 
     /// Resolves one operand.
-    pub(crate) async fn resolve(&mut self, typed: &OsStr) -> Result<RemotePath, Failure> {
-        let (name, prefix, rest) = match Operand::read(typed) {
+    pub(crate) async fn resolve(&mut self, typed: &OsStr) -> Result<RemotePath, CommandFailure> {
+        let (name, prefix, rest) = match PathOperand::read(typed) {
             // A `file:` URI is a path.
             _ if typed.as_bytes().starts_with(b"file:") => (None, "", typed.to_owned()),
-            Ok(Operand::Here(path)) => (None, "", path.into_os_string()),
-            Ok(Operand::There(None, path)) => (None, ":", path),
-            Ok(Operand::There(Some(name), path)) => (Some(name), ":", path),
+            Ok(PathOperand::Here(path)) => (None, "", path.into_os_string()),
+            Ok(PathOperand::There(None, path)) => (None, ":", path),
+            Ok(PathOperand::There(Some(name), path)) => (Some(name), ":", path),
             Err(failure) => return Err(failure),
         };
         let place = self.place(name.as_deref(), typed).await?;
@@ -130,19 +130,23 @@ impl<'a> OperandResolver<'a> {
         })
     }
 
-    async fn place(&mut self, name: Option<&str>, typed: &OsStr) -> Result<Place, Failure> {
+    async fn place(
+        &mut self,
+        name: Option<&str>,
+        typed: &OsStr,
+    ) -> Result<ConnectedEnv, CommandFailure> {
         let known = self.open.iter().find(|(known, _)| known.as_deref() == name);
         if let Some((_, place)) = known {
             return Ok(place.clone());
         }
         let opened = match name {
-            None => Place::open(self.wanted).await,
+            None => ConnectedEnv::open(self.wanted).await,
             Some(name) => {
-                let wanted = Where {
+                let wanted = EnvArgs {
                     env: Some(name.to_owned()),
                     ..self.wanted.clone()
                 };
-                Place::open(&wanted).await
+                ConnectedEnv::open(&wanted).await
             }
         };
         let is_name = name.is_some();
@@ -164,12 +168,12 @@ impl<'a> OperandResolver<'a> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Operand {
-        Operand::read(OsStr::new(text)).unwrap()
+    fn read(text: &str) -> PathOperand {
+        PathOperand::read(OsStr::new(text)).unwrap()
     }
 
-    fn there(name: Option<&str>, path: &str) -> Operand {
-        Operand::There(name.map(str::to_owned), path.into())
+    fn there(name: Option<&str>, path: &str) -> PathOperand {
+        PathOperand::There(name.map(str::to_owned), path.into())
     }
 
     #[test]
@@ -180,14 +184,14 @@ mod tests {
         assert_eq!(read("box:"), there(Some("box"), "."));
         assert_eq!(read(":"), there(None, "."));
         for here in ["notes.txt", "./a:b", "/tmp/a:b", "."] {
-            assert_eq!(read(here), Operand::Here(here.into()));
+            assert_eq!(read(here), PathOperand::Here(here.into()));
         }
     }
 
     #[test]
     fn an_empty_path_and_a_url_are_refused() {
         for wrong in ["", "ws://127.0.0.1:80/x"] {
-            let failure = Operand::read(OsStr::new(wrong)).unwrap_err();
+            let failure = PathOperand::read(OsStr::new(wrong)).unwrap_err();
             assert_eq!(failure.kind, FailureKind::Usage, "{wrong}");
         }
     }

@@ -7,21 +7,21 @@ use std::{
 
 use serde::Serialize;
 
-use crate::command::failure::{Failure, FailureKind};
+use crate::command::failure::{CommandFailure, FailureKind};
 
 /// Prints text. Whoever has stopped reading has what they wanted.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
+pub(crate) fn print(text: &str) -> Result<(), CommandFailure> {
     print_bytes(text.as_bytes())
 }
 
 /// Prints bytes. Whoever has stopped reading has what they wanted.
-pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), CommandFailure> {
     let mut stdout = io::stdout().lock();
     let printed = stdout.write_all(bytes).and_then(|()| stdout.flush());
     match printed {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             let what = format!("cannot write to stdout: {error}");
-            Err(Failure::new(FailureKind::Failed, what))
+            Err(CommandFailure::new(FailureKind::Failed, what))
         }
         Ok(()) | Err(_) => Ok(()),
     }
@@ -41,17 +41,17 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 /// Writes a value as JSON, in lines.
-pub(crate) fn json(value: &impl Serialize) -> Result<String, Failure> {
+pub(crate) fn json(value: &impl Serialize) -> Result<String, CommandFailure> {
     let text = serde_json::to_string_pretty(value);
-    let text = text.map_err(|error| Failure::new(FailureKind::Failed, error))?;
+    let text = text.map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
     Ok(format!("{text}\n"))
 }
 
 /// A table: the first row is its head.
 #[derive(Clone, Debug)]
-pub struct Table(Vec<Vec<String>>);
+pub struct TextTable(Vec<Vec<String>>);
 
-impl Table {
+impl TextTable {
     /// A table without rows.
     pub fn new(head: &[&str]) -> Self {
         Self(vec![head.iter().map(|&cell| cell.to_owned()).collect()])
@@ -71,7 +71,7 @@ impl Table {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for TextTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns = self.0.first().map_or(0, Vec::len);
         let width = |column: usize| {
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
-        let mut table = Table::new(&["ID", "NAME"]);
+        let mut table = TextTable::new(&["ID", "NAME"]);
         table.push(["a".to_owned(), "ä\u{1b}[31m".to_owned()]);
         table.push(["long".to_owned(), String::new()]);
         assert_eq!(table.to_string(), "ID    NAME\na     ä?[31m\nlong  -\n");

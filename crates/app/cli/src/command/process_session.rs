@@ -28,22 +28,22 @@ use rustix::{
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::command::{
-    connect::Place,
-    failure::{Failure, FailureKind},
+    connect::ConnectedEnv,
+    failure::{CommandFailure, FailureKind},
     process_session::{
-        input::{Fed, Feed},
-        signals::{Heard, Passed, Patience},
-        terminal_mode::TerminalModes,
+        input::{ForwardOutcome, InputForwarder},
+        signals::{ForwardedSignal, SignalEvent, StopRequests},
+        terminal_mode::TerminalModeTracker,
     },
-    terminal::{self, RawTerminal, Standard},
+    terminal::{self, RawTerminal, StandardStream},
 };
 
 pub use self::input::{DetachKeys, DetachKeysError};
 
 pub(crate) use self::{
-    input::Input,
-    output::{Notice, Sink, complain, say, say_bytes, telling},
-    signals::Signals,
+    input::StdinReader,
+    output::{ConnectionNotice, OutputSink, complain, say, say_bytes, telling},
+    signals::SignalListener,
 };
 
 /// What a command may take to end after it was asked to, before it is killed.
@@ -53,21 +53,21 @@ const PARTING: Duration = Duration::from_secs(2);
 
 /// A talk with a process, about to begin.
 #[derive(Debug)]
-pub(crate) struct Talk {
+pub(crate) struct ProcessSession {
     /// The connection.
     pub(crate) client: ExecServerClient,
     /// The process.
     pub(crate) process: Arc<dyn ExecProcess>,
     /// Taken since before there was a process: one that comes early is not lost on it.
-    pub(crate) signals: Signals,
+    pub(crate) signals: SignalListener,
     /// The last event that is not to be shown.
     pub(crate) after: OutputSeq,
     /// Whose process it is.
-    pub(crate) owner: Owner,
+    pub(crate) owner: ProcessOwner,
     /// What is passed on to it.
-    pub(crate) input: Option<Input>,
+    pub(crate) input: Option<StdinReader>,
     /// Whether it has a terminal, whose size is ours.
-    pub(crate) terminal: Terminal,
+    pub(crate) terminal: TerminalUse,
     /// What leaves it alone.
     pub(crate) keys: Option<DetachKeys>,
     /// What is shown first, when keys reach the process already: what its terminal shows.
@@ -78,7 +78,7 @@ pub(crate) struct Talk {
 
 /// Whose a process is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Owner {
+pub(crate) enum ProcessOwner {
     /// Ours: it gets our signals, and does not go on without us.
     Us,
     /// The server's: it goes on when we leave.
@@ -87,7 +87,7 @@ pub(crate) enum Owner {
 
 /// What a process has as its standard descriptors.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Terminal {
+pub(crate) enum TerminalUse {
     /// Pipes.
     None,
     /// A terminal. Ours is made raw, if there is one.
@@ -96,7 +96,7 @@ pub(crate) enum Terminal {
 
 /// How a talk ended.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum SessionEnd {
     /// The process ended, and its output did.
     Exited(Exit),
     /// Its output ended; how it ended itself was told before we listened.
@@ -113,38 +113,42 @@ pub(crate) enum End {
     Lost(ProcessError),
 }
 
-impl Talk {
+impl ProcessSession {
     /// Talks until there is no more to say. The terminal is as it was then. Dropping the future gives
     /// it back, too.
-    pub(crate) async fn run(mut self) -> io::Result<End> {
+    pub(crate) async fn run(mut self) -> io::Result<SessionEnd> {
         let raw = match (self.terminal, &self.input) {
-            (Terminal::Theirs, Some(_)) => RawTerminal::take()?,
-            (Terminal::None, _) | (_, None) => None,
+            (TerminalUse::Theirs, Some(_)) => RawTerminal::take()?,
+            (TerminalUse::None, _) | (_, None) => None,
         };
-        let mut modes = TerminalModes::default();
+        let mut modes = TerminalModeTracker::default();
         modes.feed(&self.picture);
         let modes = RefCell::new(modes);
-        output::write_all(Standard::Output.fd(), &self.picture)?;
+        output::write_all(StandardStream::Output.fd(), &self.picture)?;
         let end = self.go_on(raw.as_ref(), &modes).await;
         if raw.is_some()
-            && !matches!(end, End::Exited(_) | End::Closed)
-            && Standard::Output.is_terminal()
+            && !matches!(end, SessionEnd::Exited(_) | SessionEnd::Closed)
+            && StandardStream::Output.is_terminal()
         {
             let reset = modes.borrow().reset();
-            drop(output::write_all(Standard::Output.fd(), &reset));
+            drop(output::write_all(StandardStream::Output.fd(), &reset));
         }
         Ok(end)
     }
 
-    async fn go_on(&mut self, raw: Option<&RawTerminal>, modes: &RefCell<TerminalModes>) -> End {
+    async fn go_on(
+        &mut self,
+        raw: Option<&RawTerminal>,
+        modes: &RefCell<TerminalModeTracker>,
+    ) -> SessionEnd {
         let process = Arc::clone(&self.process);
         let events = process.follow(Follow {
             from: FollowFrom::After(self.after),
             pace: Pace::Held,
         });
-        let (exited, mut notice) = (RefCell::new(None), Notice::new());
+        let (exited, mut notice) = (RefCell::new(None), ConnectionNotice::new());
         let mut output = pin!(show(events, self.after, &exited, modes));
-        let feed = self.input.take().map(|input| Feed {
+        let feed = self.input.take().map(|input| InputForwarder {
             process: &*process,
             input,
             keys: self.keys.take(),
@@ -156,37 +160,37 @@ impl Talk {
         let mut input = pin!(async move {
             match feed {
                 Some(feed) => feed.run().await,
-                None => Fed::Ended,
+                None => ForwardOutcome::Ended,
             }
         });
         let mut feeding = feeding.then_some(());
         let mut connection = self.client.connection();
         notice.show(*connection.borrow_and_update());
-        let mut patience = Patience::default();
+        let mut patience = StopRequests::default();
         let mut deadline = self.limit.map(|limit| Instant::now() + limit);
         let mut timed_out = false;
         loop {
             tokio::select! {
                 biased;
                 end = &mut output => {
-                    if let End::Unwritten(error) = &end {
+                    if let SessionEnd::Unwritten(error) = &end {
                         // Its window was closed.
-                        if self.owner == Owner::Server && is_hung_up(error) {
-                            return End::Detached;
+                        if self.owner == ProcessOwner::Server && is_hung_up(error) {
+                            return SessionEnd::Detached;
                         }
                         self.end_gently().await;
                     }
-                    let over = matches!(end, End::Exited(_) | End::Closed);
+                    let over = matches!(end, SessionEnd::Exited(_) | SessionEnd::Closed);
                     if over {
                         // Its end has come over the connection.
                         notice.show(ConnectionState::Connected);
                     }
-                    return if over && timed_out { End::TimedOut } else { end };
+                    return if over && timed_out { SessionEnd::TimedOut } else { end };
                 }
                 heard = self.signals.next() => match heard {
-                    Heard::Window => self.follow_window(),
-                    Heard::Stop => self.stop(raw).await,
-                    Heard::Passed(passed) => {
+                    SignalEvent::Window => self.follow_window(),
+                    SignalEvent::Stop => self.stop(raw).await,
+                    SignalEvent::Passed(passed) => {
                         if let Some(end) = self.hear(passed, &exited, &mut patience).await {
                             return end;
                         }
@@ -196,22 +200,22 @@ impl Talk {
                     notice.show(*connection.borrow_and_update());
                 }
                 fed = &mut input, if feeding.is_some() => match fed {
-                    Fed::Ended => feeding = None,
-                    Fed::Detached => return End::Detached,
-                    Fed::HungUp if self.owner == Owner::Server => return End::Detached,
-                    Fed::HungUp => {
+                    ForwardOutcome::Ended => feeding = None,
+                    ForwardOutcome::Detached => return SessionEnd::Detached,
+                    ForwardOutcome::HungUp if self.owner == ProcessOwner::Server => return SessionEnd::Detached,
+                    ForwardOutcome::HungUp => {
                         feeding = None;
                         self.pass_on(ProcessSignal::Hangup);
                     }
-                    Fed::GivenUp => return self.give_up(Signal::INT.as_raw()).await,
-                    Fed::Failed(error) => return End::Lost(error),
+                    ForwardOutcome::GivenUp => return self.give_up(Signal::INT.as_raw()).await,
+                    ForwardOutcome::Failed(error) => return SessionEnd::Lost(error),
                 },
                 () = until(deadline) => {
                     // It ended in time, and only what it left behind did not.
                     let over = exited.borrow().clone().filter(|_| !timed_out);
                     if timed_out || over.is_some() {
                         self.end_now().await;
-                        return over.map_or(End::TimedOut, End::Exited);
+                        return over.map_or(SessionEnd::TimedOut, SessionEnd::Exited);
                     }
                     timed_out = true;
                     deadline = Some(Instant::now() + GRACE + PARTING);
@@ -224,19 +228,19 @@ impl Talk {
     /// Passes a signal on, or ends the talk if it is meant for us.
     async fn hear(
         &self,
-        passed: Passed,
+        passed: ForwardedSignal,
         exited: &RefCell<Option<Exit>>,
-        patience: &mut Patience,
-    ) -> Option<End> {
+        patience: &mut StopRequests,
+    ) -> Option<SessionEnd> {
         let ends = passed.ends();
-        if self.owner == Owner::Server {
-            return ends.then_some(End::Signalled(passed.number));
+        if self.owner == ProcessOwner::Server {
+            return ends.then_some(SessionEnd::Signalled(passed.number));
         }
         // It is over, and something that it started still holds its output.
         let over = exited.borrow().clone();
         if let Some(exit) = over.filter(|_| ends) {
             self.end_now().await;
-            return Some(End::Exited(exit));
+            return Some(SessionEnd::Exited(exit));
         }
         if patience.is_over(passed.signal, Instant::now()) {
             return Some(self.give_up(passed.number).await);
@@ -270,13 +274,13 @@ impl Talk {
     }
 
     /// Leaves; a process of ours is ended.
-    async fn give_up(&self, number: i32) -> End {
+    async fn give_up(&self, number: i32) -> SessionEnd {
         self.end_now().await;
-        End::Signalled(number)
+        SessionEnd::Signalled(number)
     }
 
     async fn end_now(&self) {
-        if self.owner == Owner::Us {
+        if self.owner == ProcessOwner::Us {
             let ended = self.process.terminate(TerminateMode::Force);
             drop(timeout(PARTING, ended).await);
         }
@@ -284,7 +288,7 @@ impl Talk {
 
     /// Ends it as a signal would that it gets for writing to nobody.
     async fn end_gently(&self) {
-        if self.owner == Owner::Us {
+        if self.owner == ProcessOwner::Us {
             let asked = self.process.terminate(self.graceful(PARTING));
             let ended = self.process.wait(WaitUntil::Exited, Some(PARTING * 2));
             drop(timeout(PARTING * 2, async { (asked.await, ended.await) }).await);
@@ -292,7 +296,7 @@ impl Talk {
     }
 
     fn follow_window(&self) {
-        if let (Terminal::Theirs, Some(size)) = (self.terminal, terminal::size()) {
+        if let (TerminalUse::Theirs, Some(size)) = (self.terminal, terminal::size()) {
             drop(self.process.resize(size));
         }
     }
@@ -302,7 +306,7 @@ impl Talk {
         if let Some(raw) = raw {
             raw.give_back();
         }
-        if self.owner == Owner::Us {
+        if self.owner == ProcessOwner::Us {
             let stopped = self.process.signal(ProcessSignal::Stop);
             drop(timeout(PARTING, stopped).await);
         }
@@ -311,7 +315,7 @@ impl Talk {
         if let Some(raw) = raw {
             drop(raw.make_raw());
         }
-        if self.owner == Owner::Us {
+        if self.owner == ProcessOwner::Us {
             drop(self.process.signal(ProcessSignal::Continue));
         }
         self.follow_window();
@@ -323,8 +327,8 @@ async fn show(
     mut events: EventStream,
     after: OutputSeq,
     exited: &RefCell<Option<Exit>>,
-    modes: &RefCell<TerminalModes>,
-) -> End {
+    modes: &RefCell<TerminalModeTracker>,
+) -> SessionEnd {
     let mut last = after;
     while let Some(event) = events.next().await {
         if let Some(seq) = event.seq() {
@@ -338,18 +342,18 @@ async fn show(
                 if chunk.stream == OutputStream::Pty {
                     modes.borrow_mut().feed(&chunk.data);
                 }
-                if let Err(error) = Sink.write(chunk.stream, chunk.data).await {
-                    return End::Unwritten(error);
+                if let Err(error) = OutputSink.write(chunk.stream, chunk.data).await {
+                    return SessionEnd::Unwritten(error);
                 }
             }
             ExecProcessEvent::Exited(_, exit) => *exited.borrow_mut() = Some(exit),
             ExecProcessEvent::Closed(_) => break,
-            ExecProcessEvent::Failed(error) => return End::Lost(error),
+            ExecProcessEvent::Failed(error) => return SessionEnd::Lost(error),
         }
     }
     match exited.borrow_mut().take() {
-        Some(exit) => End::Exited(exit),
-        None => End::Closed,
+        Some(exit) => SessionEnd::Exited(exit),
+        None => SessionEnd::Closed,
     }
 }
 
@@ -368,14 +372,14 @@ async fn until(deadline: Option<Instant>) {
 /// What a shell ends with when SIGPIPE killed its command.
 const BROKEN_PIPE: u8 = 128 + 13;
 
-impl End {
+impl SessionEnd {
     /// Returns the status to end with.
     pub(crate) fn status(
         self,
-        owner: Owner,
+        owner: ProcessOwner,
         id: &ProcessId,
-        place: &Place,
-    ) -> Result<ExitCode, Failure> {
+        place: &ConnectedEnv,
+    ) -> Result<ExitCode, CommandFailure> {
         let attach = || place.line("attach", &[id.as_str()]);
         match self {
             Self::Exited(exit) => exit_status(&exit),
@@ -393,8 +397,8 @@ impl End {
 }
 
 /// Returns the status of a process that ended: its own, if nothing else ended it.
-pub(crate) fn exit_status(exit: &Exit) -> Result<ExitCode, Failure> {
-    if exit.sandbox_denied && Standard::Error.is_terminal() {
+pub(crate) fn exit_status(exit: &Exit) -> Result<ExitCode, CommandFailure> {
+    if exit.sandbox_denied && StandardStream::Error.is_terminal() {
         complain(
             "the sandbox seems to have refused something: it protects .git (see --allow-git), other \
              directories (--writable DIR) and the network (--network)",
@@ -412,36 +416,38 @@ pub(crate) fn exit_status(exit: &Exit) -> Result<ExitCode, Failure> {
 }
 
 /// Returns the status for output that could not be written: none that is a failure if nobody reads it.
-pub(crate) fn unwritten(error: &io::Error) -> Result<ExitCode, Failure> {
+pub(crate) fn unwritten(error: &io::Error) -> Result<ExitCode, CommandFailure> {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return Ok(ExitCode::from(BROKEN_PIPE));
     }
     let what = format!("cannot write the output: {error}");
-    Err(Failure::new(FailureKind::Failed, what))
+    Err(CommandFailure::new(FailureKind::Failed, what))
 }
 
 /// What became of a command whose time was up.
-pub(crate) fn timed_out() -> Failure {
-    Failure::new(
+pub(crate) fn timed_out() -> CommandFailure {
+    CommandFailure::new(
         FailureKind::TimedOut,
         "the command did not end in time, and was ended",
     )
     .next("--timeout gives it longer")
 }
 
-fn lost(error: &ProcessError, owner: Owner, attach: &str) -> Failure {
-    let lost = Failure::new(FailureKind::Lost, error);
+fn lost(error: &ProcessError, owner: ProcessOwner, attach: &str) -> CommandFailure {
+    let lost = CommandFailure::new(FailureKind::Lost, error);
     match (owner, error) {
-        (Owner::Us, ProcessError::Disconnected(Disconnect::Session(_))) => {
+        (ProcessOwner::Us, ProcessError::Disconnected(Disconnect::Session(_))) => {
             lost.next("the command ended with its session; --detach makes one that outlives it")
         }
-        (Owner::Us, ProcessError::Disconnected(_)) => lost.next(format_args!(
+        (ProcessOwner::Us, ProcessError::Disconnected(_)) => lost.next(format_args!(
             "the server ends the command with its session; until then `{attach}` takes it over"
         )),
-        (Owner::Server, ProcessError::Disconnected(_)) => lost.next(format_args!(
+        (ProcessOwner::Server, ProcessError::Disconnected(_)) => lost.next(format_args!(
             "the process goes on as long as the server does; `{attach}` returns to it"
         )),
-        (Owner::Us | Owner::Server, _) => Failure::new(FailureKind::Failed, error),
+        (ProcessOwner::Us | ProcessOwner::Server, _) => {
+            CommandFailure::new(FailureKind::Failed, error)
+        }
     }
 }
 

@@ -9,11 +9,11 @@ use clap::{Args, Subcommand};
 use exec_wire::process::{ProcessSummary, ReleaseProcess};
 
 use crate::command::{
-    connect::{Place, Where},
+    connect::{ConnectedEnv, EnvArgs},
     detached,
-    failure::{Failure, FailureKind},
+    failure::{CommandFailure, FailureKind},
     process_session::{say, telling},
-    terminal::{self, Standard},
+    terminal::{self, StandardStream},
 };
 
 /// Lists processes that outlive their connection.
@@ -25,14 +25,14 @@ use crate::command::{
     mut_arg("env", |arg| arg.global(true)),
     mut_arg("token_file", |arg| arg.global(true))
 )]
-pub struct Ps {
+pub struct PsCommand {
     /// What to do instead of listing.
     #[command(subcommand)]
-    pub(crate) command: Option<PsCommand>,
+    pub(crate) command: Option<PsSubcommand>,
 
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     /// Lists processes of other sessions, too, such as a `run` that lost its terminal; `attach` takes
     /// them over.
@@ -46,21 +46,21 @@ pub struct Ps {
 
 /// What to do instead of listing.
 #[derive(Clone, Debug, Subcommand)]
-pub(crate) enum PsCommand {
+pub(crate) enum PsSubcommand {
     /// Removes finished processes from the list, with their output.
-    Rm(PsRm),
+    Rm(PsRmCommand),
 }
 
 /// Removes finished processes from the list, with their output.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct PsRm {
+pub(crate) struct PsRmCommand {
     /// Ids that `ps` lists, or beginnings of them.
     #[arg(required = true, value_name = "ID")]
     pub(crate) ids: Vec<String>,
 }
 
-impl PsRm {
-    async fn run(self, place: &Place) -> Result<ExitCode, Failure> {
+impl PsRmCommand {
+    async fn run(self, place: &ConnectedEnv) -> Result<ExitCode, CommandFailure> {
         let client = &place.client;
         telling(client, async {
             // All are checked before the first one is removed.
@@ -68,7 +68,7 @@ impl PsRm {
             if let Some(running) = found.iter().find(|process| process.running) {
                 let id = running.process_id.as_str();
                 let what = format!("`{id}` is still running");
-                return Err(Failure::new(FailureKind::Failed, what)
+                return Err(CommandFailure::new(FailureKind::Failed, what)
                     .next(format!("`{}` ends it", place.line("kill", &[id]))));
             }
             for process in found {
@@ -84,11 +84,11 @@ impl PsRm {
     }
 }
 
-impl Ps {
+impl PsCommand {
     /// Lists processes that outlive their connection.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::open(&self.place).await?;
-        if let Some(PsCommand::Rm(remove)) = self.command {
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
+        let place = ConnectedEnv::open(&self.place).await?;
+        if let Some(PsSubcommand::Rm(remove)) = self.command {
             return remove.run(&place).await;
         }
         let processes = match self.all {
@@ -97,19 +97,19 @@ impl Ps {
         };
         if self.json {
             let json = serde_json::to_string_pretty(&processes)
-                .map_err(|error| Failure::new(FailureKind::Failed, error))?;
+                .map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
             return say(&format!("{json}\n"));
         }
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or(Duration::ZERO);
-        let view = View {
+        let view = TableStyle {
             now,
-            columns: match Standard::Output.is_terminal() {
+            columns: match StandardStream::Output.is_terminal() {
                 true => terminal::size().map(|size| usize::from(size.cols)),
                 false => None,
             },
-            colours: terminal::has_colours(Standard::Output),
+            colours: terminal::has_colours(StandardStream::Output),
         };
         say(&view.table(&processes))
     }
@@ -117,7 +117,7 @@ impl Ps {
 
 /// How the table is looked at.
 #[derive(Clone, Copy, Debug)]
-struct View {
+struct TableStyle {
     /// Since the Unix epoch.
     now: Duration,
     /// Where lines are cut; absent: nowhere.
@@ -128,7 +128,7 @@ struct View {
 
 const HEAD: [&str; 7] = ["ID", "STATE", "STARTED", "CPU", "MEMORY", "TTY", "COMMAND"];
 
-impl View {
+impl TableStyle {
     /// Renders the table. Text of others cannot change the terminal: what is no plain letter is escaped.
     fn table(self, processes: &[ProcessSummary]) -> String {
         let rows: Vec<_> = processes.iter().map(|process| self.row(process)).collect();
@@ -267,7 +267,7 @@ mod tests {
             tty: false,
             ..process("b", &["sh", "-c", "echo 'a'", "\x1b[31m"])
         };
-        let mut view = View {
+        let mut view = TableStyle {
             now: Duration::from_secs(125),
             columns: None,
             colours: false,

@@ -4,17 +4,17 @@ use std::{str::FromStr, time::Duration};
 
 /// A span of time that is not nothing, such as `90`, `1.5s`, `200ms`, `10m`, `2h` or `1d`.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Span(pub Duration);
+pub struct DurationArg(pub Duration);
 
-impl Span {
+impl DurationArg {
     /// Returns it in milliseconds.
     pub(crate) fn millis(self) -> u64 {
         u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
     }
 }
 
-impl FromStr for Span {
-    type Err = AmountError;
+impl FromStr for DurationArg {
+    type Err = QuantityError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (number, unit) = split(text);
@@ -24,14 +24,14 @@ impl FromStr for Span {
             "m" => 60.0,
             "h" => 3600.0,
             "d" => 86_400.0,
-            _ => return Err(AmountError::Span(text.to_owned())),
+            _ => return Err(QuantityError::Span(text.to_owned())),
         };
         let number: f64 = number
             .parse()
-            .map_err(|_| AmountError::Span(text.to_owned()))?;
+            .map_err(|_| QuantityError::Span(text.to_owned()))?;
         match Duration::try_from_secs_f64(number * seconds) {
             Ok(span) if (SHORTEST..=LONGEST).contains(&span) => Ok(Self(span)),
-            Ok(_) | Err(_) => Err(AmountError::Span(text.to_owned())),
+            Ok(_) | Err(_) => Err(QuantityError::Span(text.to_owned())),
         }
     }
 }
@@ -43,13 +43,13 @@ const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
 
 /// A number of bytes, such as `4096`, `512M` or `2G`; the units are powers of 1024.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Size(pub u64);
+pub struct ByteSizeArg(pub u64);
 
-impl FromStr for Size {
-    type Err = AmountError;
+impl FromStr for ByteSizeArg {
+    type Err = QuantityError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || AmountError::Size(text.to_owned());
+        let wrong = || QuantityError::Size(text.to_owned());
         let (number, unit) = split(text);
         let shift = match unit.to_ascii_uppercase().as_str() {
             "" | "B" => 0,
@@ -75,7 +75,7 @@ fn split(text: &str) -> (&str, &str) {
 /// Why a text is no amount.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum AmountError {
+pub enum QuantityError {
     /// Caller: no span of time.
     #[error("`{0}` is no span of time: expected a number and ms, s, m, h or d, such as 90s")]
     Span(String),
@@ -98,12 +98,16 @@ mod tests {
             ("2h", 7_200_000),
             ("1d", 86_400_000),
         ] {
-            assert_eq!(text.parse::<Span>().map(Span::millis), Ok(millis), "{text}");
+            assert_eq!(
+                text.parse::<DurationArg>().map(DurationArg::millis),
+                Ok(millis),
+                "{text}"
+            );
         }
         for wrong in [
             "", "s", "0", "-1", "1x", "1s2", "inf", "nan", "1e300d", "0.1ms",
         ] {
-            assert!(wrong.parse::<Span>().is_err(), "{wrong}");
+            assert!(wrong.parse::<DurationArg>().is_err(), "{wrong}");
         }
     }
 
@@ -115,10 +119,10 @@ mod tests {
             ("512M", 512 << 20),
             ("2GiB", 2 << 30),
         ] {
-            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+            assert_eq!(text.parse(), Ok(ByteSizeArg(bytes)), "{text}");
         }
         for wrong in ["", "0", "M", "1.5M", "-1", "1X", "99999999999T"] {
-            assert!(wrong.parse::<Size>().is_err(), "{wrong}");
+            assert!(wrong.parse::<ByteSizeArg>().is_err(), "{wrong}");
         }
     }
 }

@@ -7,8 +7,8 @@ use exec_env::filesystem::FileError;
 use exec_wire::fs::{GetMetadata, Remove};
 
 use crate::command::{
-    connect::Where,
-    failure::{Failure, FailureKind},
+    connect::EnvArgs,
+    failure::{CommandFailure, FailureKind},
     files::{file_failure, persist, shown},
     operand::{OperandResolver, RemotePath},
     process_session::telling,
@@ -18,10 +18,10 @@ use crate::command::{
 ///
 /// A link is removed itself, not what it leads to.
 #[derive(Args, Clone, Debug)]
-pub struct Rm {
+pub struct RmCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     /// Removes directories with everything in them.
     #[arg(short, long, visible_short_alias = 'R')]
@@ -36,9 +36,9 @@ pub struct Rm {
     pub paths: Vec<OsString>,
 }
 
-impl Rm {
+impl RmCommand {
     /// Removes them, in the order of the line; stops at the first that cannot be removed.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.place);
         // Everything is checked before anything is removed.
         let mut checked = Vec::new();
@@ -53,7 +53,7 @@ impl Rm {
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn remove(&self, operand: &RemotePath) -> Result<(), Failure> {
+    async fn remove(&self, operand: &RemotePath) -> Result<(), CommandFailure> {
         let files = operand.place.environment().files;
         let path = &operand.path;
         let look = GetMetadata {
@@ -70,7 +70,7 @@ impl Rm {
         };
         if is_directory && !self.recursive {
             let what = format!("`{}` is a directory", shown(path));
-            return Err(Failure::new(FailureKind::Failed, what).next("`rm -r` removes it"));
+            return Err(CommandFailure::new(FailureKind::Failed, what).next("`rm -r` removes it"));
         }
         let mut attempts = 0;
         let removed = persist(|| {
@@ -87,7 +87,7 @@ impl Rm {
         removed.await.map_err(|error| {
             if matches!(error, FileError::NotFound(_)) {
                 let what = format!("`{}` is not there", shown(path));
-                return Failure::new(FailureKind::NotFound, what);
+                return CommandFailure::new(FailureKind::NotFound, what);
             }
             file_failure(&error)
         })
@@ -95,7 +95,7 @@ impl Rm {
 }
 
 /// Refuses the root, and `.` and `..`, which are mistakes more often than not.
-fn refuse_roots(operand: &RemotePath) -> Result<(), Failure> {
+fn refuse_roots(operand: &RemotePath) -> Result<(), CommandFailure> {
     let typed = operand.typed.as_bytes();
     let last = typed
         .rsplit(|&byte| byte == b'/')
@@ -103,7 +103,7 @@ fn refuse_roots(operand: &RemotePath) -> Result<(), Failure> {
     let is_dots = matches!(last, Some(b"." | b".."));
     if is_dots || operand.path.parent().is_none() {
         let what = format!("`{}` is not removed", operand.typed.display());
-        return Err(Failure::new(FailureKind::Usage, what)
+        return Err(CommandFailure::new(FailureKind::Usage, what)
             .next("name the directory by its own name, or what is in it"));
     }
     Ok(())

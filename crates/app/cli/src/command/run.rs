@@ -7,12 +7,12 @@ use exec_env::command::Stdin;
 use exec_wire::id::ProcessId;
 
 use crate::command::{
-    connect::{Place, Where},
-    failure::{Failure, FailureKind},
-    process_session::{DetachKeys, Terminal, say},
-    quantity::Span,
-    start::{self, LEAVE_KEYS, Launch, Surroundings},
-    terminal::Standard,
+    connect::{ConnectedEnv, EnvArgs},
+    failure::{CommandFailure, FailureKind},
+    process_session::{DetachKeys, TerminalUse, say},
+    quantity::DurationArg,
+    start::{self, ExecArgs, LEAVE_KEYS, StartRequest},
+    terminal::StandardStream,
 };
 
 /// Runs a command, and ends as it ends.
@@ -25,14 +25,14 @@ use crate::command::{
 /// is back.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = STATUS)]
-pub struct Run {
+pub struct RunCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     #[command(flatten)]
     #[doc(hidden)]
-    pub surroundings: Surroundings,
+    pub surroundings: ExecArgs,
 
     /// Runs it on a terminal of its own, of the size of ours.
     #[arg(short, long)]
@@ -53,7 +53,7 @@ pub struct Run {
     /// Ends the command after this time, such as 90s or 10m: with SIGTERM, and five seconds later with
     /// SIGKILL; a detached one with SIGKILL.
     #[arg(long, value_name = "SPAN")]
-    pub timeout: Option<Span>,
+    pub timeout: Option<DurationArg>,
 
     /// Keys that leave a command with a terminal running; `attach` returns to it.
     #[arg(long, value_name = "KEYS", default_value = LEAVE_KEYS)]
@@ -70,22 +70,22 @@ there, 141 if nobody reads our output; 66 if the directory is not there, 69 if n
 connection was lost for good, 77 without the right token, 78 for an unknown environment, 2 for a wrong \
 line.";
 
-impl Run {
+impl RunCommand {
     /// Runs a command, and ends as it ends.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let id = match &self.name {
             Some(name) => named(name)?,
             None => start::new_id(),
         };
-        let place = Place::open(&self.place).await?;
-        let launch = Launch {
+        let place = ConnectedEnv::open(&self.place).await?;
+        let launch = StartRequest {
             place: &place,
             surroundings: &self.surroundings,
             id: id.clone(),
             argv: self.command,
             terminal: match self.tty {
-                true => Terminal::Theirs,
-                false => Terminal::None,
+                true => TerminalUse::Theirs,
+                false => TerminalUse::None,
             },
             limit: self.timeout,
             keys: Some(self.detach_keys),
@@ -103,11 +103,11 @@ impl Run {
 }
 
 /// Takes an id that can be typed again, and stand in a table.
-fn named(name: &str) -> Result<ProcessId, Failure> {
+fn named(name: &str) -> Result<ProcessId, CommandFailure> {
     let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
     let wrong = || {
         let what = format!("`{}` is no id", name.escape_default());
-        Failure::new(FailureKind::Usage, what)
+        CommandFailure::new(FailureKind::Usage, what)
             .next("--name takes up to 64 letters, digits, `-`, `_` and `.`, the first no `-`")
     };
     let fits = (1..=64).contains(&name.len()) && !name.starts_with('-');
@@ -124,37 +124,37 @@ fn named(name: &str) -> Result<ProcessId, Failure> {
 ///
 /// While the connection is out, three times Ctrl-C give up.
 #[derive(Args, Clone, Debug)]
-pub struct Shell {
+pub struct ShellCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     #[command(flatten)]
     #[doc(hidden)]
-    pub surroundings: Surroundings,
+    pub surroundings: ExecArgs,
 
     /// Keys that leave the shell running; `attach` returns to it.
     #[arg(long, value_name = "KEYS", default_value = LEAVE_KEYS)]
     pub detach_keys: DetachKeys,
 }
 
-impl Shell {
+impl ShellCommand {
     /// Opens a shell.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::open(&self.place).await?;
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
+        let place = ConnectedEnv::open(&self.place).await?;
         let shell = match place.here {
             true => chosen_shell(std::env::var_os("SHELL")),
             false => None,
         };
         let shell = shell.unwrap_or_else(|| place.info.shell.path.clone());
-        start::run(Launch {
+        start::run(StartRequest {
             place: &place,
             surroundings: &self.surroundings,
             id: start::new_id(),
             argv: vec![shell, "-l".to_owned()],
-            terminal: match Standard::Input.is_terminal() {
-                true => Terminal::Theirs,
-                false => Terminal::None,
+            terminal: match StandardStream::Input.is_terminal() {
+                true => TerminalUse::Theirs,
+                false => TerminalUse::None,
             },
             limit: None,
             keys: Some(self.detach_keys),

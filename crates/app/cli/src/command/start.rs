@@ -17,34 +17,35 @@ use exec_wire::{
 use tokio::time::timeout;
 
 use crate::command::{
-    connect::Place,
+    connect::ConnectedEnv,
     detached,
-    failure::{Failure, FailureKind},
+    failure::{CommandFailure, FailureKind},
     files::{file_failure, look, shown},
     process_session::{
-        DetachKeys, End, GRACE, Input, Owner, Signals, Talk, Terminal, byte, complain,
+        DetachKeys, GRACE, ProcessOwner, ProcessSession, SessionEnd, SignalListener, StdinReader,
+        TerminalUse, byte, complain,
     },
-    quantity::Span,
-    terminal::{self, Standard},
+    quantity::DurationArg,
+    terminal::{self, StandardStream},
 };
 
-pub use self::exec_args::{NetworkReach, SandboxChoice, Setting, Surroundings};
+pub use self::exec_args::{ExecArgs, NetworkChoice, SandboxChoice, VariableArg};
 
 /// A command, and where it runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Launch<'a> {
+pub(crate) struct StartRequest<'a> {
     /// The environment.
-    pub(crate) place: &'a Place,
+    pub(crate) place: &'a ConnectedEnv,
     /// Where in it.
-    pub(crate) surroundings: &'a Surroundings,
+    pub(crate) surroundings: &'a ExecArgs,
     /// Its name.
     pub(crate) id: ProcessId,
     /// Program and arguments.
     pub(crate) argv: Vec<String>,
     /// Whether it has a terminal.
-    pub(crate) terminal: Terminal,
+    pub(crate) terminal: TerminalUse,
     /// How long it may take.
-    pub(crate) limit: Option<Span>,
+    pub(crate) limit: Option<DurationArg>,
     /// What leaves it running, on a terminal.
     pub(crate) keys: Option<DetachKeys>,
 }
@@ -54,28 +55,33 @@ pub(crate) struct Launch<'a> {
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// Starts a command, talks with it, and returns as it ends.
-pub(crate) async fn run(launch: Launch<'_>) -> Result<ExitCode, Failure> {
-    let input = Input::open();
-    let input = input.map_err(|error| Failure::new(FailureKind::Failed, error))?;
+pub(crate) async fn run(launch: StartRequest<'_>) -> Result<ExitCode, CommandFailure> {
+    let input = StdinReader::open();
+    let input = input.map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
     talk(launch, input).await.map(|outcome| outcome.status)
 }
 
 /// The same, for a command that gets nothing of our input, and is not the last.
-pub(crate) async fn run_without_input(launch: Launch<'_>) -> Result<Outcome, Failure> {
+pub(crate) async fn run_without_input(
+    launch: StartRequest<'_>,
+) -> Result<RunOutcome, CommandFailure> {
     talk(launch, None).await
 }
 
 /// What a command came to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct RunOutcome {
     /// The status to end with.
     pub(crate) status: ExitCode,
     /// Nobody reads our output any more.
     pub(crate) is_unread: bool,
 }
 
-async fn talk(launch: Launch<'_>, input: Option<Input>) -> Result<Outcome, Failure> {
-    let failed = |error| Failure::new(FailureKind::Failed, error);
+async fn talk(
+    launch: StartRequest<'_>,
+    input: Option<StdinReader>,
+) -> Result<RunOutcome, CommandFailure> {
+    let failed = |error| CommandFailure::new(FailureKind::Failed, error);
     let stdin = match input {
         Some(_) => Stdin::Piped,
         None => Stdin::Null,
@@ -85,7 +91,7 @@ async fn talk(launch: Launch<'_>, input: Option<Input>) -> Result<Outcome, Failu
     if place.client.has_extensions() {
         command.limits.wall_ms = launch
             .limit
-            .map(|limit| Span(limit.0 + GRACE + MARGIN).millis());
+            .map(|limit| DurationArg(limit.0 + GRACE + MARGIN).millis());
     } else {
         launch.check_directory(&command.cwd).await?;
         if input.as_ref().is_some_and(|input| !input.is_terminal()) {
@@ -95,53 +101,53 @@ async fn talk(launch: Launch<'_>, input: Option<Input>) -> Result<Outcome, Failu
             );
         }
     }
-    let mut signals = Signals::listen().map_err(failed)?;
+    let mut signals = SignalListener::listen().map_err(failed)?;
     let backend = place.environment().backend;
     let started = tokio::select! {
         biased;
         started = backend.start(command) => started,
         // Nobody has seen it begin, and it does not go on.
-        number = signals.asked() => return Ok(Outcome {
+        number = signals.asked() => return Ok(RunOutcome {
             status: ExitCode::from(byte(128 + number)),
             is_unread: false,
         }),
     };
     let started = started.map_err(|error| refused(error, place))?;
-    let on_terminal = launch.terminal == Terminal::Theirs && Standard::Input.is_terminal();
+    let on_terminal = launch.terminal == TerminalUse::Theirs && StandardStream::Input.is_terminal();
     let process = started.process;
-    let talk = Talk {
+    let talk = ProcessSession {
         client: place.client.clone(),
         process: Arc::clone(&process),
         signals,
         after: OutputSeq(0),
-        owner: Owner::Us,
+        owner: ProcessOwner::Us,
         input,
         terminal: launch.terminal,
         // What is piped in holds no keys.
         keys: launch.keys.filter(|_| on_terminal),
         picture: Vec::new(),
-        limit: launch.limit.map(|Span(limit)| limit),
+        limit: launch.limit.map(|DurationArg(limit)| limit),
     };
     let end = talk.run().await.map_err(failed)?;
-    if matches!(end, End::Detached) {
+    if matches!(end, SessionEnd::Detached) {
         leave(place, &id).await?;
         // Dropping the handle would end the process, which is not ours any more.
         std::mem::forget(process);
     }
-    let is_unread = matches!(end, End::Unwritten(_));
-    let status = end.status(Owner::Us, &id, place)?;
-    Ok(Outcome { status, is_unread })
+    let is_unread = matches!(end, SessionEnd::Unwritten(_));
+    let status = end.status(ProcessOwner::Us, &id, place)?;
+    Ok(RunOutcome { status, is_unread })
 }
 
 /// Leaves a command running: the server takes it over from our session, which ends with us.
-async fn leave(place: &Place, id: &ProcessId) -> Result<(), Failure> {
+async fn leave(place: &ConnectedEnv, id: &ProcessId) -> Result<(), CommandFailure> {
     let taken = async {
         let other = place.open_again().await?;
         let found = detached::find_attachable(&other.client, id.as_str()).await?;
         detached::take_over(&other.client, &found).await
     };
     let taken = timeout(LEAVING, taken).await.unwrap_or_else(|_| {
-        Err(Failure::new(
+        Err(CommandFailure::new(
             FailureKind::Unreachable,
             "the server does not answer",
         ))
@@ -151,7 +157,7 @@ async fn leave(place: &Place, id: &ProcessId) -> Result<(), Failure> {
             "cannot leave `{id}` running, so it is ended: {}",
             failure.what
         );
-        Failure::new(failure.kind, what)
+        CommandFailure::new(failure.kind, what)
     })
 }
 
@@ -162,19 +168,19 @@ const LEAVING: Duration = Duration::from_secs(5);
 pub(crate) const LEAVE_KEYS: &str = "ctrl-],ctrl-]";
 
 /// Starts a command that outlives us. With `Stdin::Piped`, whoever attaches to it can write to it.
-pub(crate) async fn detach(launch: Launch<'_>, stdin: Stdin) -> Result<(), Failure> {
+pub(crate) async fn detach(launch: StartRequest<'_>, stdin: Stdin) -> Result<(), CommandFailure> {
     let mut command = launch.command(stdin).await?;
-    command.limits.wall_ms = launch.limit.map(Span::millis);
+    command.limits.wall_ms = launch.limit.map(DurationArg::millis);
     let started = launch.place.client.start_detached(command).await;
     started
         .map(drop)
         .map_err(|error| refused(error, launch.place))
 }
 
-impl Launch<'_> {
+impl StartRequest<'_> {
     /// Fails if the directory that was asked for is not there. The stock server says the same of a
     /// missing directory as of a missing program, and on a terminal it takes another one.
-    async fn check_directory(&self, directory: &PathUri) -> Result<(), Failure> {
+    async fn check_directory(&self, directory: &PathUri) -> Result<(), CommandFailure> {
         let files = self.place.environment().files;
         let found = look(&*files, directory).await;
         let what = match found {
@@ -183,14 +189,14 @@ impl Launch<'_> {
             Ok(None) => format!("directory `{}` does not exist", shown(directory)),
             Err(error) => return Err(file_failure(&error)),
         };
-        Err(Failure::new(FailureKind::NotFound, what).next("-C chooses another directory"))
+        Err(CommandFailure::new(FailureKind::NotFound, what).next("-C chooses another directory"))
     }
 
-    async fn command(&self, stdin: Stdin) -> Result<Command, Failure> {
+    async fn command(&self, stdin: Stdin) -> Result<Command, CommandFailure> {
         let directory = self.surroundings.directory(self.place).await?;
         let io = match self.terminal {
-            Terminal::None => Io::Pipes { stdin },
-            Terminal::Theirs => Io::Terminal(terminal::size().unwrap_or_default()),
+            TerminalUse::None => Io::Pipes { stdin },
+            TerminalUse::Theirs => Io::Terminal(terminal::size().unwrap_or_default()),
         };
         let mut command = Command {
             io,
@@ -213,7 +219,7 @@ pub(crate) fn new_id() -> ProcessId {
 const ID_LETTERS: usize = 12;
 
 /// Tells a person.
-fn refused(error: StartError, place: &Place) -> Failure {
+fn refused(error: StartError, place: &ConnectedEnv) -> CommandFailure {
     match error {
         StartError::Remote(error) => explained(
             &error.message,
@@ -224,10 +230,10 @@ fn refused(error: StartError, place: &Place) -> Failure {
             explained(&format!("{context}: {source}"), true, &place.name)
         }
         StartError::EmptyArgv | StartError::EmptyProgram => {
-            Failure::new(FailureKind::Usage, "the command has no name")
+            CommandFailure::new(FailureKind::Usage, "the command has no name")
         }
-        StartError::Cwd(error) => Failure::new(FailureKind::Usage, error),
-        StartError::Disconnected(gone) => Failure::new(FailureKind::Lost, gone)
+        StartError::Cwd(error) => CommandFailure::new(FailureKind::Usage, error),
+        StartError::Disconnected(gone) => CommandFailure::new(FailureKind::Lost, gone)
             .next("whether the command was started is not known; the server ends it soon if so"),
         StartError::Refused { .. } | StartError::Cancelled | _ => {
             explained(&error.to_string(), false, &place.name)
@@ -239,8 +245,8 @@ fn refused(error: StartError, place: &Place) -> Failure {
 const NO_ENTRY: &str = "(os error 2)";
 const NOT_EXECUTABLE: [&str; 3] = ["(os error 13)", "(os error 8)", "(os error 21)"];
 
-fn explained(text: &str, by_host: bool, place: &str) -> Failure {
-    let failure = |kind| Failure::new(kind, text);
+fn explained(text: &str, by_host: bool, place: &str) -> CommandFailure {
+    let failure = |kind| CommandFailure::new(kind, text);
     if text.starts_with("sandbox") {
         return failure(FailureKind::Failed)
             .next("`exec-server doctor`, run there, tells what can be enforced");

@@ -12,7 +12,7 @@ use rustix::{
 
 /// One of the three descriptors that every program begins with.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Standard {
+pub(crate) enum StandardStream {
     /// Standard input.
     Input,
     /// Standard output.
@@ -21,7 +21,7 @@ pub(crate) enum Standard {
     Error,
 }
 
-impl Standard {
+impl StandardStream {
     /// Returns the descriptor.
     pub(crate) fn fd(self) -> BorrowedFd<'static> {
         match self {
@@ -39,14 +39,18 @@ impl Standard {
 
 /// Returns the size of the person's terminal, if there is one.
 pub(crate) fn size() -> Option<TerminalSize> {
-    [Standard::Output, Standard::Input, Standard::Error]
-        .into_iter()
-        .filter_map(|standard| tcgetwinsize(standard.fd()).ok())
-        .map(|size| TerminalSize {
-            rows: size.ws_row,
-            cols: size.ws_col,
-        })
-        .find(|size| size.rows > 0 && size.cols > 0)
+    [
+        StandardStream::Output,
+        StandardStream::Input,
+        StandardStream::Error,
+    ]
+    .into_iter()
+    .filter_map(|standard| tcgetwinsize(standard.fd()).ok())
+    .map(|size| TerminalSize {
+        rows: size.ws_row,
+        cols: size.ws_col,
+    })
+    .find(|size| size.rows > 0 && size.cols > 0)
 }
 
 /// A terminal whose every key is passed on as it is. Dropping it gives the terminal back.
@@ -58,7 +62,7 @@ pub(crate) struct RawTerminal {
 impl RawTerminal {
     /// Makes the terminal on standard input raw; `None` if there is none.
     pub(crate) fn take() -> io::Result<Option<Self>> {
-        if !Standard::Input.is_terminal() {
+        if !StandardStream::Input.is_terminal() {
             return Ok(None);
         }
         let raw = Self {
@@ -89,7 +93,7 @@ impl Drop for RawTerminal {
 }
 
 /// Tells whether text on a descriptor may have colours: on a terminal, unless `NO_COLOR` is set.
-pub(crate) fn has_colours(standard: Standard) -> bool {
+pub(crate) fn has_colours(standard: StandardStream) -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     !refused && standard.is_terminal()
 }

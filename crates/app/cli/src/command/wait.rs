@@ -7,52 +7,55 @@ use exec_wire::process::{ExitCause, WaitProcess, WaitUntil};
 use tokio::time::Instant;
 
 use crate::command::{
-    connect::{Place, Where},
+    connect::{ConnectedEnv, EnvArgs},
     detached::{self, call_failed},
-    failure::{Failure, FailureKind},
+    failure::{CommandFailure, FailureKind},
     process_session::{byte, telling, timed_out},
-    quantity::Span,
+    quantity::DurationArg,
 };
 
 /// Waits for a detached process, and ends as it ended.
 ///
 /// With several, for all of them; the status is that of the last one named.
 #[derive(Args, Clone, Debug)]
-pub struct Wait {
+pub struct WaitCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     /// Waits no longer than this altogether; the status is 124 then, and the processes go on.
     #[arg(long, value_name = "SPAN")]
-    pub timeout: Option<Span>,
+    pub timeout: Option<DurationArg>,
 
     /// Ids that `run --detach` printed, or beginnings of them.
     #[arg(required = true, value_name = "ID")]
     pub ids: Vec<String>,
 }
 
-impl Wait {
+impl WaitCommand {
     /// Waits for a detached process, and ends as it ended.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::open(&self.place).await?;
-        let deadline = self.timeout.map(|Span(limit)| Instant::now() + limit);
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
+        let place = ConnectedEnv::open(&self.place).await?;
+        let deadline = self
+            .timeout
+            .map(|DurationArg(limit)| Instant::now() + limit);
         let client = &place.client;
         telling(client, async {
             let mut status = ExitCode::SUCCESS;
             for process in detached::find(client, &self.ids).await? {
-                let left = deadline.map(|end| Span(end.saturating_duration_since(Instant::now())));
+                let left =
+                    deadline.map(|end| DurationArg(end.saturating_duration_since(Instant::now())));
                 let ended = client.call(WaitProcess {
                     process_id: process.process_id.clone(),
                     until: WaitUntil::Exited,
-                    timeout_ms: left.map(Span::millis),
+                    timeout_ms: left.map(DurationArg::millis),
                 });
                 let ended = ended.await.map_err(call_failed)?;
                 if !ended.exited {
                     let id = &process.process_id;
                     let what = format!("`{id}` has not ended in time, and goes on");
                     let kill = place.line("kill", &[id.as_str()]);
-                    return Err(Failure::new(FailureKind::TimedOut, what)
+                    return Err(CommandFailure::new(FailureKind::TimedOut, what)
                         .next(format_args!("`{kill}` ends it")));
                 }
                 let now = detached::now(client, &process.process_id).await?;

@@ -29,16 +29,16 @@ use tokio::{
 };
 
 use crate::command::{
-    connect::{Place, Where},
-    failure::{Failure, FailureKind},
+    connect::{ConnectedEnv, EnvArgs},
+    failure::{CommandFailure, FailureKind},
     files::{file_failure, persist, shown},
-    process_session::{GRACE, Terminal, byte, complain, say, telling},
-    quantity::Span,
-    start::{self, Launch, Outcome, Surroundings},
-    terminal::Standard,
+    process_session::{GRACE, TerminalUse, byte, complain, say, telling},
+    quantity::DurationArg,
+    start::{self, ExecArgs, RunOutcome, StartRequest},
+    terminal::StandardStream,
     watch::{
-        ignore_rules::{ChangeFilter, Ignored},
-        trigger::{Lost, Next, Trigger},
+        ignore_rules::{ChangeFilter, IgnoreRules},
+        trigger::{EventLoss, RerunTrigger, TriggerDecision},
     },
 };
 
@@ -65,14 +65,14 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Changes in .git, and of what a .gitignore or .ignore in a watched directory names, do not count. It
 /// ends with Ctrl-C, or another signal.
 #[derive(Args, Clone, Debug)]
-pub struct Watch {
+pub struct WatchCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: Where,
+    pub place: EnvArgs,
 
     #[command(flatten)]
     #[doc(hidden)]
-    pub surroundings: Surroundings,
+    pub surroundings: ExecArgs,
 
     /// Watches this file or directory, repeatable [default: the directory that the command runs in].
     #[arg(short, long = "path", value_name = "PATH")]
@@ -96,32 +96,32 @@ pub struct Watch {
 
     /// Waits for changes to pause for this time, such as 300ms.
     #[arg(long, value_name = "SPAN", default_value = "100ms")]
-    pub debounce: Span,
+    pub debounce: DurationArg,
 
     /// The command and its arguments; what follows its name is its own.
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<String>,
 }
 
-impl Watch {
+impl WatchCommand {
     /// Runs a command again whenever files change.
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let filter = ChangeFilter::new(&self.globs, &self.ignored)?;
-        let place = Place::open(&self.place).await?;
-        let mut leaving = Leaving::listen()?;
+        let place = ConnectedEnv::open(&self.place).await?;
+        let mut leaving = StopListener::listen()?;
         let files = place.environment().files;
         let begin = async {
             let roots = self.roots(&place).await?;
             // Watched before the first run: no change in between is missed.
-            let watched = Watched::begin(&*files, &roots, &filter).await?;
-            Ok::<_, Failure>((roots, watched))
+            let watched = FileWatch::begin(&*files, &roots, &filter).await?;
+            Ok::<_, CommandFailure>((roots, watched))
         };
         let (roots, mut watched) = tokio::select! {
             biased;
             status = leaving.asked() => return Ok(status),
             begun = begin => begun?,
         };
-        let mut trigger = Trigger::default();
+        let mut trigger = RerunTrigger::default();
         let mut quick_restarts = 0;
         loop {
             let started = Instant::now();
@@ -154,10 +154,10 @@ impl Watch {
                 gathered = watched.gather(AFTERMATH.max(self.debounce.0)) => gathered,
             };
             let mut next = trigger.handle_run(&changed, lost);
-            if next == Next::Stop {
+            if next == TriggerDecision::Stop {
                 complain("each run changes other files; waiting for a change after this one");
             }
-            while next != Next::Run {
+            while next != TriggerDecision::Run {
                 let first = tokio::select! {
                     biased;
                     status = leaving.asked() => return Ok(status),
@@ -168,9 +168,9 @@ impl Watch {
                     watched = tokio::select! {
                         biased;
                         status = leaving.asked() => return Ok(status),
-                        watched = Watched::begin(&*files, &roots, &filter) => watched?,
+                        watched = FileWatch::begin(&*files, &roots, &filter) => watched?,
                     };
-                    next = trigger.handle_idle(&[], Lost::Some);
+                    next = trigger.handle_idle(&[], EventLoss::Some);
                     continue;
                 };
                 watched.take(first);
@@ -184,7 +184,7 @@ impl Watch {
         }
     }
 
-    async fn roots(&self, place: &Place) -> Result<Vec<PathUri>, Failure> {
+    async fn roots(&self, place: &ConnectedEnv) -> Result<Vec<PathUri>, CommandFailure> {
         if self.paths.is_empty() {
             return Ok(vec![self.surroundings.directory(place).await?]);
         }
@@ -198,10 +198,10 @@ impl Watch {
     /// Runs the command to its end, or with --restart to the next change.
     async fn run_or_restart(
         &self,
-        place: &Place,
-        watched: &mut Watched,
+        place: &ConnectedEnv,
+        watched: &mut FileWatch,
         quick_restarts: u32,
-    ) -> Result<RunEnd, Failure> {
+    ) -> Result<RunEnd, CommandFailure> {
         let id = start::new_id();
         let mut run = std::pin::pin!(self.run_once(place, id.clone()));
         let mut restarts = self.restart && quick_restarts < MAX_QUICK_RESTARTS;
@@ -242,10 +242,10 @@ impl Watch {
             let asked = place.client.call(TerminateProcess {
                 process_id: id.clone(),
                 mode: Some(TerminateMode::Graceful {
-                    timeout_ms: Span(GRACE).millis(),
+                    timeout_ms: DurationArg(GRACE).millis(),
                 }),
             });
-            asked.await.map_err(Failure::from)?;
+            asked.await.map_err(CommandFailure::from)?;
             match timeout(ASK_AGAIN, &mut run).await {
                 Ok(Ok(outcome)) if outcome.is_unread => return Ok(RunEnd::Finished(outcome)),
                 Ok(Err(failure)) if failure.kind == FailureKind::Lost => return Err(failure),
@@ -256,24 +256,28 @@ impl Watch {
         }
     }
 
-    fn finished(&self, outcome: Outcome) -> Result<RunEnd, Failure> {
+    fn finished(&self, outcome: RunOutcome) -> Result<RunEnd, CommandFailure> {
         let failed = outcome.status != ExitCode::SUCCESS && !outcome.is_unread;
-        if failed && Standard::Error.is_terminal() {
+        if failed && StandardStream::Error.is_terminal() {
             complain("the command failed; waiting for changes");
         }
         Ok(RunEnd::Finished(outcome))
     }
 
-    async fn run_once(&self, place: &Place, id: ProcessId) -> Result<Outcome, Failure> {
-        if self.clear && Standard::Output.is_terminal() {
+    async fn run_once(
+        &self,
+        place: &ConnectedEnv,
+        id: ProcessId,
+    ) -> Result<RunOutcome, CommandFailure> {
+        if self.clear && StandardStream::Output.is_terminal() {
             say("\x1b[H\x1b[2J\x1b[3J")?;
         }
-        let launch = Launch {
+        let launch = StartRequest {
             place,
             surroundings: &self.surroundings,
             id,
             argv: self.command.clone(),
-            terminal: Terminal::None,
+            terminal: TerminalUse::None,
             limit: None,
             keys: None,
         };
@@ -284,25 +288,25 @@ impl Watch {
 /// How a run ended.
 enum RunEnd {
     /// By itself.
-    Finished(Outcome),
+    Finished(RunOutcome),
     /// Files changed meanwhile: the command is to run again.
     Overtaken,
 }
 
 /// Everything that is watched.
-struct Watched {
+struct FileWatch {
     changes: SelectAll<BoxStream<'static, (usize, Changes)>>,
-    ignored: Vec<Ignored>,
+    ignored: Vec<IgnoreRules>,
     gathered: Vec<Change>,
-    lost: Lost,
+    lost: EventLoss,
 }
 
-impl Watched {
+impl FileWatch {
     async fn begin(
         files: &dyn ExecutorFileSystem,
         roots: &[PathUri],
         filter: &ChangeFilter,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CommandFailure> {
         let (mut streams, mut ignored) = (Vec::new(), Vec::new());
         for (number, root) in roots.iter().enumerate() {
             let watch = WatchPath {
@@ -314,9 +318,9 @@ impl Watched {
             let watcher = watcher.map_err(|error| {
                 let failure = file_failure(&error);
                 let what = format!("cannot watch `{}`: {}", shown(root), failure.what);
-                Failure { what, ..failure }
+                CommandFailure { what, ..failure }
             })?;
-            ignored.push(Ignored::read(files, &watcher.path, filter.clone()).await);
+            ignored.push(IgnoreRules::read(files, &watcher.path, filter.clone()).await);
             let changes = watcher.changes;
             streams.push(changes.map(move |changes| (number, changes)).boxed());
         }
@@ -324,7 +328,7 @@ impl Watched {
             changes: select_all(streams),
             ignored,
             gathered: Vec::new(),
-            lost: Lost::None,
+            lost: EventLoss::None,
         })
     }
 
@@ -346,13 +350,13 @@ impl Watched {
     fn take(&mut self, (_, changes): (usize, Changes)) {
         self.gathered.extend(changes.changes);
         if changes.overflow || self.gathered.len() > MAX_CHANGES {
-            self.lost = Lost::Some;
+            self.lost = EventLoss::Some;
             self.gathered.truncate(MAX_CHANGES);
         }
     }
 
     /// Gathers what changes until nothing does for this long, or for long enough.
-    async fn gather(&mut self, pause: Duration) -> (Vec<Change>, Lost) {
+    async fn gather(&mut self, pause: Duration) -> (Vec<Change>, EventLoss) {
         let until = Instant::now() + MAX_GATHERING.max(pause);
         while let Ok(Some(changes)) = timeout(pause, self.next()).await {
             self.take(changes);
@@ -360,7 +364,7 @@ impl Watched {
                 break;
             }
         }
-        let lost = std::mem::replace(&mut self.lost, Lost::None);
+        let lost = std::mem::replace(&mut self.lost, EventLoss::None);
         (std::mem::take(&mut self.gathered), lost)
     }
 }
@@ -370,23 +374,23 @@ const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT]
 
 /// Listens for them.
 #[derive(Debug)]
-struct Leaving {
+struct StopListener {
     ends: Vec<(Signal, unix::Signal)>,
     stop: unix::Signal,
 }
 
-impl Leaving {
+impl StopListener {
     /// Takes them from now on.
-    fn listen() -> Result<Self, Failure> {
+    fn listen() -> Result<Self, CommandFailure> {
         let listen = |one: Signal| {
             signal(SignalKind::from_raw(one.as_raw())).map_err(|error| {
                 let what = format!("cannot listen for signals: {error}");
-                Failure::new(FailureKind::Failed, what)
+                CommandFailure::new(FailureKind::Failed, what)
             })
         };
         let ends = ENDS.into_iter().map(|one| Ok((one, listen(one)?)));
         Ok(Self {
-            ends: ends.collect::<Result<_, Failure>>()?,
+            ends: ends.collect::<Result<_, CommandFailure>>()?,
             stop: listen(Signal::TSTP)?,
         })
     }

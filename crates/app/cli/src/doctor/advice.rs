@@ -6,7 +6,7 @@ use serde::Serialize;
 /// One thing that is in the way.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Advice {
+pub struct DoctorAdvice {
     /// What does not work, or not fully.
     pub about: &'static str,
     /// What is in the way.
@@ -16,7 +16,7 @@ pub struct Advice {
 }
 
 /// Tells what is in the way on a machine, and how to unblock it.
-pub fn advice(can: &Abilities) -> Vec<Advice> {
+pub fn advice(can: &Abilities) -> Vec<DoctorAdvice> {
     let mut advice = Vec::new();
     advice.extend(seccomp(can));
     advice.extend(landlock(can));
@@ -34,15 +34,15 @@ fn one<T: Into<String>>(
     about: &'static str,
     problem: impl Into<String>,
     remedies: impl IntoIterator<Item = T>,
-) -> Advice {
-    Advice {
+) -> DoctorAdvice {
+    DoctorAdvice {
         about,
         problem: problem.into(),
         remedies: remedies.into_iter().map(Into::into).collect(),
     }
 }
 
-fn seccomp(can: &Abilities) -> Option<Advice> {
+fn seccomp(can: &Abilities) -> Option<DoctorAdvice> {
     let reason = can.seccomp.reason()?;
     let remedy = if can.host.seccomp_actions.is_empty() {
         "a kernel with CONFIG_SECCOMP_FILTER; gVisor and other kernels in user space have none"
@@ -56,7 +56,7 @@ fn seccomp(can: &Abilities) -> Option<Advice> {
 /// The version from which on Landlock does all that we ask of it, and the kernel that brought it.
 const FULL_LANDLOCK: (u32, &str) = (6, "6.12");
 
-fn landlock(can: &Abilities) -> Option<Advice> {
+fn landlock(can: &Abilities) -> Option<DoctorAdvice> {
     let (full, kernel) = FULL_LANDLOCK;
     if can.landlock >= full {
         return None;
@@ -105,7 +105,7 @@ const MOUNT_CALLS: (u32, u32) = (5, 12);
 const CALLS: &str = "clone, unshare, mount, umount2, pivot_root, open_tree, move_mount, \
                      mount_setattr, fsopen, fsconfig and fsmount";
 
-fn namespaces(can: &Abilities) -> Vec<Advice> {
+fn namespaces(can: &Abilities) -> Vec<DoctorAdvice> {
     const ABOUT: &str = "user namespaces";
     let host = &can.host;
     let ordinary = host.account != 0;
@@ -204,7 +204,7 @@ fn container_remedies(container: &str) -> Vec<String> {
     }
 }
 
-fn processes(can: &Abilities) -> Option<Advice> {
+fn processes(can: &Abilities) -> Option<DoctorAdvice> {
     let reason = can.processes.reason()?;
     let effect = if can.landlock >= FULL_LANDLOCK.0 {
         "commands see the host's processes, though they cannot signal or trace them"
@@ -227,7 +227,7 @@ fn processes(can: &Abilities) -> Option<Advice> {
     Some(one("pid namespace", problem, remedies))
 }
 
-fn guards(can: &Abilities) -> Option<Advice> {
+fn guards(can: &Abilities) -> Option<DoctorAdvice> {
     let reason = can.guards.reason()?;
     if can.landlock < 2 {
         // What is said of Landlock says it all.
@@ -248,7 +248,7 @@ fn guards(can: &Abilities) -> Option<Advice> {
     Some(one("guarded names", problem, remedies))
 }
 
-fn bubblewrap(can: &Abilities) -> Option<Advice> {
+fn bubblewrap(can: &Abilities) -> Option<DoctorAdvice> {
     if can.bubblewrap_path.is_some() || can.bubblewrap == Ability::Works {
         return None;
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use exec_sandbox::abilities::{Abilities, Ability, Cgroups, Outlook};
 
-use crate::doctor::{Report, advice::Advice};
+use crate::doctor::{DoctorReport, advice::DoctorAdvice};
 
 const WIDTH: usize = 100;
 /// Columns of what a line is about.
@@ -14,7 +14,7 @@ const VERDICT: usize = 5;
 /// How much is told of why a policy is refused. What comes first matters most.
 const REASON: usize = 120;
 
-impl fmt::Display for Report {
+impl fmt::Display for DoctorReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = &self.abilities.host;
         let (version, kernel, account) = (&self.version, &host.kernel, host.account);
@@ -53,7 +53,7 @@ impl fmt::Display for Report {
         if !self.advice.is_empty() {
             writeln!(f, "\nWhat would help")?;
         }
-        for Advice {
+        for DoctorAdvice {
             about,
             problem,
             remedies,

@@ -6,9 +6,10 @@ use exec_environments::manager::{EnvironmentId, MAX_ENVIRONMENTS};
 use exec_transport::connect::{Address, BearerToken, CONNECT_TIMEOUT, Program};
 
 use crate::environments::{
-    EnvironmentsError, Facts, Fault, ProgramReach, Reach, Selection, Setting, UrlReach,
+    EnvEndpoint, EnvironmentSelection, EnvironmentsError, EnvironmentsFault, ProgramEndpoint,
+    SelectionInputs, UrlEndpoint, UrlSetting,
     reach::{INITIALIZE_TIMEOUT, network_address},
-    reader::{Document, Item, Section},
+    reader::{TomlDocument, TomlItem, TomlSection},
     relay,
 };
 
@@ -17,7 +18,11 @@ use crate::environments::{
 ///
 /// # Errors
 /// When it is no TOML, or says anything that does not make sense, an unknown key included.
-pub fn parse(path: &Path, text: &str, facts: Facts<'_>) -> Result<Selection, EnvironmentsError> {
+pub fn parse(
+    path: &Path,
+    text: &str,
+    facts: SelectionInputs<'_>,
+) -> Result<EnvironmentSelection, EnvironmentsError> {
     parse_over(path, text, facts, None)
 }
 
@@ -26,19 +31,19 @@ pub fn parse(path: &Path, text: &str, facts: Facts<'_>) -> Result<Selection, Env
 pub(crate) fn parse_over(
     path: &Path,
     text: &str,
-    facts: Facts<'_>,
-    base: Option<&Selection>,
-) -> Result<Selection, EnvironmentsError> {
-    let document = Document { path, text };
+    facts: SelectionInputs<'_>,
+    base: Option<&EnvironmentSelection>,
+) -> Result<EnvironmentSelection, EnvironmentsError> {
+    let document = TomlDocument { path, text };
     let table = document.parse()?;
     let known = &["default", "include_local", "environments"];
-    let file = Section::new(document, "", 0, &table, known)?;
+    let file = TomlSection::new(document, "", 0, &table, known)?;
     let local = match file.item("include_local") {
         Some(item) => item.switch()?,
         None => base.is_none_or(|base| base.local),
     };
     let room = MAX_ENVIRONMENTS - usize::from(local);
-    let around = Around {
+    let around = EntryContext {
         home: path.parent().unwrap_or(Path::new("")),
         facts,
     };
@@ -52,14 +57,14 @@ pub(crate) fn parse_over(
         }
     }
     if remotes.len() > room {
-        return Err(file.fault("environments", Fault::TooMany(room)));
+        return Err(file.fault("environments", EnvironmentsFault::TooMany(room)));
     }
     let default = match (file.item("default"), base) {
         (Some(item), _) => default(item, local, &remotes)?,
         (None, Some(base)) => base.default.clone().filter(|id| local || !id.is_local()),
         (None, None) => local.then(EnvironmentId::local),
     };
-    Ok(Selection {
+    Ok(EnvironmentSelection {
         default,
         local,
         remotes,
@@ -68,22 +73,22 @@ pub(crate) fn parse_over(
 
 /// Reads environments, at most as many as there is `room` for in a manager.
 fn remotes(
-    item: &Item<'_>,
-    around: Around<'_>,
+    item: &TomlItem<'_>,
+    around: EntryContext<'_>,
     room: usize,
-) -> Result<Vec<Remote>, EnvironmentsError> {
+) -> Result<Vec<RemoteEntry>, EnvironmentsError> {
     let tables = item.elements()?;
     if let Some(first_too_many) = tables.get(room) {
-        return Err(first_too_many.wrong(Fault::TooMany(room)));
+        return Err(first_too_many.wrong(EnvironmentsFault::TooMany(room)));
     }
     let mut lines = BTreeMap::new();
     let mut remotes = Vec::new();
     for table in &tables {
         let section = table.section(KEYS)?;
-        let remote = Remote::read(&section, around)?;
+        let remote = RemoteEntry::read(&section, around)?;
         let id = section.required("id")?;
         if let Some(first) = lines.insert(remote.id.clone(), id.line()) {
-            let fault = Fault::DuplicateId {
+            let fault = EnvironmentsFault::DuplicateId {
                 id: remote.id,
                 first,
             };
@@ -95,46 +100,46 @@ fn remotes(
 }
 
 fn default(
-    item: &Item<'_>,
+    item: &TomlItem<'_>,
     local: bool,
-    remotes: &[Remote],
+    remotes: &[RemoteEntry],
 ) -> Result<Option<EnvironmentId>, EnvironmentsError> {
     let id = match item.text()? {
         "none" => return Ok(None),
         text => EnvironmentId::parse(text).map_err(|error| item.wrong(error.into()))?,
     };
     if id.is_local() && !local {
-        return Err(item.wrong(Fault::LocalNotIncluded));
+        return Err(item.wrong(EnvironmentsFault::LocalNotIncluded));
     }
     if !id.is_local() && remotes.iter().all(|remote| remote.id != id) {
-        return Err(item.wrong(Fault::UnknownDefault(id)));
+        return Err(item.wrong(EnvironmentsFault::UnknownDefault(id)));
     }
     Ok(Some(id))
 }
 
 /// Reads `[exec_server] url` of a `config.toml`, in which everything else is for others.
-pub(super) fn setting_of_config(path: &Path, text: &str) -> Result<Setting, EnvironmentsError> {
-    let document = Document { path, text };
+pub(super) fn setting_of_config(path: &Path, text: &str) -> Result<UrlSetting, EnvironmentsError> {
+    let document = TomlDocument { path, text };
     let table = document.parse()?;
     let Some((key, value)) = table.get_key_value("exec_server") else {
-        return Ok(Setting::Unset);
+        return Ok(UrlSetting::Unset);
     };
     // What is misspelled here would run commands on the wrong machine.
-    let item = Item::new(document, key, value);
+    let item = TomlItem::new(document, key, value);
     let section = item.section(&["url"])?;
     let Some(url) = section.item("url") else {
-        return Ok(Setting::Unset);
+        return Ok(UrlSetting::Unset);
     };
-    Setting::parse(url.text()?).ok_or_else(|| url.wrong(Fault::Url))
+    UrlSetting::parse(url.text()?).ok_or_else(|| url.wrong(EnvironmentsFault::Url))
 }
 
 /// An environment on a server.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Remote {
+pub struct RemoteEntry {
     /// Its name.
     pub id: EnvironmentId,
     /// How its server is reached.
-    pub reach: Reach,
+    pub reach: EnvEndpoint,
     /// Skills that must be found there.
     pub required_skills: Vec<String>,
 }
@@ -175,18 +180,18 @@ const OWNED: [(&str, &[&str]); 9] = [
 
 /// What a file is read with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Around<'a> {
+pub(super) struct EntryContext<'a> {
     /// What a relative path is relative to.
     pub(super) home: &'a Path,
     /// What else is looked at.
-    pub(super) facts: Facts<'a>,
+    pub(super) facts: SelectionInputs<'a>,
 }
 
-impl Remote {
+impl RemoteEntry {
     /// Reads an environment.
     pub(super) fn read(
-        section: &Section<'_>,
-        around: Around<'_>,
+        section: &TomlSection<'_>,
+        around: EntryContext<'_>,
     ) -> Result<Self, EnvironmentsError> {
         let id = id(section.required("id")?)?;
         Ok(Self {
@@ -197,45 +202,45 @@ impl Remote {
     }
 }
 
-fn id(item: &Item<'_>) -> Result<EnvironmentId, EnvironmentsError> {
+fn id(item: &TomlItem<'_>) -> Result<EnvironmentId, EnvironmentsError> {
     EnvironmentId::chosen(item.text()?).map_err(|error| item.wrong(error.into()))
 }
 
 fn reach(
-    section: &Section<'_>,
+    section: &TomlSection<'_>,
     id: &EnvironmentId,
-    around: Around<'_>,
-) -> Result<Reach, EnvironmentsError> {
+    around: EntryContext<'_>,
+) -> Result<EnvEndpoint, EnvironmentsError> {
     let mut given: Vec<_> = REACHES
         .iter()
         .filter_map(|key| Some((*key, section.item(key)?)))
         .collect();
     given.sort_by_key(|(_, item)| item.place());
     let (way, item) = match given[..] {
-        [] => return Err(section.fault("url", Fault::NoReach)),
+        [] => return Err(section.fault("url", EnvironmentsFault::NoReach)),
         [only] => only,
-        [_, (_, second), ..] => return Err(second.misplaced(Fault::ManyReaches)),
+        [_, (_, second), ..] => return Err(second.misplaced(EnvironmentsFault::ManyReaches)),
     };
     let stray = OWNED.iter().filter(|(_, owners)| !owners.contains(&way));
     let stray = stray.filter_map(|(key, owners)| Some((section.item(key)?, *owners)));
     if let Some((item, owners)) = stray.min_by_key(|(item, _)| item.place()) {
-        return Err(item.misplaced(Fault::OnlyWith(owners)));
+        return Err(item.misplaced(EnvironmentsFault::OnlyWith(owners)));
     }
     match way {
-        "program" => program_reach(section, item, around.home).map(Reach::Program),
-        "registry_url" => relay::read(section, item, id, around).map(Reach::Relay),
-        _ => url_reach(section, item, around).map(Reach::Url),
+        "program" => program_reach(section, item, around.home).map(EnvEndpoint::Program),
+        "registry_url" => relay::read(section, item, id, around).map(EnvEndpoint::Relay),
+        _ => url_reach(section, item, around).map(EnvEndpoint::Url),
     }
 }
 
 fn url_reach(
-    section: &Section<'_>,
-    item: &Item<'_>,
-    around: Around<'_>,
-) -> Result<UrlReach, EnvironmentsError> {
+    section: &TomlSection<'_>,
+    item: &TomlItem<'_>,
+    around: EntryContext<'_>,
+) -> Result<UrlEndpoint, EnvironmentsError> {
     let url = item.text()?;
-    let address = network_address(url).ok_or_else(|| item.wrong(Fault::Url))?;
-    Ok(UrlReach {
+    let address = network_address(url).ok_or_else(|| item.wrong(EnvironmentsFault::Url))?;
+    Ok(UrlEndpoint {
         auth_bearer_token: bearer_token(section, &address, around)?,
         connect_timeout: timeout(section, "connect_timeout_sec", CONNECT_TIMEOUT)?,
         initialize_timeout: timeout(section, "initialize_timeout_sec", INITIALIZE_TIMEOUT)?,
@@ -245,9 +250,9 @@ fn url_reach(
 
 /// Reads the token of a server that listens, wherever it is.
 fn bearer_token(
-    section: &Section<'_>,
+    section: &TomlSection<'_>,
     address: &Address,
-    around: Around<'_>,
+    around: EntryContext<'_>,
 ) -> Result<Option<BearerToken>, EnvironmentsError> {
     let keys = ["auth_bearer_token", "auth_token_env", "auth_token_file"];
     let mut given: Vec<_> = keys
@@ -258,10 +263,10 @@ fn bearer_token(
     let (key, item) = match given[..] {
         [] => return Ok(None),
         [only] => only,
-        [_, (_, second), ..] => return Err(second.misplaced(Fault::ManyTokens)),
+        [_, (_, second), ..] => return Err(second.misplaced(EnvironmentsFault::ManyTokens)),
     };
     if !address.is_private() {
-        return Err(item.wrong(Fault::TokenInClear("wss://")));
+        return Err(item.wrong(EnvironmentsFault::TokenInClear("wss://")));
     }
     let text = match key {
         "auth_token_env" => relay::variable(item, around)?,
@@ -273,10 +278,10 @@ fn bearer_token(
 }
 
 fn program_reach(
-    section: &Section<'_>,
-    program: &Item<'_>,
+    section: &TomlSection<'_>,
+    program: &TomlItem<'_>,
     home: &Path,
-) -> Result<ProgramReach, EnvironmentsError> {
+) -> Result<ProgramEndpoint, EnvironmentsError> {
     let args = section.item("args").map_or(Ok(Vec::new()), |args| {
         let args = args.elements()?;
         args.iter().map(|arg| Ok(arg.text()?.into())).collect()
@@ -291,22 +296,24 @@ fn program_reach(
         env,
         cwd: cwd.transpose()?,
     };
-    Ok(ProgramReach {
+    Ok(ProgramEndpoint {
         program,
         initialize_timeout: timeout(section, "initialize_timeout_sec", INITIALIZE_TIMEOUT)?,
     })
 }
 
-fn variable((name, item): &(&str, Item<'_>)) -> Result<(OsString, OsString), EnvironmentsError> {
+fn variable(
+    (name, item): &(&str, TomlItem<'_>),
+) -> Result<(OsString, OsString), EnvironmentsError> {
     if name.is_empty() || name.contains(['=', '\0']) {
-        return Err(item.misplaced(Fault::Variable));
+        return Err(item.misplaced(EnvironmentsFault::Variable));
     }
     Ok((name.into(), item.text()?.into()))
 }
 
 /// Reads a span of time that need not be there.
 pub(super) fn timeout(
-    section: &Section<'_>,
+    section: &TomlSection<'_>,
     key: &'static str,
     default: Duration,
 ) -> Result<Duration, EnvironmentsError> {
@@ -315,7 +322,7 @@ pub(super) fn timeout(
         .map_or(Ok(default), |item| Ok(item.seconds()?.0))
 }
 
-fn required_skills(section: &Section<'_>) -> Result<Vec<String>, EnvironmentsError> {
+fn required_skills(section: &TomlSection<'_>) -> Result<Vec<String>, EnvironmentsError> {
     let Some(skills) = section.item("skills") else {
         return Ok(Vec::new());
     };

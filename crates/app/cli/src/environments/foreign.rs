@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf};
 
 use toml::de::DeTable;
 
-use super::{CodexHome, Facts, Selection, reader::Document};
+use super::{CodexHome, EnvironmentSelection, SelectionInputs, reader::TomlDocument};
 
 /// The keys of an `[[environments]]` table that every supported stock release (0.166 to 0.169) knows.
 pub(super) const STOCK_KEYS: [&str; 10] = [
@@ -62,7 +62,7 @@ impl fmt::Display for ForeignKey {
 
 /// Finds the first unknown key of each environment in the file of Codex. Empty if there is no such file
 /// or it cannot be parsed: selecting reports that.
-pub fn foreign_keys(facts: Facts<'_>) -> Vec<ForeignKey> {
+pub fn foreign_keys(facts: SelectionInputs<'_>) -> Vec<ForeignKey> {
     let Some(home) = CodexHome::find(facts.lookup) else {
         return Vec::new();
     };
@@ -70,7 +70,7 @@ pub fn foreign_keys(facts: Facts<'_>) -> Vec<ForeignKey> {
     let Ok(text) = (facts.read)(&path) else {
         return Vec::new();
     };
-    let document = Document {
+    let document = TomlDocument {
         path: &path,
         text: &text,
     };
@@ -93,7 +93,7 @@ pub fn foreign_keys(facts: Facts<'_>) -> Vec<ForeignKey> {
             key,
             is_default: id.is_some() && id == default,
             environment: id.map(str::to_owned),
-            own: Selection::own_file(facts.lookup),
+            own: EnvironmentSelection::own_file(facts.lookup),
         })
     });
     found.collect()

@@ -24,27 +24,27 @@ use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::runtime::Handle;
 
 use crate::{
-    environments::Selection,
+    environments::EnvironmentSelection,
     local_machine::{ExecServerRuntimePaths, LocalMachine},
-    outbound_network::Network,
+    outbound_network::OutboundNetwork,
     token_file::TokenFile,
 };
 
 /// How the server of an environment is reached.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Reach {
+pub enum EnvEndpoint {
     /// It listens, and is connected to as soon as there is an environment.
-    Url(UrlReach),
+    Url(UrlEndpoint),
     /// It is started, when the environment is first needed.
-    Program(ProgramReach),
+    Program(ProgramEndpoint),
     /// It is registered with a registry, and is spoken with through a relay, end to end encrypted. It
     /// is connected to as soon as there is an environment.
-    Relay(RelayReach),
+    Relay(RelayEndpoint),
 }
 
 /// A server that listens. `Debug` hides what may be secret.
 #[derive(Clone, Eq, PartialEq)]
-pub struct UrlReach {
+pub struct UrlEndpoint {
     /// Where: a `ws://` or `wss://` URL.
     pub url: String,
     /// What is presented as `Authorization: Bearer`.
@@ -55,7 +55,7 @@ pub struct UrlReach {
     pub initialize_timeout: Duration,
 }
 
-impl UrlReach {
+impl UrlEndpoint {
     /// A server without a token, with the usual patience.
     pub(crate) fn new(url: &str) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl UrlReach {
     }
 }
 
-impl fmt::Debug for UrlReach {
+impl fmt::Debug for UrlEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UrlReach")
             .field("url", &self.url.parse::<Address>())
@@ -80,7 +80,7 @@ impl fmt::Debug for UrlReach {
 
 /// A server that is started and spoken with over its standard input and output.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ProgramReach {
+pub struct ProgramEndpoint {
     /// What is started.
     pub program: Program,
     /// How long it may take to answer `initialize`.
@@ -89,13 +89,13 @@ pub struct ProgramReach {
 
 /// A server behind a relay.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct RelayReach {
+pub struct RelayEndpoint {
     /// The registry that knows it.
     pub registry_url: BaseUrl,
     /// Its name there.
     pub environment_id: EnvironmentName,
     /// What is presented to the registry.
-    pub auth_token: AuthToken,
+    pub auth_token: TokenSource,
     /// Whose account is used, for a registry that asks for it.
     pub chatgpt_account_id: Option<AccountId>,
     /// How long opening the connection to the relay may take.
@@ -106,7 +106,7 @@ pub struct RelayReach {
 
 /// Where the token for a registry is.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum AuthToken {
+pub enum TokenSource {
     /// Here.
     Value(Token),
     /// In the variable of this name, which was read.
@@ -129,7 +129,7 @@ pub(super) const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How servers know the client of an environment in their logs.
 const CLIENT_NAME: &str = "exec-server-environment";
 
-impl Selection {
+impl EnvironmentSelection {
     /// Makes a manager of the environments. Servers that listen are connected to from now on, others
     /// are started when somebody asks for them; the local environment starts nothing before its first
     /// command, for which it takes `paths`.
@@ -150,8 +150,8 @@ impl Selection {
         }
         for remote in self.remotes {
             let start = match &remote.reach {
-                Reach::Url(_) | Reach::Relay(_) => Start::Eager,
-                Reach::Program(_) => Start::Lazy,
+                EnvEndpoint::Url(_) | EnvEndpoint::Relay(_) => Start::Eager,
+                EnvEndpoint::Program(_) => Start::Lazy,
             };
             let source = Arc::new(RemoteSource {
                 reach: remote.reach,
@@ -178,7 +178,7 @@ impl EnvironmentSource for LocalSource {
 /// Connects to a server.
 #[derive(Debug)]
 struct RemoteSource {
-    reach: Reach,
+    reach: EnvEndpoint,
 }
 
 impl EnvironmentSource for RemoteSource {
@@ -187,24 +187,27 @@ impl EnvironmentSource for RemoteSource {
         let connect = async move {
             match reach.connect(CLIENT_NAME).await {
                 Ok(client) => Ok(client.environment()),
-                Err(ReachError::Settings(error)) => Err(OpenError::Connect(error)),
-                Err(ReachError::Connect(error)) => Err(OpenError::Connect(error.into())),
+                Err(EndpointError::Settings(error)) => Err(OpenError::Connect(error)),
+                Err(EndpointError::Connect(error)) => Err(OpenError::Connect(error.into())),
             }
         };
         connect.boxed()
     }
 }
 
-impl Reach {
+impl EnvEndpoint {
     /// Connects to the server, under this client's name. Files and variables that say how are read now,
     /// for each connection. Dropping the future leaves nothing open.
-    pub(crate) async fn connect(self, client_name: &str) -> Result<ExecServerClient, ReachError> {
+    pub(crate) async fn connect(
+        self,
+        client_name: &str,
+    ) -> Result<ExecServerClient, EndpointError> {
         let client_name = client_name.to_owned();
         let client = match self {
             Self::Url(url) => {
                 let args = RemoteExecServerConnectArgs {
                     client_name,
-                    trust: Network::trust(&|name| std::env::var_os(name)),
+                    trust: OutboundNetwork::trust(&|name| std::env::var_os(name)),
                     ..url.into()
                 };
                 ExecServerClient::connect_websocket(args).await
@@ -219,7 +222,7 @@ impl Reach {
             Self::Relay(relay) => {
                 let args = RelayExecServerConnectArgs {
                     client_name,
-                    ..relay_args(relay).map_err(ReachError::Settings)?
+                    ..relay_args(relay).map_err(EndpointError::Settings)?
                 };
                 ExecServerClient::connect_relay(args).await
             }
@@ -230,7 +233,7 @@ impl Reach {
 
 /// Why there is no connection to the server of an environment.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ReachError {
+pub(crate) enum EndpointError {
     /// Caller: a file or a variable that says how to connect is no use.
     #[error(transparent)]
     Settings(Box<dyn std::error::Error + Send + Sync>),
@@ -242,14 +245,14 @@ pub(crate) enum ReachError {
 /// Puts together what a relay's server is reached with, now: files and variables are read for each
 /// connection.
 fn relay_args(
-    reach: RelayReach,
+    reach: RelayEndpoint,
 ) -> Result<RelayExecServerConnectArgs, Box<dyn std::error::Error + Send + Sync>> {
-    let network = Network::find(&|name| std::env::var_os(name), &reach.registry_url)?;
+    let network = OutboundNetwork::find(&|name| std::env::var_os(name), &reach.registry_url)?;
     let credentials: Arc<dyn Credentials> = match reach.auth_token {
-        AuthToken::Value(token) | AuthToken::Variable(_, token) => {
+        TokenSource::Value(token) | TokenSource::Variable(_, token) => {
             Arc::new(HarnessToken::new(token, reach.chatgpt_account_id))
         }
-        AuthToken::File(path) => Arc::new(TokenFile::open(&path)?),
+        TokenSource::File(path) => Arc::new(TokenFile::open(&path)?),
     };
     let (registry, environment) = (reach.registry_url.to_string(), reach.environment_id);
     Ok(RelayExecServerConnectArgs {
@@ -262,8 +265,8 @@ fn relay_args(
     })
 }
 
-impl From<UrlReach> for RemoteExecServerConnectArgs {
-    fn from(reach: UrlReach) -> Self {
+impl From<UrlEndpoint> for RemoteExecServerConnectArgs {
+    fn from(reach: UrlEndpoint) -> Self {
         Self {
             bearer_token: reach.auth_bearer_token,
             connect_timeout: reach.connect_timeout,
@@ -273,8 +276,8 @@ impl From<UrlReach> for RemoteExecServerConnectArgs {
     }
 }
 
-impl From<ProgramReach> for StdioExecServerConnectArgs {
-    fn from(reach: ProgramReach) -> Self {
+impl From<ProgramEndpoint> for StdioExecServerConnectArgs {
+    fn from(reach: ProgramEndpoint) -> Self {
         let program = reach.program;
         Self {
             env: program.env,

@@ -20,26 +20,31 @@ use crate::settings_source::Seconds;
 
 /// A file and its text.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Document<'a> {
+pub(super) struct TomlDocument<'a> {
     /// The file, for messages.
     pub(super) path: &'a Path,
     /// What is in it.
     pub(super) text: &'a str,
 }
 
-impl<'a> Document<'a> {
+impl<'a> TomlDocument<'a> {
     /// Parses the text.
     pub(super) fn parse(self) -> Result<DeTable<'a>, EnvironmentsError> {
         let table = DeTable::parse(self.text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start);
-            let fault = Fault::Syntax(error.message().to_owned());
+            let fault = EnvironmentsFault::Syntax(error.message().to_owned());
             self.fault(offset, self.key_at(offset), fault)
         })?;
         Ok(table.into_inner())
     }
 
     /// Says what is wrong at `offset`.
-    pub(super) fn fault(self, offset: usize, key: String, fault: Fault) -> EnvironmentsError {
+    pub(super) fn fault(
+        self,
+        offset: usize,
+        key: String,
+        fault: EnvironmentsFault,
+    ) -> EnvironmentsError {
         let before = self.text.get(..offset).unwrap_or(self.text);
         let start = before.rfind('\n').map_or(0, |end| end + 1);
         EnvironmentsError {
@@ -76,19 +81,19 @@ impl<'a> Document<'a> {
 
 /// A table of which every key is known.
 #[derive(Debug)]
-pub(super) struct Section<'a> {
-    document: Document<'a>,
+pub(super) struct TomlSection<'a> {
+    document: TomlDocument<'a>,
     /// The names of the tables around, and its own, each followed by a dot.
     prefix: String,
     /// Where it begins.
     start: usize,
-    items: BTreeMap<&'static str, Item<'a>>,
+    items: BTreeMap<&'static str, TomlItem<'a>>,
 }
 
-impl<'a> Section<'a> {
+impl<'a> TomlSection<'a> {
     /// Takes a table that has no other keys than `known`.
     pub(super) fn new(
-        document: Document<'a>,
+        document: TomlDocument<'a>,
         name: &str,
         start: usize,
         table: &'a DeTable<'a>,
@@ -104,14 +109,14 @@ impl<'a> Section<'a> {
         let mut items = BTreeMap::new();
         for (key, value) in entries {
             let name = key.get_ref().as_ref();
-            let item = Item {
+            let item = TomlItem {
                 document,
                 key: format!("{prefix}{name}"),
                 at: key.span(),
                 value,
             };
             let Some(known) = known.iter().find(|known| **known == name) else {
-                return Err(item.misplaced(Fault::UnknownKey(known)));
+                return Err(item.misplaced(EnvironmentsFault::UnknownKey(known)));
             };
             items.insert(*known, item);
         }
@@ -124,18 +129,18 @@ impl<'a> Section<'a> {
     }
 
     /// Returns what a key says.
-    pub(super) fn item(&self, key: &'static str) -> Option<&Item<'a>> {
+    pub(super) fn item(&self, key: &'static str) -> Option<&TomlItem<'a>> {
         self.items.get(key)
     }
 
     /// Returns what a key says that must be there.
-    pub(super) fn required(&self, key: &'static str) -> Result<&Item<'a>, EnvironmentsError> {
+    pub(super) fn required(&self, key: &'static str) -> Result<&TomlItem<'a>, EnvironmentsError> {
         self.item(key)
-            .ok_or_else(|| self.fault(key, Fault::Missing))
+            .ok_or_else(|| self.fault(key, EnvironmentsFault::Missing))
     }
 
     /// Says what is wrong with the table, for lack of `key`.
-    pub(super) fn fault(&self, key: &'static str, fault: Fault) -> EnvironmentsError {
+    pub(super) fn fault(&self, key: &'static str, fault: EnvironmentsFault) -> EnvironmentsError {
         let key = format!("{}{key}", self.prefix);
         self.document.fault(self.start, key, fault)
     }
@@ -143,17 +148,17 @@ impl<'a> Section<'a> {
 
 /// A key and its value.
 #[derive(Clone, Debug)]
-pub(super) struct Item<'a> {
-    document: Document<'a>,
+pub(super) struct TomlItem<'a> {
+    document: TomlDocument<'a>,
     key: String,
     at: Range<usize>,
     value: &'a Spanned<DeValue<'a>>,
 }
 
-impl<'a> Item<'a> {
+impl<'a> TomlItem<'a> {
     /// Takes a key of the outermost table.
     pub(super) fn new(
-        document: Document<'a>,
+        document: TomlDocument<'a>,
         key: &'a Spanned<Cow<'a, str>>,
         value: &'a Spanned<DeValue<'a>>,
     ) -> Self {
@@ -166,12 +171,12 @@ impl<'a> Item<'a> {
     }
 
     /// Says that the key should not be there.
-    pub(super) fn misplaced(&self, fault: Fault) -> EnvironmentsError {
+    pub(super) fn misplaced(&self, fault: EnvironmentsFault) -> EnvironmentsError {
         self.document.fault(self.at.start, self.key.clone(), fault)
     }
 
     /// Says what is wrong with the value.
-    pub(super) fn wrong(&self, fault: Fault) -> EnvironmentsError {
+    pub(super) fn wrong(&self, fault: EnvironmentsFault) -> EnvironmentsError {
         let offset = self.value.span().start;
         self.document.fault(offset, self.key.clone(), fault)
     }
@@ -189,9 +194,9 @@ impl<'a> Item<'a> {
     /// Reads a text without NUL bytes.
     pub(super) fn text(&self) -> Result<&'a str, EnvironmentsError> {
         let text = self.value.get_ref().as_str();
-        let text = text.ok_or_else(|| self.wrong(Fault::Expected("a string")))?;
+        let text = text.ok_or_else(|| self.wrong(EnvironmentsFault::Expected("a string")))?;
         if text.contains('\0') {
-            return Err(self.wrong(Fault::Nul));
+            return Err(self.wrong(EnvironmentsFault::Nul));
         }
         Ok(text)
     }
@@ -200,7 +205,7 @@ impl<'a> Item<'a> {
     pub(super) fn name(&self) -> Result<&'a str, EnvironmentsError> {
         let text = self.text()?;
         if text.is_empty() {
-            return Err(self.wrong(Fault::Expected("a string that is not empty")));
+            return Err(self.wrong(EnvironmentsFault::Expected("a string that is not empty")));
         }
         Ok(text)
     }
@@ -208,7 +213,7 @@ impl<'a> Item<'a> {
     /// Reads true or false.
     pub(super) fn switch(&self) -> Result<bool, EnvironmentsError> {
         let switch = self.value.get_ref().as_bool();
-        switch.ok_or_else(|| self.wrong(Fault::Expected("true or false")))
+        switch.ok_or_else(|| self.wrong(EnvironmentsFault::Expected("true or false")))
     }
 
     /// Reads a span of time.
@@ -222,15 +227,16 @@ impl<'a> Item<'a> {
                 let number = i64::from_str_radix(number.as_str(), number.radix()).ok()?;
                 Some(number.to_string())
             });
-        let text = text.ok_or_else(|| self.wrong(Fault::Expected("a number of seconds")))?;
+        let text =
+            text.ok_or_else(|| self.wrong(EnvironmentsFault::Expected("a number of seconds")))?;
         text.parse()
-            .map_err(|error| self.wrong(Fault::Seconds(error)))
+            .map_err(|error| self.wrong(EnvironmentsFault::Seconds(error)))
     }
 
     /// Reads the elements of an array.
     pub(super) fn elements(&self) -> Result<Vec<Self>, EnvironmentsError> {
         let array = self.value.get_ref().as_array();
-        let array = array.ok_or_else(|| self.wrong(Fault::Expected("an array")))?;
+        let array = array.ok_or_else(|| self.wrong(EnvironmentsFault::Expected("an array")))?;
         let element = |value: &'a Spanned<DeValue<'a>>| Self {
             value,
             at: value.span(),
@@ -260,14 +266,14 @@ impl<'a> Item<'a> {
     pub(super) fn section(
         &self,
         known: &'static [&'static str],
-    ) -> Result<Section<'a>, EnvironmentsError> {
+    ) -> Result<TomlSection<'a>, EnvironmentsError> {
         let start = self.value.span().start;
-        Section::new(self.document, &self.key, start, self.table()?, known)
+        TomlSection::new(self.document, &self.key, start, self.table()?, known)
     }
 
     fn table(&self) -> Result<&'a DeTable<'a>, EnvironmentsError> {
         let table = self.value.get_ref().as_table();
-        table.ok_or_else(|| self.wrong(Fault::Expected("a table")))
+        table.ok_or_else(|| self.wrong(EnvironmentsFault::Expected("a table")))
     }
 }
 
@@ -284,13 +290,13 @@ pub struct EnvironmentsError {
     /// The key, behind the names of the tables around it.
     pub key: String,
     /// What is wrong with it.
-    pub fault: Fault,
+    pub fault: EnvironmentsFault,
 }
 
 /// What is wrong with one key.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum EnvironmentsFault {
     /// The file is no TOML here; the text is the parser's.
     #[error("{0}")]
     Syntax(String),

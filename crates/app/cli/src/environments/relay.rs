@@ -13,12 +13,12 @@ use exec_transport::connect::CONNECT_TIMEOUT;
 
 use crate::{
     environments::{
-        AuthToken, EnvironmentsError, Fault, RelayReach, SelectError,
-        file::{Around, timeout},
+        EnvironmentsError, EnvironmentsFault, RelayEndpoint, SelectionError, TokenSource,
+        file::{EntryContext, timeout},
         reach::INITIALIZE_TIMEOUT,
-        reader::{Item, Section},
+        reader::{TomlItem, TomlSection},
     },
-    settings_source::Lookup,
+    settings_source::VariableLookup,
 };
 
 /// Select a relay, all of them together.
@@ -33,7 +33,7 @@ const ACCOUNT: &str = "CODEX_EXEC_SERVER_NOISE_CHATGPT_ACCOUNT_ID";
 /// What is wrong with a variable of the relay's. No secret is repeated.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum RelayFault {
+pub enum RelaySettingError {
     /// It is no text.
     #[error("expected text in UTF-8")]
     Text,
@@ -50,11 +50,11 @@ pub enum RelayFault {
 
 /// Reads the keys of an environment that a registry knows; by its own id, unless they say another.
 pub(super) fn read(
-    section: &Section<'_>,
-    url: &Item<'_>,
+    section: &TomlSection<'_>,
+    url: &TomlItem<'_>,
     id: &EnvironmentId,
-    around: Around<'_>,
-) -> Result<RelayReach, EnvironmentsError> {
+    around: EntryContext<'_>,
+) -> Result<RelayEndpoint, EnvironmentsError> {
     let registry_url = BaseUrl::parse(url.text()?).map_err(|error| url.wrong(error.into()))?;
     let environment_id = match section.item("environment_id") {
         Some(item) => {
@@ -63,7 +63,7 @@ pub(super) fn read(
         None => EnvironmentName::new(id.as_str())
             .map_err(|error| section.fault("environment_id", error.into()))?,
     };
-    Ok(RelayReach {
+    Ok(RelayEndpoint {
         environment_id,
         auth_token: auth_token(section, &registry_url, around)?,
         chatgpt_account_id: None,
@@ -74,17 +74,17 @@ pub(super) fn read(
 }
 
 fn auth_token(
-    section: &Section<'_>,
+    section: &TomlSection<'_>,
     registry: &BaseUrl,
-    around: Around<'_>,
-) -> Result<AuthToken, EnvironmentsError> {
+    around: EntryContext<'_>,
+) -> Result<TokenSource, EnvironmentsError> {
     let keys = ["auth_token", "auth_token_env", "auth_token_file"];
     let given: Vec<_> = keys
         .iter()
         .filter_map(|key| Some((*key, section.item(key)?)))
         .collect();
     let (key, item) = match given[..] {
-        [] => return Err(section.fault("auth_token", Fault::TokenSource)),
+        [] => return Err(section.fault("auth_token", EnvironmentsFault::TokenSource)),
         [only] => only,
         [(_, first), (_, second), ..] => {
             let later = if first.place() < second.place() {
@@ -92,57 +92,62 @@ fn auth_token(
             } else {
                 first
             };
-            return Err(later.misplaced(Fault::TokenSource));
+            return Err(later.misplaced(EnvironmentsFault::TokenSource));
         }
     };
     if !registry.is_private() {
-        return Err(item.wrong(Fault::TokenInClear("https://")));
+        return Err(item.wrong(EnvironmentsFault::TokenInClear("https://")));
     }
     let token = |text: &str| Token::new(text).map_err(|error| item.wrong(error.into()));
     match key {
         "auth_token_env" => {
             let value = token(&variable(item, around)?)?;
-            Ok(AuthToken::Variable(item.name()?.to_owned(), value))
+            Ok(TokenSource::Variable(item.name()?.to_owned(), value))
         }
         "auth_token_file" => {
             let (path, text) = file(item, around)?;
-            token(&text).map(|_| AuthToken::File(path))
+            token(&text).map(|_| TokenSource::File(path))
         }
-        _ => token(item.text()?).map(AuthToken::Value),
+        _ => token(item.text()?).map(TokenSource::Value),
     }
 }
 
 /// Reads the variable that a key names.
-pub(super) fn variable(item: &Item<'_>, around: Around<'_>) -> Result<String, EnvironmentsError> {
+pub(super) fn variable(
+    item: &TomlItem<'_>,
+    around: EntryContext<'_>,
+) -> Result<String, EnvironmentsError> {
     let name = item.name()?;
     let value = (around.facts.lookup)(name).map(OsString::into_string);
-    let missing = || item.wrong(Fault::TokenVariable(name.to_owned()));
+    let missing = || item.wrong(EnvironmentsFault::TokenVariable(name.to_owned()));
     value.and_then(Result::ok).ok_or_else(missing)
 }
 
 /// Reads the file that a key names.
 pub(super) fn file(
-    item: &Item<'_>,
-    around: Around<'_>,
+    item: &TomlItem<'_>,
+    around: EntryContext<'_>,
 ) -> Result<(PathBuf, String), EnvironmentsError> {
     let path = around.home.join(item.name()?);
     match (around.facts.read)(&path) {
         Ok(text) => Ok((path, text)),
         Err(error) => {
             let reason = error.to_string();
-            Err(item.wrong(Fault::TokenFile { path, reason }))
+            Err(item.wrong(EnvironmentsFault::TokenFile { path, reason }))
         }
     }
 }
 
 /// Reads the variables. Nothing is set: nothing is selected. As the stock client, any registry will do,
 /// also one that others can listen to.
-pub(super) fn of_variables(lookup: Lookup<'_>) -> Result<Option<RelayReach>, SelectError> {
-    let value = |name: &'static str| -> Result<Option<String>, SelectError> {
+pub(super) fn of_variables(
+    lookup: VariableLookup<'_>,
+) -> Result<Option<RelayEndpoint>, SelectionError> {
+    let value = |name: &'static str| -> Result<Option<String>, SelectionError> {
         let text = lookup(name).map(OsString::into_string).transpose();
-        let text = text.map_err(|_| SelectError::Relay {
+        let text = text.map_err(|_| SelectionError::Relay {
             variable: name,
-            source: RelayFault::Text,
+            source: RelaySettingError::Text,
         })?;
         let text = text.map(|text| text.trim().to_owned());
         Ok(text.filter(|text| !text.is_empty()))
@@ -157,22 +162,22 @@ pub(super) fn of_variables(lookup: Lookup<'_>) -> Result<Option<RelayReach>, Sel
     }
     let missing = || {
         let absent = values.iter().position(Option::is_none).unwrap_or_default();
-        SelectError::RelayIncomplete {
+        SelectionError::RelayIncomplete {
             missing: VARIABLES[absent],
         }
     };
     let [Some(registry), Some(environment_id), Some(token)] = &values else {
         return Err(missing());
     };
-    let refused = |variable, source: RelayFault| SelectError::Relay { variable, source };
+    let refused = |variable, source: RelaySettingError| SelectionError::Relay { variable, source };
     let account = value(ACCOUNT)?.map(|account| AccountId::new(&account));
-    Ok(Some(RelayReach {
+    Ok(Some(RelayEndpoint {
         registry_url: BaseUrl::parse(registry)
             .map_err(|error| refused(VARIABLES[0], error.into()))?,
         environment_id: EnvironmentName::new(environment_id)
             .map_err(|error| refused(VARIABLES[1], error.into()))?,
         auth_token: Token::new(token)
-            .map(|token| AuthToken::Variable(VARIABLES[2].to_owned(), token))
+            .map(|token| TokenSource::Variable(VARIABLES[2].to_owned(), token))
             .map_err(|error| refused(VARIABLES[2], error.into()))?,
         chatgpt_account_id: account
             .transpose()

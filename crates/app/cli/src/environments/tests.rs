@@ -34,16 +34,16 @@ impl Scene {
         self
     }
 
-    fn find(&self) -> Result<Selection, SelectError> {
-        Selection::find(Facts {
+    fn find(&self) -> Result<EnvironmentSelection, SelectionError> {
+        EnvironmentSelection::find(SelectionInputs {
             lookup: &|name| self.variables.get(name).cloned(),
             read: &|path| self.read(path),
         })
     }
 
     /// Parses a file of the Codex home `/codex`.
-    fn parse(&self, text: &str) -> Result<Selection, EnvironmentsError> {
-        let facts = Facts {
+    fn parse(&self, text: &str) -> Result<EnvironmentSelection, EnvironmentsError> {
+        let facts = SelectionInputs {
             lookup: &|name| self.variables.get(name).cloned(),
             read: &|path| self.read(path),
         };
@@ -60,8 +60,8 @@ impl Scene {
 }
 
 /// This machine alone.
-fn local() -> Selection {
-    Selection {
+fn local() -> EnvironmentSelection {
+    EnvironmentSelection {
         default: Some(EnvironmentId::local()),
         local: true,
         remotes: Vec::new(),
@@ -69,13 +69,13 @@ fn local() -> Selection {
 }
 
 /// One server alone.
-fn remote(url: &str) -> Selection {
-    let remote = Remote {
+fn remote(url: &str) -> EnvironmentSelection {
+    let remote = RemoteEntry {
         id: EnvironmentId::remote(),
-        reach: Reach::Url(UrlReach::new(url)),
+        reach: EnvEndpoint::Url(UrlEndpoint::new(url)),
         required_skills: Vec::new(),
     };
-    Selection {
+    EnvironmentSelection {
         default: Some(EnvironmentId::remote()),
         local: false,
         remotes: vec![remote],
@@ -83,8 +83,8 @@ fn remote(url: &str) -> Selection {
 }
 
 /// Nothing at all.
-fn nowhere() -> Selection {
-    Selection {
+fn nowhere() -> EnvironmentSelection {
+    EnvironmentSelection {
         default: None,
         local: false,
         remotes: Vec::new(),

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 
 use super::*;
 
-fn terminal(variables: &[(&str, &str)]) -> Terminal {
-    Terminal::detect(&|name| {
+fn terminal(variables: &[(&str, &str)]) -> DetectedTerminal {
+    DetectedTerminal::detect(&|name| {
         let found = variables.iter().find(|(variable, _)| *variable == name);
         found.map(|(_, value)| OsString::from(value))
     })
@@ -145,7 +145,7 @@ fn hostile_variables_make_a_short_printable_token() {
         assert!(token.chars().all(plain) && token.len() <= 200, "{token:?}");
         assert!(!token.is_empty());
     }
-    let bytes = Terminal::detect(&|name| {
+    let bytes = DetectedTerminal::detect(&|name| {
         use std::os::unix::ffi::OsStringExt;
         (name == "TERM").then(|| OsString::from_vec(vec![0xff]))
     });

@@ -9,7 +9,7 @@ use crate::cli::Cli;
 
 /// Where an executor registers, as what, and by whose right.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Registration {
+pub struct RegistrationArgs {
     /// Registry to offer this machine through, instead of listening: an http:// or https:// URL.
     ///
     /// Connections are outgoing only. Harnesses are let in that the registry vouches for, and speak
@@ -69,7 +69,7 @@ pub struct Registration {
 
 /// How an executor is reached.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Transport {
+pub struct TransportArgs {
     /// How harnesses reach this machine [default: noise].
     #[arg(long, value_name = "KIND", requires = "remote", help_heading = REMOTE)]
     pub remote_transport: Option<RemoteTransport>,
@@ -99,7 +99,7 @@ pub struct Transport {
 
 /// A ChatGPT access token as the credential of an executor.
 #[derive(Args, Clone, Debug, Default)]
-pub struct ChatGptAuth {
+pub struct ChatGptAuthArgs {
     /// Takes a ChatGPT access token from standard input, which is a pipe or a socket: one line. It
     /// needs https://.
     #[arg(
@@ -118,12 +118,12 @@ pub struct ChatGptAuth {
     pub chatgpt_account_id: Option<String>,
 }
 
-impl Transport {
+impl TransportArgs {
     /// Checks what goes with what, as far as the flags alone tell.
     pub(super) fn check(
         &self,
-        registration: &Registration,
-        chatgpt: &ChatGptAuth,
+        registration: &RegistrationArgs,
+        chatgpt: &ChatGptAuthArgs,
     ) -> Result<(), clap::Error> {
         let kind = self.remote_transport.unwrap_or_default();
         let wrong = match kind {
@@ -145,12 +145,12 @@ impl Transport {
     }
 
     /// Checks the flags of a forwarder.
-    pub(super) fn check_forward(&self, registration: &Registration) -> Result<(), clap::Error> {
+    pub(super) fn check_forward(&self, registration: &RegistrationArgs) -> Result<(), clap::Error> {
         if self.remote_transport == Some(RemoteTransport::Direct) {
             let text = "the direct transport does not support forwarding";
             return Err(Cli::command().error(ErrorKind::ArgumentConflict, text));
         }
-        self.check(registration, &ChatGptAuth::default())
+        self.check(registration, &ChatGptAuthArgs::default())
     }
 }
 
@@ -175,18 +175,18 @@ pub enum RemoteTransport {
     mut_arg("aws_region", |arg| arg.hide(true)),
     mut_arg("aws_service", |arg| arg.hide(true)),
 )]
-pub struct Forward {
+pub struct ForwardArgs {
     /// Server that is offered: a ws:// or wss:// URL.
     #[arg(long, value_name = "URL")]
     pub connect: Destination,
 
     /// Where it is offered.
     #[command(flatten)]
-    pub registration: Registration,
+    pub registration: RegistrationArgs,
 
     /// How it is reached: through a relay. Other ways are accepted as flags and refused by name.
     #[command(flatten)]
-    pub transport: Transport,
+    pub transport: TransportArgs,
 
     /// Options of the stock command that have no effect on a forwarder.
     #[command(flatten)]

@@ -14,7 +14,7 @@ use exec_transport::http::HostNames;
 /// Options of `exec-server hub`.
 #[derive(Args, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
-pub struct Hub {
+pub struct HubArgs {
     /// What to do instead of running a hub.
     #[command(subcommand)]
     pub command: Option<HubCommand>,
@@ -43,7 +43,7 @@ pub struct HubFlags {
 
     /// Where tokens and registrations are kept.
     #[command(flatten)]
-    pub place: TokenPlace,
+    pub place: TokenFileArgs,
 
     /// File with the secret that signs JWTs (HS256), at least 32 bytes; they are let in beside tokens.
     #[arg(long, value_name = "FILE")]
@@ -102,7 +102,7 @@ pub struct HubFlags {
 
 /// Where the tokens of a hub are.
 #[derive(Args, Clone, Debug, Default)]
-pub struct TokenPlace {
+pub struct TokenFileArgs {
     /// Directory of the hub
     /// [default: $EXEC_SERVER_HOME/hub or ~/.local/share/exec-server/hub].
     #[arg(long, value_name = "DIR")]
@@ -157,7 +157,7 @@ pub struct MakeToken {
 
     /// How long it is valid, such as 90d, 12h or 30m [default: until it is revoked].
     #[arg(long, value_name = "SPAN")]
-    pub expires_in: Option<Span>,
+    pub expires_in: Option<TokenLifetime>,
 
     /// File to write the token to, with mode 0600, instead of standard output.
     #[arg(long, value_name = "FILE")]
@@ -169,7 +169,7 @@ pub struct MakeToken {
 
     /// Where tokens are kept.
     #[command(flatten)]
-    pub place: TokenPlace,
+    pub place: TokenFileArgs,
 }
 
 /// Options of `exec-server hub token list`.
@@ -181,7 +181,7 @@ pub struct ListTokens {
 
     /// Where tokens are kept.
     #[command(flatten)]
-    pub place: TokenPlace,
+    pub place: TokenFileArgs,
 }
 
 /// Options of `exec-server hub token revoke`.
@@ -193,7 +193,7 @@ pub struct RevokeToken {
 
     /// Where tokens are kept.
     #[command(flatten)]
-    pub place: TokenPlace,
+    pub place: TokenFileArgs,
 }
 
 /// Options of `exec-server hub environments`.
@@ -214,17 +214,17 @@ pub struct HubEnvironments {
 
 /// A span of time, written as a whole number and a unit: s, m, h, d or w.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Span(pub Duration);
+pub struct TokenLifetime(pub Duration);
 
-impl Span {
+impl TokenLifetime {
     /// The longest span that is accepted, a hundred years: it can be added to any date.
     const MAX: u64 = 100 * 366 * DAY;
 }
 
-impl FromStr for Span {
-    type Err = SpanParseError;
+impl FromStr for TokenLifetime {
+    type Err = TokenLifetimeParseError;
 
-    fn from_str(text: &str) -> Result<Self, SpanParseError> {
+    fn from_str(text: &str) -> Result<Self, TokenLifetimeParseError> {
         let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
         let unit = match &text[digits.len()..] {
             "s" => 1,
@@ -232,12 +232,12 @@ impl FromStr for Span {
             "h" => 60 * 60,
             "d" => DAY,
             "w" => 7 * DAY,
-            _ => return Err(SpanParseError),
+            _ => return Err(TokenLifetimeParseError),
         };
-        let number: u64 = digits.parse().map_err(|_| SpanParseError)?;
-        let seconds = number.checked_mul(unit).ok_or(SpanParseError)?;
+        let number: u64 = digits.parse().map_err(|_| TokenLifetimeParseError)?;
+        let seconds = number.checked_mul(unit).ok_or(TokenLifetimeParseError)?;
         if seconds == 0 || seconds > Self::MAX {
-            return Err(SpanParseError);
+            return Err(TokenLifetimeParseError);
         }
         Ok(Self(Duration::from_secs(seconds)))
     }
@@ -246,7 +246,7 @@ impl FromStr for Span {
 /// Caller: the text is no span of time.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected a whole number with s, m, h, d or w, such as 90d, and at most a hundred years")]
-pub struct SpanParseError;
+pub struct TokenLifetimeParseError;
 
 fn replicas(text: &str) -> Result<Replicas, &'static str> {
     match text {

@@ -8,10 +8,10 @@ use exec_transport::listen::ListenUrl;
 
 use exec_cli::settings_source;
 
-use super::{ConfigError, Settings, WsAuth};
+use super::{ConfigError, ServerSettings, WsAuth};
 
 /// Makes the check that `settings` ask for, reading the file with the token or secret.
-pub(super) fn resolve(settings: &Settings, listen: &ListenUrl) -> Result<Auth, ConfigError> {
+pub(super) fn resolve(settings: &ServerSettings, listen: &ListenUrl) -> Result<Auth, ConfigError> {
     let Some(mode) = settings.ws_auth else {
         return match given(settings).next() {
             Some((option, _)) => Err(ConfigError::OptionWithoutAuth(option)),
@@ -34,7 +34,7 @@ pub(super) fn resolve(settings: &Settings, listen: &ListenUrl) -> Result<Auth, C
 }
 
 /// Lists the options that are given and belong to one way of authentication.
-fn given(settings: &Settings) -> impl Iterator<Item = (&'static str, WsAuth)> {
+fn given(settings: &ServerSettings) -> impl Iterator<Item = (&'static str, WsAuth)> {
     let (token, signed) = (WsAuth::CapabilityToken, WsAuth::SignedBearerToken);
     [
         (TOKEN_FILE, token, settings.ws_token_file.is_some()),
@@ -60,7 +60,7 @@ fn given(settings: &Settings) -> impl Iterator<Item = (&'static str, WsAuth)> {
     .filter_map(|(option, mode, is_given)| is_given.then_some((option, mode)))
 }
 
-fn capability_token(settings: &Settings) -> Result<TokenDigest, ConfigError> {
+fn capability_token(settings: &ServerSettings) -> Result<TokenDigest, ConfigError> {
     let path = match (&settings.ws_token_file, &settings.ws_token_sha256) {
         (None, Some(digest)) => return Ok(digest.clone()),
         (Some(path), None) => path,
@@ -73,7 +73,7 @@ fn capability_token(settings: &Settings) -> Result<TokenDigest, ConfigError> {
     Ok(TokenDigest::of_token(&token))
 }
 
-fn signed_bearer(settings: &Settings) -> Result<JwtRules, ConfigError> {
+fn signed_bearer(settings: &ServerSettings) -> Result<JwtRules, ConfigError> {
     let path = settings
         .ws_shared_secret_file
         .as_deref()

@@ -8,13 +8,13 @@ use std::{
 use exec_cli::settings_source;
 use toml::de::{DeTable, DeValue};
 
-use crate::config::{ConfigError, Place, SetError, Settings};
+use crate::config::{ConfigError, ServerSettings, SettingError, SettingOrigin};
 
 /// What a configuration file says.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigFile {
     /// The layer of options.
-    pub settings: Settings,
+    pub settings: ServerSettings,
     /// What is odd in it and was passed over.
     pub warnings: Vec<String>,
 }
@@ -48,21 +48,21 @@ impl ConfigFile {
         entries.sort_by_key(|(key, _)| key.span().start);
         for (key, value) in entries {
             let (name, line) = (key.get_ref().as_ref(), line_at(text, key.span().start));
-            let set = if Settings::KEYS.contains(&name) {
+            let set = if ServerSettings::KEYS.contains(&name) {
                 text_of(value.get_ref())
-                    .map_err(|error| SetError::InvalidValue(error.into()))
+                    .map_err(|error| SettingError::InvalidValue(error.into()))
                     .and_then(|text| file.settings.set(name, &text))
             } else {
-                Err(SetError::UnknownKey)
+                Err(SettingError::UnknownKey)
             };
-            let place = || Place::File {
+            let place = || SettingOrigin::File {
                 path: path.to_owned(),
                 line,
                 key: name.to_owned(),
             };
             match set {
                 Ok(()) => {}
-                Err(SetError::UnknownKey) if strictness == Strictness::Lenient => {
+                Err(SettingError::UnknownKey) if strictness == Strictness::Lenient => {
                     file.warnings
                         .push(format!("{}: unknown key is ignored", place()));
                 }
@@ -99,7 +99,7 @@ impl ConfigFile {
                 Ok(Self::default())
             }
             (Err(error), Strictness::Lenient) => Ok(Self {
-                settings: Settings::default(),
+                settings: ServerSettings::default(),
                 warnings: vec![format!("configuration file is ignored: {}", chain(&error))],
             }),
             (result, _) => result,
@@ -139,20 +139,20 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 /// One `-c key=value`.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Override {
+pub struct ConfigOverride {
     key: String,
     text: String,
 }
 
-impl FromStr for Override {
-    type Err = OverrideParseError;
+impl FromStr for ConfigOverride {
+    type Err = ConfigOverrideParseError;
 
     /// Splits at the first `=`. A value that is no TOML, or none of a plain type, is a string.
     fn from_str(argument: &str) -> Result<Self, Self::Err> {
-        let (key, value) = argument.split_once('=').ok_or(OverrideParseError)?;
+        let (key, value) = argument.split_once('=').ok_or(ConfigOverrideParseError)?;
         let (key, value) = (key.trim(), value.trim());
         if key.is_empty() {
-            return Err(OverrideParseError);
+            return Err(ConfigOverrideParseError);
         }
         let plain = DeValue::parse(value)
             .ok()
@@ -167,23 +167,23 @@ impl FromStr for Override {
 /// Caller: the argument of `-c` has no key or no value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected key=value")]
-pub struct OverrideParseError;
+pub struct ConfigOverrideParseError;
 
 /// Makes a layer of all overrides; a later one wins. Unknown keys become warnings, or the error.
 pub(super) fn read(
-    overrides: &[Override],
+    overrides: &[ConfigOverride],
     strictness: Strictness,
     warnings: &mut Vec<String>,
-) -> Result<Settings, ConfigError> {
-    let mut settings = Settings::default();
-    for Override { key, text } in overrides {
+) -> Result<ServerSettings, ConfigError> {
+    let mut settings = ServerSettings::default();
+    for ConfigOverride { key, text } in overrides {
         match settings.set(key, text) {
             Ok(()) => {}
-            Err(SetError::UnknownKey) if strictness == Strictness::Lenient => {
+            Err(SettingError::UnknownKey) if strictness == Strictness::Lenient => {
                 warnings.push(format!("-c: unknown key `{key}` is ignored"));
             }
             Err(source) => {
-                let place = Place::Override(key.clone());
+                let place = SettingOrigin::Override(key.clone());
                 return Err(ConfigError::Setting { place, source });
             }
         }
@@ -192,29 +192,29 @@ pub(super) fn read(
 }
 
 /// Gives a plain value as text, numbers in decimal.
-pub(super) fn text_of(value: &DeValue<'_>) -> Result<String, NotPlain> {
+pub(super) fn text_of(value: &DeValue<'_>) -> Result<String, NotPlainValue> {
     match value {
         DeValue::String(text) => Ok(text.clone().into_owned()),
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
             .map(|number| number.to_string())
-            .map_err(|_| NotPlain),
+            .map_err(|_| NotPlainValue),
         DeValue::Float(number) => Ok(number.as_str().to_owned()),
         DeValue::Boolean(switch) => Ok(switch.to_string()),
-        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => Err(NotPlain),
+        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => Err(NotPlainValue),
     }
 }
 
 /// Caller: the value is a date, an array or a table, which no option takes, or beyond 64 bits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected a string, a number, true or false")]
-pub(super) struct NotPlain;
+pub(super) struct NotPlainValue;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn parsed(argument: &str) -> Option<(String, String)> {
-        let read = argument.parse::<Override>().ok()?;
+        let read = argument.parse::<ConfigOverride>().ok()?;
         Some((read.key, read.text))
     }
 
@@ -237,8 +237,8 @@ mod tests {
         }
         for argument in ["", "listen", "=off", " =off"] {
             assert_eq!(
-                argument.parse::<Override>(),
-                Err(OverrideParseError),
+                argument.parse::<ConfigOverride>(),
+                Err(ConfigOverrideParseError),
                 "{argument:?}"
             );
         }

@@ -3,15 +3,17 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use exec_cli::settings_source::{Lookup, config_directory, path};
+use exec_cli::settings_source::{VariableLookup, config_directory, path};
 
-use super::{ConfigError, LogLevel, Place, SetError, Settings, Strictness, Switch};
+use super::{
+    ConfigError, LogLevel, ServerSettings, SettingError, SettingOrigin, Strictness, Switch,
+};
 
 /// What the environment says. A variable that is set to nothing counts as not set.
 #[derive(Clone, Debug, Default)]
-pub struct Environment {
+pub struct EnvironmentLayer {
     /// The layer of options: `EXEC_SERVER_` and the key in upper case.
-    pub settings: Settings,
+    pub settings: ServerSettings,
     /// `EXEC_SERVER_CONFIG`: as `--config`.
     pub config: Option<PathBuf>,
     /// `EXEC_SERVER_STRICT_CONFIG`: as `--strict-config`.
@@ -24,14 +26,14 @@ pub struct Environment {
     pub default_config: Option<PathBuf>,
 }
 
-impl Environment {
+impl EnvironmentLayer {
     /// Reads the environment.
     ///
     /// # Errors
     /// When a variable of ours has a value that its option cannot have.
-    pub fn read(lookup: Lookup<'_>) -> Result<Self, ConfigError> {
-        let mut settings = Settings::default();
-        for key in Settings::KEYS {
+    pub fn read(lookup: VariableLookup<'_>) -> Result<Self, ConfigError> {
+        let mut settings = ServerSettings::default();
+        for key in ServerSettings::KEYS {
             let variable = format!("EXEC_SERVER_{}", key.to_ascii_uppercase());
             if let Some(text) = text(lookup, &variable)? {
                 settings
@@ -56,33 +58,33 @@ impl Environment {
 pub(crate) const STDIN_CLOSE: &str = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE";
 const PRIVATE_IPS: &str = "CODEX_EXEC_SERVER_PROXY_PRIVATE_IPS_VIA_UPSTREAM";
 
-fn strictness(lookup: Lookup<'_>) -> Result<Strictness, ConfigError> {
+fn strictness(lookup: VariableLookup<'_>) -> Result<Strictness, ConfigError> {
     Ok(match switch(lookup, "EXEC_SERVER_STRICT_CONFIG")? {
         Some(Switch(true)) => Strictness::Strict,
         Some(Switch(false)) | None => Strictness::Lenient,
     })
 }
 
-fn switch(lookup: Lookup<'_>, variable: &str) -> Result<Option<Switch>, ConfigError> {
+fn switch(lookup: VariableLookup<'_>, variable: &str) -> Result<Option<Switch>, ConfigError> {
     let text = text(lookup, variable)?;
     text.map(|text| text.parse::<Switch>())
         .transpose()
-        .map_err(|error| invalid(variable, SetError::InvalidValue(error.into())))
+        .map_err(|error| invalid(variable, SettingError::InvalidValue(error.into())))
 }
 
-fn text(lookup: Lookup<'_>, variable: &str) -> Result<Option<String>, ConfigError> {
+fn text(lookup: VariableLookup<'_>, variable: &str) -> Result<Option<String>, ConfigError> {
     let value = lookup(variable).filter(|value| !value.is_empty());
     value.map(OsString::into_string).transpose().map_err(|_| {
         invalid(
             variable,
-            SetError::InvalidValue("expected text in UTF-8".into()),
+            SettingError::InvalidValue("expected text in UTF-8".into()),
         )
     })
 }
 
-fn invalid(variable: &str, source: SetError) -> ConfigError {
+fn invalid(variable: &str, source: SettingError) -> ConfigError {
     ConfigError::Setting {
-        place: Place::Variable(variable.to_owned()),
+        place: SettingOrigin::Variable(variable.to_owned()),
         source,
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use exec_transport::auth::SecretTooShort;
 use exec_transport::listen::ListenUrl;
 
-use super::SetError;
+use super::SettingError;
 
 /// Why the server does not start. In every case whoever starts it must act.
 #[derive(Debug, thiserror::Error)]
@@ -17,9 +17,9 @@ pub enum ConfigError {
     #[error("{place}")]
     Setting {
         /// Where the option stands.
-        place: Place,
+        place: SettingOrigin,
         /// What is wrong with it.
-        source: SetError,
+        source: SettingError,
     },
     /// The configuration file cannot be read.
     #[error("cannot read configuration file `{}`", path.display())]
@@ -105,7 +105,7 @@ pub enum ConfigError {
 /// Where an option stands that is not on the command line under its own name.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum Place {
+pub enum SettingOrigin {
     /// In this environment variable.
     Variable(String),
     /// In a `-c` for this key.
@@ -121,7 +121,7 @@ pub enum Place {
     },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Variable(variable) => write!(f, "environment variable {variable}"),

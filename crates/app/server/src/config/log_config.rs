@@ -5,7 +5,7 @@ use std::{net::SocketAddr, str::FromStr};
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{Lookup, Settings};
+use crate::config::{ServerSettings, VariableLookup};
 
 /// What is logged, and how.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -19,7 +19,7 @@ pub struct LogConfig {
 impl LogConfig {
     /// Finds out what commands that are no server log: flags and variables say so, a file does not. What
     /// is wrong in a variable is passed over, as it is not theirs.
-    pub fn of_command(flags: &Settings, lookup: Lookup<'_>) -> Self {
+    pub fn of_command(flags: &ServerSettings, lookup: VariableLookup<'_>) -> Self {
         let read = |name| lookup(name)?.into_string().ok();
         let level = || {
             let own = read("EXEC_SERVER_LOG_LEVEL").and_then(|text| text.parse().ok());
@@ -45,7 +45,7 @@ impl LogLevel {
 
     /// Reads the variable that all programs of this kind share. What is wrong in it is no reason not to
     /// start, as it may be meant for others.
-    pub(super) fn of_others(lookup: Lookup<'_>) -> Option<Self> {
+    pub(super) fn of_others(lookup: VariableLookup<'_>) -> Option<Self> {
         let text = lookup("RUST_LOG")?.into_string().ok()?;
         text.parse().ok()
     }
@@ -175,14 +175,14 @@ mod tests {
                 _ => None,
             }
         };
-        let flags = Settings::default();
+        let flags = ServerSettings::default();
         let found = LogConfig::of_command(&flags, &variables);
         assert_eq!(found.level.unwrap().as_str(), "debug");
         assert_eq!(found.format, LogFormat::Json);
-        let flags = Settings {
+        let flags = ServerSettings {
             log_level: Some("info".parse().unwrap()),
             log_format: Some(LogFormat::Text),
-            ..Settings::default()
+            ..ServerSettings::default()
         };
         let found = LogConfig::of_command(&flags, &variables);
         assert_eq!(found.level.unwrap().as_str(), "info");

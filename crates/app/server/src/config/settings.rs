@@ -18,7 +18,7 @@ use super::{
 /// The options that flags, environment and file share. A field's name is its key in the file;
 /// its comment is its help text.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Settings {
+pub struct ServerSettings {
     /// Where to listen: ws://IP:PORT, wss://IP:PORT, unix:///path, stdio or off
     /// [default: ws://127.0.0.1:0].
     ///
@@ -147,7 +147,7 @@ pub struct Settings {
     pub metrics_listen: Option<MetricsAddress>,
 }
 
-impl Settings {
+impl ServerSettings {
     /// Every key, in the order of the fields.
     pub const KEYS: [&str; 26] = [
         "listen",
@@ -182,7 +182,7 @@ impl Settings {
     ///
     /// # Errors
     /// When there is no such key, or `text` is no value of it. Nothing is changed then.
-    pub fn set(&mut self, key: &str, text: &str) -> Result<(), SetError> {
+    pub fn set(&mut self, key: &str, text: &str) -> Result<(), SettingError> {
         match key {
             "listen" => put(&mut self.listen, text),
             "tls_cert" => put(&mut self.tls_cert, text),
@@ -210,7 +210,7 @@ impl Settings {
             "log_level" => put(&mut self.log_level, text),
             "log_format" => put(&mut self.log_format, text),
             "metrics_listen" => put(&mut self.metrics_listen, text),
-            _ => Err(SetError::UnknownKey),
+            _ => Err(SettingError::UnknownKey),
         }
     }
 
@@ -285,7 +285,7 @@ impl Settings {
 /// Why an option was not set.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum SetError {
+pub enum SettingError {
     /// Caller: no option has this name.
     #[error("unknown key")]
     UnknownKey,
@@ -294,13 +294,13 @@ pub enum SetError {
     InvalidValue(#[source] Box<dyn Error + Send + Sync>),
 }
 
-fn put<T>(field: &mut Option<T>, text: &str) -> Result<(), SetError>
+fn put<T>(field: &mut Option<T>, text: &str) -> Result<(), SettingError>
 where
     T: FromStr<Err: Into<Box<dyn Error + Send + Sync>>>,
 {
     *field = Some(
         text.parse()
-            .map_err(|error: T::Err| SetError::InvalidValue(error.into()))?,
+            .map_err(|error: T::Err| SettingError::InvalidValue(error.into()))?,
     );
     Ok(())
 }
@@ -319,20 +319,24 @@ mod tests {
 
     #[test]
     fn keys_are_the_flags_with_underscores() {
-        let command = Settings::augment_args(Command::new("exec-server"));
+        let command = ServerSettings::augment_args(Command::new("exec-server"));
         let flags = command
             .get_arguments()
             .filter_map(|argument| argument.get_long());
-        assert!(flags.map(|flag| flag.replace('-', "_")).eq(Settings::KEYS));
+        assert!(
+            flags
+                .map(|flag| flag.replace('-', "_"))
+                .eq(ServerSettings::KEYS)
+        );
     }
 
     #[test]
     fn every_key_can_be_set() {
-        for key in Settings::KEYS {
-            let set = Settings::default().set(key, "\0");
-            assert!(!matches!(set, Err(SetError::UnknownKey)), "{key}");
+        for key in ServerSettings::KEYS {
+            let set = ServerSettings::default().set(key, "\0");
+            assert!(!matches!(set, Err(SettingError::UnknownKey)), "{key}");
         }
-        let unknown = Settings::default().set("session-ttl", "1");
-        assert!(matches!(unknown, Err(SetError::UnknownKey)));
+        let unknown = ServerSettings::default().set("session-ttl", "1");
+        assert!(matches!(unknown, Err(SettingError::UnknownKey)));
     }
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
-use exec_cli::{command::Table, settings_source};
+use exec_cli::{command::TextTable, settings_source};
 use exec_env::credential::CredentialVariable;
 use exec_hub::{
     admin::{EnvironmentList, EnvironmentStatus, Transport},
@@ -18,9 +18,9 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 
 use crate::{
     cli::HubEnvironments,
-    command::{Failure, FailureKind},
-    config::Lookup,
-    remote::Network,
+    command::{CommandFailure, FailureKind},
+    config::VariableLookup,
+    remote::OutboundNetwork,
 };
 
 /// How long a hub may take to answer.
@@ -39,7 +39,7 @@ const TOKEN: &str = CredentialVariable::HubToken.name();
 /// When there is no token, others could read it on its way, or the hub does not answer as it should.
 pub async fn list_environments(
     flags: &HubEnvironments,
-    lookup: Lookup<'_>,
+    lookup: VariableLookup<'_>,
 ) -> anyhow::Result<String> {
     let url = &flags.url;
     ensure!(
@@ -47,7 +47,7 @@ pub async fn list_environments(
         "a token is sent over https:// or to this machine only, not to `{url}`"
     );
     let token = token(flags, lookup)?;
-    let network = Network::find(lookup, url)?;
+    let network = OutboundNetwork::find(lookup, url)?;
     let client = client(url, &network.trust).await?;
     let mut environments = Vec::new();
     let mut page = ask(&client, url, &token, None).await?;
@@ -68,7 +68,7 @@ pub async fn list_environments(
 }
 
 /// Finds the token: in the file that a flag names, or else in the variable.
-fn token(flags: &HubEnvironments, lookup: Lookup<'_>) -> anyhow::Result<String> {
+fn token(flags: &HubEnvironments, lookup: VariableLookup<'_>) -> anyhow::Result<String> {
     let (text, place) = match &flags.token_file {
         Some(path) => {
             let place = format!("`{}`", path.display());
@@ -88,7 +88,7 @@ fn token(flags: &HubEnvironments, lookup: Lookup<'_>) -> anyhow::Result<String> 
     let token = text.trim();
     if token.is_empty() {
         let what = format!("no token for the hub: {place} is empty or not set");
-        let failure = Failure::new(FailureKind::NotAllowed, what);
+        let failure = CommandFailure::new(FailureKind::NotAllowed, what);
         return Err(failure.next("give --token-file FILE").into());
     }
     Ok(token.to_owned())
@@ -123,7 +123,7 @@ async fn ask(
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => FailureKind::NotAllowed,
             _ => FailureKind::Failed,
         };
-        return Err(Failure::new(kind, what).into());
+        return Err(CommandFailure::new(kind, what).into());
     }
     serde_json::from_slice(&body).context("the answer is not one of a hub")
 }
@@ -134,8 +134,8 @@ fn message(body: &[u8]) -> Option<String> {
     Some(body["error"]["message"].as_str()?.to_owned())
 }
 
-fn table(environments: Vec<EnvironmentStatus>) -> Table {
-    let mut table = Table::new(&["ID", "OWNER", "STATE", "TRANSPORT", "NODE", "REGISTERED"]);
+fn table(environments: Vec<EnvironmentStatus>) -> TextTable {
+    let mut table = TextTable::new(&["ID", "OWNER", "STATE", "TRANSPORT", "NODE", "REGISTERED"]);
     for environment in environments {
         let state = if environment.online {
             "online"

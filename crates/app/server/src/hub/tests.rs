@@ -2,9 +2,9 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use super::{DIFFERENCE, Pace, Places, WORTHWHILE, edit_tokens};
+use super::{DIFFERENCE, HubPaths, ReleaseBackoff, WORTHWHILE, edit_tokens};
 use crate::{
-    cli::{Cli, Command, HubCommand, TokenPlace},
+    cli::{Cli, Command, HubCommand, TokenFileArgs},
     hub as run,
 };
 
@@ -196,19 +196,19 @@ fn a_hub_without_tokens_or_without_tls_is_warned_about() {
     }
 }
 
-fn found(place: &TokenPlace, variables: &[(&str, &str)]) -> Option<(String, String)> {
+fn found(place: &TokenFileArgs, variables: &[(&str, &str)]) -> Option<(String, String)> {
     let lookup = |name: &str| {
         let set = variables.iter().find(|(variable, _)| *variable == name);
         set.map(|(_, value)| OsString::from(value))
     };
-    let places = Places::find(place, &lookup).ok()?;
+    let places = HubPaths::find(place, &lookup).ok()?;
     let text = |path: PathBuf| path.to_str().unwrap().to_owned();
     Some((text(places.data_dir), text(places.token_file)))
 }
 
 #[test]
 fn flags_come_before_our_home_and_that_before_the_accounts() {
-    let nothing = TokenPlace::default();
+    let nothing = TokenFileArgs::default();
     let both = [("EXEC_SERVER_HOME", "/e"), ("HOME", "/h")];
     let pair = |dir: &str, file: &str| Some((dir.to_owned(), file.to_owned()));
     assert_eq!(found(&nothing, &both), pair("/e/hub", "/e/hub/tokens.toml"));
@@ -219,12 +219,12 @@ fn flags_come_before_our_home_and_that_before_the_accounts() {
         pair(account, &format!("{account}/tokens.toml"))
     );
     assert_eq!(found(&nothing, &[]), None);
-    let dir = TokenPlace {
+    let dir = TokenFileArgs {
         data_dir: Some("/d".into()),
         token_file: None,
     };
     assert_eq!(found(&dir, &both), pair("/d", "/d/tokens.toml"));
-    let file = TokenPlace {
+    let file = TokenFileArgs {
         data_dir: None,
         token_file: Some("t".into()),
     };
@@ -235,7 +235,7 @@ const BUSY: u64 = 300 << 20;
 
 /// Runs through some looks at a process of this size, in which nothing can be released. Returns
 /// how often that was tried.
-fn looks(pace: &mut Pace, count: usize, resident: u64) -> usize {
+fn looks(pace: &mut ReleaseBackoff, count: usize, resident: u64) -> usize {
     let mut tried = 0;
     for _ in 0..count {
         if pace.is_due(resident) {
@@ -248,12 +248,15 @@ fn looks(pace: &mut Pace, count: usize, resident: u64) -> usize {
 
 #[test]
 fn a_small_hub_is_left_alone() {
-    assert_eq!(looks(&mut Pace::default(), 1000, WORTHWHILE - 1), 0);
+    assert_eq!(
+        looks(&mut ReleaseBackoff::default(), 1000, WORTHWHILE - 1),
+        0
+    );
 }
 
 #[test]
 fn memory_that_stays_in_use_is_tried_once_a_minute() {
-    let mut pace = Pace::default();
+    let mut pace = ReleaseBackoff::default();
     looks(&mut pace, 60, BUSY);
     let tried = looks(&mut pace, 300, BUSY);
     assert!((9..=11).contains(&tried), "{tried}");
@@ -261,7 +264,7 @@ fn memory_that_stays_in_use_is_tried_once_a_minute() {
 
 #[test]
 fn a_change_is_followed_at_once() {
-    let mut pace = Pace::default();
+    let mut pace = ReleaseBackoff::default();
     looks(&mut pace, 100, BUSY);
     assert_eq!(looks(&mut pace, 1, BUSY + DIFFERENCE), 1);
     assert!(looks(&mut pace, 2, BUSY + DIFFERENCE) >= 1);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
-use exec_cli::command::Table;
+use exec_cli::command::TextTable;
 use exec_hub::{
     principal::{Environments, Roles},
     store::Timestamp,
@@ -18,8 +18,8 @@ use serde::Serialize;
 
 use crate::{
     cli::{ListTokens, MakeToken, RevokeToken, TokenCommand},
-    config::Lookup,
-    hub::Places,
+    config::VariableLookup,
+    hub::HubPaths,
 };
 
 /// Makes, lists or revokes tokens. What was asked for goes to `out`, what is said about it to `aside`.
@@ -29,7 +29,7 @@ use crate::{
 /// When the token file cannot be read or written, or what is asked for cannot be.
 pub fn edit_tokens(
     command: &TokenCommand,
-    lookup: Lookup<'_>,
+    lookup: VariableLookup<'_>,
     out: &mut dyn Write,
     aside: &mut dyn Write,
 ) -> anyhow::Result<()> {
@@ -42,11 +42,11 @@ pub fn edit_tokens(
 
 fn create(
     flags: &MakeToken,
-    lookup: Lookup<'_>,
+    lookup: VariableLookup<'_>,
     out: &mut dyn Write,
     aside: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let places = Places::find(&flags.place, lookup)?;
+    let places = HubPaths::find(&flags.place, lookup)?;
     let now = Timestamp::now();
     let new = NewToken {
         principal: flags.name.clone(),
@@ -63,7 +63,7 @@ fn create(
         None => None,
     };
     let (entry, token) = tokens::create(&places.token_file, new, now)?;
-    let row = Row::of(&entry);
+    let row = TokenRow::of(&entry);
     let until = row.expires_at.unwrap_or_else(|| "it is revoked".to_owned());
     let roles = row.roles.join(", ");
     writeln!(
@@ -134,16 +134,16 @@ impl Drop for TokenOutput {
     }
 }
 
-fn list(flags: &ListTokens, lookup: Lookup<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
-    let places = Places::find(&flags.place, lookup)?;
+fn list(flags: &ListTokens, lookup: VariableLookup<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+    let places = HubPaths::find(&flags.place, lookup)?;
     let entries = tokens::list(&places.token_file)?;
-    let rows = entries.iter().map(Row::of);
+    let rows = entries.iter().map(TokenRow::of);
     if flags.json {
         let rows: Vec<_> = rows.collect();
         writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
         return Ok(());
     }
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "ID",
         "PRINCIPAL",
         "ROLES",
@@ -165,8 +165,12 @@ fn list(flags: &ListTokens, lookup: Lookup<'_>, out: &mut dyn Write) -> anyhow::
     Ok(())
 }
 
-fn revoke(flags: &RevokeToken, lookup: Lookup<'_>, aside: &mut dyn Write) -> anyhow::Result<()> {
-    let places = Places::find(&flags.place, lookup)?;
+fn revoke(
+    flags: &RevokeToken,
+    lookup: VariableLookup<'_>,
+    aside: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let places = HubPaths::find(&flags.place, lookup)?;
     let id = TokenId::new(&flags.id).context("that is not the id of a token")?;
     let entry = tokens::revoke(&places.token_file, &id)?;
     writeln!(
@@ -179,7 +183,7 @@ fn revoke(flags: &RevokeToken, lookup: Lookup<'_>, aside: &mut dyn Write) -> any
 
 /// A token, as it is shown.
 #[derive(Debug, Serialize)]
-struct Row {
+struct TokenRow {
     id: String,
     principal: String,
     roles: Vec<String>,
@@ -188,7 +192,7 @@ struct Row {
     expires_at: Option<String>,
 }
 
-impl Row {
+impl TokenRow {
     fn of(entry: &Entry) -> Self {
         Self {
             id: entry.id.to_string(),

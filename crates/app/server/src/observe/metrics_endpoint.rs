@@ -25,13 +25,13 @@ use crate::config::MetricsAddress;
 
 /// What a server has to show.
 #[derive(Clone, Debug)]
-pub(crate) struct Exhibit {
+pub(crate) struct MetricsRenderer {
     service: Service,
     since: Instant,
     started: SystemTime,
 }
 
-impl Exhibit {
+impl MetricsRenderer {
     /// Shows a service that begins now.
     pub(crate) fn new(service: Service) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Exhibit {
     }
 
     fn render(&self) -> String {
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         self.this_program(&mut page);
         let (meters, levels) = (self.service.meters(), self.service.levels());
         connections(&mut page, meters, &levels);
@@ -58,7 +58,7 @@ impl Exhibit {
         page.into_text()
     }
 
-    fn this_program(&self, page: &mut Page) {
+    fn this_program(&self, page: &mut MetricsPage) {
         let version = env!("CARGO_PKG_VERSION");
         let name = "exec_server_build_info";
         page.begin(name, "gauge", "Version of the program; always 1");
@@ -86,7 +86,7 @@ impl Exhibit {
     }
 }
 
-fn connections(page: &mut Page, meters: &Meters, levels: &Levels) {
+fn connections(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
     page.gauge(
         "exec_server_connections",
         "Connections that are open",
@@ -124,7 +124,7 @@ fn connections(page: &mut Page, meters: &Meters, levels: &Levels) {
     );
 }
 
-fn processes(page: &mut Page, meters: &Meters, levels: &Levels) {
+fn processes(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
     page.family(
         (
             "exec_server_processes",
@@ -181,7 +181,7 @@ fn processes(page: &mut Page, meters: &Meters, levels: &Levels) {
     );
 }
 
-fn requests(page: &mut Page, meters: &Meters) {
+fn requests(page: &mut MetricsPage, meters: &Meters) {
     let requests = &meters.requests;
     page.gauge(
         "exec_server_requests_in_flight",
@@ -226,7 +226,7 @@ fn requests(page: &mut Page, meters: &Meters) {
     );
 }
 
-fn bytes(page: &mut Page, meters: &Meters, levels: &Levels) {
+fn bytes(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
     for (name, help, counter) in [
         (
             "exec_server_output_bytes_total",
@@ -287,9 +287,9 @@ pub(crate) fn resident_bytes() -> Option<u64> {
 
 /// A page that is being written.
 #[derive(Debug, Default)]
-pub(super) struct Page(String);
+pub(super) struct MetricsPage(String);
 
-impl Page {
+impl MetricsPage {
     /// Begins a metric: its samples follow.
     pub(super) fn begin(&mut self, name: &str, kind: &str, help: &str) {
         self.line(format_args!("# HELP {name} {help}"));

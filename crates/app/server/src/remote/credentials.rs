@@ -15,8 +15,8 @@ use exec_registry::{
 };
 
 use crate::{
-    cli::{ChatGptAuth, Registration, RemoteTransport, Transport},
-    config::Lookup,
+    cli::{ChatGptAuthArgs, RegistrationArgs, RemoteTransport, TransportArgs},
+    config::VariableLookup,
     environments::CodexHome,
     remote::{RemoteConfigError, run::StdinEnd},
     shutdown_signal::StdinClose,
@@ -33,11 +33,11 @@ pub enum RemoteCredentials {
     /// An API key; to its vendor, or to this machine.
     ApiKey(Token),
     /// A personal access token, and who knows whom it is for.
-    AccessToken(Secret, Vendor),
+    AccessToken(Secret, VendorServices),
     /// A file in which another program keeps the sign-in.
     SignIn(PathBuf),
     /// A JWT that vouches for an agent, and who verifies it.
-    AgentIdentity(Secret, Vendor),
+    AgentIdentity(Secret, VendorServices),
     /// Tokens that come on standard input.
     Stdin,
     /// One token that comes on standard input; over `https://`, or to this machine.
@@ -86,10 +86,10 @@ impl RemoteCredentials {
     /// `CODEX_ACCESS_TOKEN` and the sign-in that the Codex home keeps, if there is a file of that name:
     /// `exists` tells.
     pub(super) fn choose(
-        registration: &Registration,
-        transport: &Transport,
-        chatgpt: &ChatGptAuth,
-        lookup: Lookup<'_>,
+        registration: &RegistrationArgs,
+        transport: &TransportArgs,
+        chatgpt: &ChatGptAuthArgs,
+        lookup: VariableLookup<'_>,
         exists: &dyn Fn(&std::path::Path) -> bool,
     ) -> Result<Self, RemoteConfigError> {
         if transport.aws_sigv4 {
@@ -108,7 +108,7 @@ impl RemoteCredentials {
             let token = text(lookup, ACCESS_TOKEN)?.ok_or(RemoteConfigError::NoIdentity)?;
             return Ok(Self::AgentIdentity(
                 Secret::new(token),
-                Vendor::find(lookup)?,
+                VendorServices::find(lookup)?,
             ));
         }
         if let Some(file) = &registration.remote_token_file {
@@ -124,7 +124,10 @@ impl RemoteCredentials {
             return Ok(Self::ApiKey(key));
         }
         if let Some(token) = text(lookup, ACCESS_TOKEN)? {
-            return Ok(Self::AccessToken(Secret::new(token), Vendor::find(lookup)?));
+            return Ok(Self::AccessToken(
+                Secret::new(token),
+                VendorServices::find(lookup)?,
+            ));
         }
         let stored = CodexHome::find(lookup).map(|home| home.path().join("auth.json"));
         match stored.filter(|path| exists(path)) {
@@ -134,14 +137,20 @@ impl RemoteCredentials {
     }
 }
 
-fn token(lookup: Lookup<'_>, variable: &'static str) -> Result<Option<Token>, RemoteConfigError> {
+fn token(
+    lookup: VariableLookup<'_>,
+    variable: &'static str,
+) -> Result<Option<Token>, RemoteConfigError> {
     let token = text(lookup, variable)?.map(|token| Token::new(&token));
     token
         .transpose()
         .map_err(|source| RemoteConfigError::Token { variable, source })
 }
 
-fn aws(transport: &Transport, lookup: Lookup<'_>) -> Result<AwsSettings, RemoteConfigError> {
+fn aws(
+    transport: &TransportArgs,
+    lookup: VariableLookup<'_>,
+) -> Result<AwsSettings, RemoteConfigError> {
     let value = |variable: &'static str| text(lookup, variable);
     let path = |variable: &str, name: &str| {
         let set = |variable: &str| lookup(variable).filter(|value: &OsString| !value.is_empty());
@@ -175,7 +184,7 @@ pub(super) const ACCESS_TOKEN: &str = CredentialVariable::CodexAccessToken.name(
 
 /// Where those services are.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Vendor {
+pub struct VendorServices {
     /// Tells whom a personal access token is for.
     pub issuer: BaseUrl,
     /// Registers tasks of agents.
@@ -184,9 +193,9 @@ pub struct Vendor {
     pub keys: BaseUrl,
 }
 
-impl Vendor {
+impl VendorServices {
     /// Finds them. What no variable names is the vendor's.
-    pub(super) fn find(lookup: Lookup<'_>) -> Result<Self, RemoteConfigError> {
+    pub(super) fn find(lookup: VariableLookup<'_>) -> Result<Self, RemoteConfigError> {
         let url = |variable: &'static str, default: &str| {
             let set = exec_cli::settings_source::text(lookup, variable)?;
             let invalid = |source: BaseUrlError| RemoteConfigError::Url { variable, source };

@@ -23,15 +23,15 @@ use rustix::fs::{FileType, fstat};
 use tokio::sync::watch;
 
 use crate::{
-    cli::{ChatGptAuth, Forward, Registration, RemoteTransport},
-    config::{Lookup, STDIN_CLOSE, Switch},
+    cli::{ChatGptAuthArgs, ForwardArgs, RegistrationArgs, RemoteTransport},
+    config::{STDIN_CLOSE, Switch, VariableLookup},
     local_machine::ExecServerRuntimePaths,
     remote::{
-        AwsSettings, Network, RemoteConfigError, RemoteCredentials, RemoteEnvironmentConfig,
-        TokenFile,
+        AwsSettings, OutboundNetwork, RemoteConfigError, RemoteCredentials,
+        RemoteEnvironmentConfig, TokenFile,
     },
-    server_runtime::Serving,
-    shutdown_signal::{self, StdinClose, Stop},
+    server_runtime::ServerRuntime,
+    shutdown_signal::{self, ShutdownSignal, StdinClose},
 };
 
 /// Offers this machine through a registry until SIGTERM or SIGINT, or until the end of standard input
@@ -49,12 +49,12 @@ pub async fn run_remote_environment(
     config: RemoteEnvironmentConfig,
     paths: ExecServerRuntimePaths,
 ) -> anyhow::Result<()> {
-    let mut serving = Serving::new(&config.server, &paths)?;
+    let mut serving = ServerRuntime::new(&config.server, &paths)?;
     let stdin = config.credentials.leave_stdin(config.server.stdin_close);
-    let mut stop = Stop::new(stdin)?;
+    let mut stop = ShutdownSignal::new(stdin)?;
     serving.look_out(&config.server).await?;
     let offering = async {
-        let Opened { offer, stdin } = match open(&config).await {
+        let OpenedExecutor { offer, stdin } = match open(&config).await {
             Ok(opened) => opened,
             Err(error) => return unless_unwanted(error),
         };
@@ -65,12 +65,12 @@ pub async fn run_remote_environment(
             ended = stdin.ended() => ended,
             failed = async {
                 match offer {
-                    Offer::Relay(executor) => {
+                    ExecutorKind::Relay(executor) => {
                         let online = announce(executor.presence(), &config.environment_id);
                         let run = executor.run(links, never);
                         tokio::try_join!(online, async { run.await.map_err(Into::into) }).map(drop)
                     }
-                    Offer::Direct(executor) => executor.run(links, never).await.map_err(Into::into),
+                    ExecutorKind::Direct(executor) => executor.run(links, never).await.map_err(Into::into),
                 }
             } => failed,
         }
@@ -104,18 +104,18 @@ async fn announce(
 }
 
 /// What offers this machine.
-enum Offer {
+enum ExecutorKind {
     Relay(RemoteExecutor),
     Direct(DirectExecutor),
 }
 
-struct Opened {
-    offer: Offer,
+struct OpenedExecutor {
+    offer: ExecutorKind,
     stdin: StdinEnd,
 }
 
 /// Makes what offers this machine.
-async fn open(config: &RemoteEnvironmentConfig) -> anyhow::Result<Opened> {
+async fn open(config: &RemoteEnvironmentConfig) -> anyhow::Result<OpenedExecutor> {
     let RemoteEnvironmentConfig {
         registry_url,
         environment_id,
@@ -127,9 +127,9 @@ async fn open(config: &RemoteEnvironmentConfig) -> anyhow::Result<Opened> {
     let registry = Registry::new(registry_url.clone(), proof.credentials(), http)?;
     let offer = match config.transport {
         RemoteTransport::Noise => {
-            Offer::Relay(relay_executor(registry, environment_id.clone(), network))
+            ExecutorKind::Relay(relay_executor(registry, environment_id.clone(), network))
         }
-        RemoteTransport::Direct => Offer::Direct(DirectExecutor::new(direct::Settings {
+        RemoteTransport::Direct => ExecutorKind::Direct(DirectExecutor::new(direct::Settings {
             registry,
             base: registry_url.clone(),
             environment: environment_id.clone(),
@@ -140,14 +140,14 @@ async fn open(config: &RemoteEnvironmentConfig) -> anyhow::Result<Opened> {
     let stdin = config
         .credentials
         .stdin_end(pipe, config.server.stdin_close);
-    Ok(Opened { offer, stdin })
+    Ok(OpenedExecutor { offer, stdin })
 }
 
 /// Makes an executor that waits at a rendezvous, with an identity of its own.
 pub(super) fn relay_executor(
     registry: Registry,
     environment: EnvironmentId,
-    network: &Network,
+    network: &OutboundNetwork,
 ) -> RemoteExecutor {
     RemoteExecutor::new(executor::Settings {
         registry,
@@ -157,7 +157,7 @@ pub(super) fn relay_executor(
     })
 }
 
-fn dialing(network: &Network) -> Dialing {
+fn dialing(network: &OutboundNetwork) -> Dialing {
     Dialing {
         trust: network.trust.clone(),
         proxy: network.proxy.clone(),
@@ -170,7 +170,7 @@ pub(super) async fn registry(
     url: &BaseUrl,
     environment: &EnvironmentId,
     credentials: &RemoteCredentials,
-    network: &Network,
+    network: &OutboundNetwork,
 ) -> anyhow::Result<(Registry, Option<PipeEnd>)> {
     let http = network.http(url).await?;
     let (proof, pipe) = proof(credentials, environment, &http).await?;
@@ -285,7 +285,7 @@ pub struct ForwardConfig {
     registry_url: BaseUrl,
     environment_id: EnvironmentId,
     credentials: RemoteCredentials,
-    network: Network,
+    network: OutboundNetwork,
     stdin_close: StdinClose,
 }
 
@@ -294,7 +294,10 @@ impl ForwardConfig {
     ///
     /// # Errors
     /// When there is nothing to present to the registry, or a variable does not make sense.
-    pub fn find(flags: &Forward, lookup: Lookup<'_>) -> Result<Self, RemoteConfigError> {
+    pub fn find(
+        flags: &ForwardArgs,
+        lookup: VariableLookup<'_>,
+    ) -> Result<Self, RemoteConfigError> {
         let registration = &flags.registration;
         let (Some(registry_url), Some(environment_id)) =
             (&registration.remote, &registration.environment_id)
@@ -307,11 +310,11 @@ impl ForwardConfig {
             credentials: RemoteCredentials::choose(
                 registration,
                 &flags.transport,
-                &ChatGptAuth::default(),
+                &ChatGptAuthArgs::default(),
                 lookup,
                 &exists,
             )?,
-            network: Network::find(lookup, registry_url)?,
+            network: OutboundNetwork::find(lookup, registry_url)?,
             registry_url: registry_url.clone(),
             environment_id: environment_id.clone(),
             stdin_close: stdin_close(registration, lookup)?,
@@ -321,8 +324,8 @@ impl ForwardConfig {
 
 /// Tells what the end of standard input is, by flag or variable.
 fn stdin_close(
-    registration: &Registration,
-    lookup: Lookup<'_>,
+    registration: &RegistrationArgs,
+    lookup: VariableLookup<'_>,
 ) -> Result<StdinClose, RemoteConfigError> {
     let variable = STDIN_CLOSE;
     let set = text(lookup, variable)?.map(|text| text.parse());
@@ -351,7 +354,7 @@ pub async fn run_forward(config: ForwardConfig) -> anyhow::Result<()> {
         network,
         stdin_close,
     } = config;
-    let mut stop = Stop::new(credentials.leave_stdin(stdin_close))?;
+    let mut stop = ShutdownSignal::new(credentials.leave_stdin(stdin_close))?;
     let forwarding = async {
         let opened = registry(&registry_url, &environment_id, &credentials, &network).await;
         let (registry, stdin) = match opened {

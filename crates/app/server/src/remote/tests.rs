@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ffi::OsString, path::Path};
 
-use super::{RemoteConfigError, RemoteCredentials, Vendor};
+use super::{RemoteConfigError, RemoteCredentials, VendorServices};
 use crate::cli::Cli;
 
 /// Chooses as a start with these flags and variables does; the Codex home has a sign-in.
@@ -134,7 +134,7 @@ fn services_of_the_vendor_can_be_elsewhere() {
         let set = variables.iter().find(|(variable, _)| *variable == name);
         set.map(|(_, value)| OsString::from(value))
     };
-    let vendor = Vendor::find(&lookup).unwrap();
+    let vendor = VendorServices::find(&lookup).unwrap();
     let urls = [vendor.issuer, vendor.tasks, vendor.keys].map(|url| url.to_string());
     assert_eq!(
         urls,
@@ -145,7 +145,7 @@ fn services_of_the_vendor_can_be_elsewhere() {
         ]
     );
     assert!(
-        Vendor::find(&|_| None)
+        VendorServices::find(&|_| None)
             .unwrap()
             .keys
             .to_string()

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use exec_server::{
     EnvironmentError, EnvironmentId, EnvironmentManager, EnvironmentState, ExecServerRuntimePaths,
-    environments::{Facts, Selection},
+    environments::{EnvironmentSelection, SelectionInputs},
 };
 use tempfile::TempDir;
 
@@ -14,7 +14,7 @@ use crate::program::{Server, product, run, soon, text};
 fn manager(file: &str) -> (EnvironmentManager, TempDir) {
     let home = tempfile::tempdir().unwrap();
     std::fs::write(home.path().join("environments.toml"), file).unwrap();
-    let selection = Selection::find(Facts {
+    let selection = EnvironmentSelection::find(SelectionInputs {
         lookup: &|name| (name == "CODEX_HOME").then(|| OsString::from(home.path())),
         read: &|path| std::fs::read_to_string(path),
     });
@@ -145,7 +145,7 @@ async fn a_server_that_comes_up_later_is_found_when_it_is_asked_for_again() {
 #[tokio::test]
 async fn without_a_runtime_there_is_no_manager() {
     let outside = std::thread::spawn(|| {
-        let selection = Selection::find(Facts {
+        let selection = EnvironmentSelection::find(SelectionInputs {
             lookup: &|_| None,
             read: &|_| Err(std::io::ErrorKind::NotFound.into()),
         });

@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::command::print::Table;
+use crate::command::print::TextTable;
 
 /// One thing that was measured.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Measured {
+pub(super) struct Measurement {
     /// What.
     pub(super) name: &'static str,
     /// How it came out.
-    pub(super) outcome: Outcome,
+    pub(super) outcome: MeasurementOutcome,
     /// What one sees with server and client on one machine.
     pub(super) typical: &'static str,
 }
 
 /// How a measurement came out.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Outcome {
+pub(super) enum MeasurementOutcome {
     /// How long one run takes.
     Time {
         /// Runs.
@@ -43,7 +43,7 @@ pub(super) enum Outcome {
 /// A measurement for programs: the members that it has.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Numbers {
+pub(super) struct MeasurementNumbers {
     name: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     runs: Option<usize>,
@@ -59,11 +59,11 @@ pub(super) struct Numbers {
     error: Option<String>,
 }
 
-impl From<&Measured> for Numbers {
-    fn from(measured: &Measured) -> Self {
+impl From<&Measurement> for MeasurementNumbers {
+    fn from(measured: &Measurement) -> Self {
         let name = measured.name;
         match measured.outcome.clone() {
-            Outcome::Time {
+            MeasurementOutcome::Time {
                 runs,
                 p50_micros,
                 p99_micros,
@@ -74,7 +74,7 @@ impl From<&Measured> for Numbers {
                 p99_micros: Some(p99_micros),
                 ..Self::default()
             },
-            Outcome::Rate {
+            MeasurementOutcome::Rate {
                 bytes,
                 bytes_per_second,
             } => Self {
@@ -83,7 +83,7 @@ impl From<&Measured> for Numbers {
                 bytes_per_second: Some(bytes_per_second),
                 ..Self::default()
             },
-            Outcome::Failed(error) => Self {
+            MeasurementOutcome::Failed(error) => Self {
                 name,
                 error: Some(error),
                 ..Self::default()
@@ -92,9 +92,9 @@ impl From<&Measured> for Numbers {
     }
 }
 
-impl Outcome {
+impl MeasurementOutcome {
     /// Sums up times.
-    pub(super) fn of_times(mut samples: Samples) -> Self {
+    pub(super) fn of_times(mut samples: LatencySamples) -> Self {
         Self::Time {
             runs: samples.len(),
             p50_micros: micros(samples.percentile(50)),
@@ -117,24 +117,24 @@ fn micros(span: Duration) -> u64 {
 }
 
 /// Shows measurements in columns.
-pub(super) fn table(measured: &[Measured]) -> Table {
-    let mut table = Table::new(&["WHAT", "P50", "P99", "RATE", "TYPICAL ON ONE MACHINE"]);
-    for Measured {
+pub(super) fn table(measured: &[Measurement]) -> TextTable {
+    let mut table = TextTable::new(&["WHAT", "P50", "P99", "RATE", "TYPICAL ON ONE MACHINE"]);
+    for Measurement {
         name,
         outcome,
         typical,
     } in measured
     {
         let cells = match outcome {
-            Outcome::Time {
+            MeasurementOutcome::Time {
                 p50_micros,
                 p99_micros,
                 ..
             } => [span(*p50_micros), span(*p99_micros), String::new()],
-            Outcome::Rate {
+            MeasurementOutcome::Rate {
                 bytes_per_second, ..
             } => [String::new(), String::new(), rate(*bytes_per_second)],
-            Outcome::Failed(error) => {
+            MeasurementOutcome::Failed(error) => {
                 table.push([(*name).to_owned(), format!("failed: {error}")]);
                 continue;
             }
@@ -170,9 +170,9 @@ pub(super) const MOST: usize = 10_000;
 
 /// Times of many runs of the same thing.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Samples(Vec<Duration>);
+pub(super) struct LatencySamples(Vec<Duration>);
 
-impl Samples {
+impl LatencySamples {
     /// Takes one more.
     pub(super) fn push(&mut self, took: Duration) {
         self.0.push(took);
@@ -208,10 +208,10 @@ mod tests {
         assert_eq!(rate(999_999), "999 kB/s");
         assert_eq!(rate(1_999_999_999), "1999 MB/s");
         let second = Duration::from_secs(2);
-        let rated = Outcome::of_bytes(10, second);
+        let rated = MeasurementOutcome::of_bytes(10, second);
         assert_eq!(
             rated,
-            Outcome::Rate {
+            MeasurementOutcome::Rate {
                 bytes: 10,
                 bytes_per_second: 5
             }
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_of_the_sorted_times() {
-        let mut samples = Samples::default();
+        let mut samples = LatencySamples::default();
         assert_eq!(samples.percentile(50), Duration::ZERO);
         for millis in (1..=200).rev() {
             samples.push(Duration::from_millis(millis));

@@ -29,20 +29,20 @@ use tokio::{
 use crate::{
     command::{
         connect::route::TOKEN,
-        failure::{Failure, FailureKind},
+        failure::{CommandFailure, FailureKind},
     },
-    settings_source::{self, Lookup},
+    settings_source::{self, VariableLookup},
 };
 
 /// Where the server of this machine listens.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Socket(PathBuf);
+pub(crate) struct LocalSocket(PathBuf);
 
-impl Socket {
+impl LocalSocket {
     /// Finds it: `EXEC_SERVER_SOCKET`, or else `exec-server/server.sock` in the runtime directory of
     /// the account, or else `exec-server/run/server.sock` in its directory for state. None of them is
     /// below a directory for temporary files, which sandboxes can usually write to.
-    pub(crate) fn find(lookup: Lookup<'_>) -> Self {
+    pub(crate) fn find(lookup: VariableLookup<'_>) -> Self {
         let path = |name| absolute(name, lookup);
         if let Some(socket) = path("EXEC_SERVER_SOCKET") {
             return Self(socket);
@@ -62,7 +62,7 @@ impl Socket {
 
     /// Returns the directories that no sandbox may write to: that of the socket, which is made now, and
     /// that of the socket that commands without a runtime directory use, if it exists.
-    pub(crate) fn protected_directories(lookup: Lookup<'_>) -> Vec<PathBuf> {
+    pub(crate) fn protected_directories(lookup: VariableLookup<'_>) -> Vec<PathBuf> {
         let socket = Self::find(lookup);
         let own = socket.secure().ok().and_then(|()| socket.0.parent());
         let state = state_directory(lookup).filter(|directory| check(directory).is_ok());
@@ -82,7 +82,7 @@ impl Socket {
     }
 
     /// Makes its directory if it is not there, and refuses one that others own or can use.
-    pub(super) fn secure(&self) -> Result<(), Failure> {
+    pub(super) fn secure(&self) -> Result<(), CommandFailure> {
         let directory = self.0.parent().unwrap_or(Path::new("/"));
         let checked = match check(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -93,21 +93,21 @@ impl Socket {
         checked.map_err(|error| {
             let shown = directory.display();
             let what = format!("cannot use `{shown}` for the socket of this machine: {error}");
-            Failure::new(FailureKind::Unreachable, what)
+            CommandFailure::new(FailureKind::Unreachable, what)
                 .next("make it a directory of your own with mode 0700, or set EXEC_SERVER_SOCKET")
         })
     }
 }
 
 /// Returns the directory for sockets among the account's state, which a reboot does not empty.
-fn state_directory(lookup: Lookup<'_>) -> Option<PathBuf> {
+fn state_directory(lookup: VariableLookup<'_>) -> Option<PathBuf> {
     let state = absolute("XDG_STATE_HOME", lookup)
         .or_else(|| Some(absolute("HOME", lookup)?.join(".local/state")))?;
     Some(state.join("exec-server/run"))
 }
 
 /// Returns a variable that holds an absolute path.
-fn absolute(name: &str, lookup: Lookup<'_>) -> Option<PathBuf> {
+fn absolute(name: &str, lookup: VariableLookup<'_>) -> Option<PathBuf> {
     let path = PathBuf::from(lookup(name)?);
     path.is_absolute().then_some(path)
 }
@@ -146,7 +146,10 @@ const RETURN: Duration = Duration::from_secs(4);
 const GLANCE: Duration = Duration::from_millis(5);
 
 /// Connects to the server of this machine, and starts it first if there is none.
-pub(super) async fn connect(socket: &Socket, client: &str) -> Result<ExecServerClient, Failure> {
+pub(super) async fn connect(
+    socket: &LocalSocket,
+    client: &str,
+) -> Result<ExecServerClient, CommandFailure> {
     socket.secure()?;
     match attempt(socket, client).await {
         Err(error) if is_absent(&error) => {}
@@ -180,7 +183,7 @@ pub(super) async fn connect(socket: &Socket, client: &str) -> Result<ExecServerC
     }
 }
 
-async fn attempt(socket: &Socket, client: &str) -> Result<ExecServerClient, ExecServerError> {
+async fn attempt(socket: &LocalSocket, client: &str) -> Result<ExecServerClient, ExecServerError> {
     let options = ExecServerClientConnectOptions {
         client_name: client.to_owned(),
         ..ExecServerClientConnectOptions::default()
@@ -199,9 +202,9 @@ fn is_absent(error: &ExecServerError) -> bool {
     )
 }
 
-fn unreachable(socket: &Socket, error: &ExecServerError) -> Failure {
+fn unreachable(socket: &LocalSocket, error: &ExecServerError) -> CommandFailure {
     let what = format!("cannot reach the server of this machine: {error}");
-    let failure = Failure::new(FailureKind::Unreachable, what);
+    let failure = CommandFailure::new(FailureKind::Unreachable, what);
     if let ExecServerError::Connect(ConnectError::Address(_)) = error {
         return failure.next("commands for this machine work outside of its sandboxes only");
     }
@@ -218,11 +221,11 @@ fn unreachable(socket: &Socket, error: &ExecServerError) -> Failure {
 }
 
 /// Waits until nobody else starts a server. Closing the file gives the lock back.
-async fn lock(socket: &Socket, until: Instant) -> Result<File, Failure> {
+async fn lock(socket: &LocalSocket, until: Instant) -> Result<File, CommandFailure> {
     let path = socket.beside("lock");
     let failed = |error: io::Error| {
         let what = format!("cannot lock `{}`: {error}", path.display());
-        Failure::new(FailureKind::Unreachable, what)
+        CommandFailure::new(FailureKind::Unreachable, what)
     };
     let file = open(&path).map_err(failed)?;
     loop {
@@ -239,7 +242,7 @@ async fn lock(socket: &Socket, until: Instant) -> Result<File, Failure> {
 }
 
 /// Tells whether a server holds the lock of the socket, though nobody answers there.
-fn is_served(socket: &Socket) -> bool {
+fn is_served(socket: &LocalSocket) -> bool {
     let lock = File::open(lock_path(socket.path()));
     lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(std::fs::TryLockError::WouldBlock)))
 }
@@ -256,11 +259,11 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Starts the server, and waits for it to listen. It goes on without us.
-async fn start(socket: &Socket, until: Instant) -> Result<(), Failure> {
+async fn start(socket: &LocalSocket, until: Instant) -> Result<(), CommandFailure> {
     let log = socket.beside("log");
     let failed = |why: String| {
         let what = format!("cannot start the server of this machine: {why}");
-        Failure::new(FailureKind::Unreachable, what).next(format!("see {}", log.display()))
+        CommandFailure::new(FailureKind::Unreachable, what).next(format!("see {}", log.display()))
     };
     let error_log = open(&log).and_then(|file| file.set_len(0).map(|()| file));
     let error_log = error_log.map_err(|error| failed(error.to_string()))?;

@@ -16,44 +16,49 @@ use exec_wire::{environment::EnvironmentInfo, fs::Canonicalize, path_uri::PathUr
 
 use crate::{
     command::{
-        connect::{Where, local_server::Socket},
-        failure::{Failure, FailureKind},
+        connect::{EnvArgs, local_server::LocalSocket},
+        failure::{CommandFailure, FailureKind},
         files::{file_failure, persist},
     },
-    environments::{Facts, RELAY_VARIABLES, Reach, Selection, UrlReach},
-    settings_source::{self, Lookup},
+    environments::{
+        EnvEndpoint, EnvironmentSelection, RELAY_VARIABLES, SelectionInputs, UrlEndpoint,
+    },
+    settings_source::{self, VariableLookup},
 };
 
 /// An environment, and how it is reached.
 #[derive(Clone, Debug)]
-pub(crate) struct Route {
+pub(crate) struct EnvRoute {
     /// What people call it.
     pub(crate) name: String,
     /// How it is reached.
-    pub(crate) way: Way,
+    pub(crate) way: RouteKind,
 }
 
 /// How an environment is reached.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
+pub(crate) enum RouteKind {
     /// It is this machine, whose server listens on a socket of its own.
-    Here(Socket),
+    Here(LocalSocket),
     /// It is on a server that a file or a variable names.
-    Named(Reach),
+    Named(EnvEndpoint),
     /// It is on the server at the URL that was typed.
-    Typed(UrlReach),
+    Typed(UrlEndpoint),
 }
 
-impl Route {
+impl EnvRoute {
     /// Finds the way to what was asked for. Files of settings are read only if they decide.
-    pub(crate) fn find(wanted: &Where, lookup: Lookup<'_>) -> Result<Self, Failure> {
+    pub(crate) fn find(
+        wanted: &EnvArgs,
+        lookup: VariableLookup<'_>,
+    ) -> Result<Self, CommandFailure> {
         let name = wanted.env.as_deref().filter(|name| !name.is_empty());
         match name {
             Some(url) if url.contains("://") => typed(url, wanted, lookup),
             Some(name) if name == EnvironmentId::local().as_str() => Ok(Self::here(lookup)),
             name => {
                 let mut route = Self::selected(name, &select(lookup)?, lookup)?;
-                if let Way::Named(Reach::Url(url)) = &mut route.way
+                if let RouteKind::Named(EnvEndpoint::Url(url)) = &mut route.way
                     && url.auth_bearer_token.is_none()
                     // A token in a variable is for the URL in another one, and not for every name.
                     && (wanted.token_file.is_some() || route.name == EnvironmentId::remote().as_str())
@@ -68,12 +73,12 @@ impl Route {
     /// Finds the way to one of the environments that are selected; without a name, to the default.
     pub(crate) fn selected(
         name: Option<&str>,
-        selection: &Selection,
-        lookup: Lookup<'_>,
-    ) -> Result<Self, Failure> {
+        selection: &EnvironmentSelection,
+        lookup: VariableLookup<'_>,
+    ) -> Result<Self, CommandFailure> {
         let default = selection.default.as_ref().map(EnvironmentId::as_str);
         let Some(name) = name.or(default) else {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 FailureKind::UnknownEnvironment,
                 "no environment is the default",
             )
@@ -86,53 +91,60 @@ impl Route {
         match remotes.find(|remote| remote.id.as_str() == name) {
             Some(remote) => Ok(Self {
                 name: name.to_owned(),
-                way: Way::Named(remote.reach.clone()),
+                way: RouteKind::Named(remote.reach.clone()),
             }),
             None => Err(unknown(name, selection, lookup)),
         }
     }
 
     /// Returns the way to this machine.
-    pub(crate) fn here(lookup: Lookup<'_>) -> Self {
+    pub(crate) fn here(lookup: VariableLookup<'_>) -> Self {
         Self {
             name: EnvironmentId::local().to_string(),
-            way: Way::Here(Socket::find(lookup)),
+            way: RouteKind::Here(LocalSocket::find(lookup)),
         }
     }
 }
 
 /// Reads which environments there are.
-pub(crate) fn select(lookup: Lookup<'_>) -> Result<Selection, Failure> {
-    let facts = Facts {
+pub(crate) fn select(lookup: VariableLookup<'_>) -> Result<EnvironmentSelection, CommandFailure> {
+    let facts = SelectionInputs {
         lookup,
         read: &settings_source::read_text,
     };
-    Selection::find(facts).map_err(|error| {
-        Failure::new(
+    EnvironmentSelection::find(facts).map_err(|error| {
+        CommandFailure::new(
             FailureKind::UnknownEnvironment,
             format!("{:#}", anyhow::Error::from(error)),
         )
     })
 }
 
-fn typed(url: &str, wanted: &Where, lookup: Lookup<'_>) -> Result<Route, Failure> {
-    let usage = |what: String| Failure::new(FailureKind::Usage, what);
+fn typed(
+    url: &str,
+    wanted: &EnvArgs,
+    lookup: VariableLookup<'_>,
+) -> Result<EnvRoute, CommandFailure> {
+    let usage = |what: String| CommandFailure::new(FailureKind::Usage, what);
     let address: Address = url
         .parse()
         .map_err(|error| usage(format!("--env is no URL of a server: {error}")))?;
-    let reach = UrlReach {
+    let reach = UrlEndpoint {
         auth_bearer_token: token(wanted, lookup)?,
-        ..UrlReach::new(url)
+        ..UrlEndpoint::new(url)
     };
-    Ok(Route {
+    Ok(EnvRoute {
         name: address.to_string(),
-        way: Way::Typed(reach),
+        way: RouteKind::Typed(reach),
     })
 }
 
 /// Finds the token for a server at a URL.
-fn token(wanted: &Where, lookup: Lookup<'_>) -> Result<Option<BearerToken>, Failure> {
-    let denied = |what: String| Failure::new(FailureKind::NotAllowed, what);
+fn token(
+    wanted: &EnvArgs,
+    lookup: VariableLookup<'_>,
+) -> Result<Option<BearerToken>, CommandFailure> {
+    let denied = |what: String| CommandFailure::new(FailureKind::NotAllowed, what);
     let (text, place) = match &wanted.token_file {
         Some(path) => {
             let text = settings_source::read_text(path).map_err(|error| {
@@ -150,12 +162,16 @@ fn token(wanted: &Where, lookup: Lookup<'_>) -> Result<Option<BearerToken>, Fail
         .map_err(|error| denied(format!("no token in `{place}`: {error}")))
 }
 
-fn unknown(name: &str, selection: &Selection, lookup: Lookup<'_>) -> Failure {
+fn unknown(
+    name: &str,
+    selection: &EnvironmentSelection,
+    lookup: VariableLookup<'_>,
+) -> CommandFailure {
     let local = selection.local.then(EnvironmentId::local);
     let remotes = selection.remotes.iter().map(|remote| remote.id.clone());
     let known: Vec<_> = local.into_iter().chain(remotes).collect();
     let known: Vec<_> = known.iter().map(EnvironmentId::as_str).collect();
-    let failure = Failure::new(
+    let failure = CommandFailure::new(
         FailureKind::UnknownEnvironment,
         match known.is_empty() {
             true => format!("there is no environment `{name}`, and no other"),
@@ -186,13 +202,13 @@ pub(super) async fn read(
     base: Option<PathBuf>,
     info: &EnvironmentInfo,
     files: &dyn ExecutorFileSystem,
-) -> Result<PathUri, Failure> {
+) -> Result<PathUri, CommandFailure> {
     let shown = typed.display();
     let wrong = |why: &dyn std::fmt::Display| {
-        Failure::new(FailureKind::Usage, format!("path `{shown}`: {why}"))
+        CommandFailure::new(FailureKind::Usage, format!("path `{shown}`: {why}"))
     };
     if typed.is_empty() {
-        return Err(Failure::new(FailureKind::Usage, "a path is empty"));
+        return Err(CommandFailure::new(FailureKind::Usage, "a path is empty"));
     }
     if let Some(uri) = typed.to_str().filter(|text| text.starts_with("file:")) {
         return PathUri::parse(uri).map_err(|error| wrong(&error));
@@ -214,10 +230,12 @@ pub(super) async fn read(
         let native = joined(&native, rest);
         let goes_up = native.components().any(|part| part == Component::ParentDir);
         return match goes_up {
-            true => climb(&native, files).await.map_err(|failure| Failure {
-                what: format!("path `{shown}`: {}", failure.what),
-                ..failure
-            }),
+            true => climb(&native, files)
+                .await
+                .map_err(|failure| CommandFailure {
+                    what: format!("path `{shown}`: {}", failure.what),
+                    ..failure
+                }),
             false => PathUri::from_native(&native).map_err(|error| wrong(&error)),
         };
     }
@@ -238,8 +256,8 @@ fn start(base: Option<PathBuf>, info: &EnvironmentInfo) -> Result<PathUri, Strin
 }
 
 /// Follows an absolute path as the kernel does: what stands before a `..` may be a link.
-async fn climb(native: &Path, files: &dyn ExecutorFileSystem) -> Result<PathUri, Failure> {
-    let wrong = |error: &dyn std::fmt::Display| Failure::new(FailureKind::Usage, error);
+async fn climb(native: &Path, files: &dyn ExecutorFileSystem) -> Result<PathUri, CommandFailure> {
+    let wrong = |error: &dyn std::fmt::Display| CommandFailure::new(FailureKind::Usage, error);
     let mut path = PathUri::from_native(Path::new("/")).map_err(|error| wrong(&error))?;
     let mut is_real = true;
     for part in native.components() {

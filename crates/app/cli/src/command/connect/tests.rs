@@ -12,14 +12,14 @@ use exec_wire::environment::EnvironmentInfo;
 use crate::{
     command::{
         connect::{
-            Where,
-            local_server::Socket,
-            route::{self, Route, Way},
+            EnvArgs,
+            local_server::LocalSocket,
+            route::{self, EnvRoute, RouteKind},
         },
         failure::FailureKind,
     },
-    environments::{Reach, UrlReach},
-    settings_source::Lookup,
+    environments::{EnvEndpoint, UrlEndpoint},
+    settings_source::VariableLookup,
 };
 
 fn info(cwd: Option<&str>, home: Option<&str>) -> EnvironmentInfo {
@@ -139,17 +139,17 @@ fn the_socket_is_where_the_account_has_its_own_files() {
         ),
         (&[("HOME", "/h"), ("XDG_STATE_HOME", "s")], home),
     ] {
-        let found = Socket::find(&variables(set));
+        let found = LocalSocket::find(&variables(set));
         assert_eq!(found.path(), PathBuf::from(path), "{set:?}");
     }
 }
 
-fn route(env: Option<&str>, lookup: Lookup<'_>) -> Result<Route, FailureKind> {
-    let wanted = Where {
+fn route(env: Option<&str>, lookup: VariableLookup<'_>) -> Result<EnvRoute, FailureKind> {
+    let wanted = EnvArgs {
         env: env.map(str::to_owned),
-        ..Where::default()
+        ..EnvArgs::default()
     };
-    Route::find(&wanted, lookup).map_err(|failure| failure.kind)
+    EnvRoute::find(&wanted, lookup).map_err(|failure| failure.kind)
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_url_a_name_and_nothing_lead_somewhere() {
     let set = [("EXEC_SERVER_TOKEN", "t0ken")];
     let there = route(Some("wss://h:1/secret"), &variables(&set)).unwrap();
     assert_eq!(there.name, "wss://h:1");
-    let Way::Typed(UrlReach {
+    let RouteKind::Typed(UrlEndpoint {
         auth_bearer_token: Some(_),
         url,
         ..
@@ -168,7 +168,7 @@ fn a_url_a_name_and_nothing_lead_somewhere() {
     assert_eq!(url, "wss://h:1/secret");
     for env in [None, Some(""), Some("local")] {
         let here = route(env, &variables(&[])).unwrap();
-        assert!(matches!(here.way, Way::Here(_)), "{env:?}");
+        assert!(matches!(here.way, RouteKind::Here(_)), "{env:?}");
     }
     // What a setting cannot say of this machine, somebody who names it can.
     let nowhere = [("CODEX_EXEC_SERVER_URL", "none")];
@@ -183,15 +183,15 @@ fn a_url_a_name_and_nothing_lead_somewhere() {
     }
     let remote = [("CODEX_EXEC_SERVER_URL", "ws://127.0.0.1:1")];
     let there = route(None, &variables(&remote)).unwrap();
-    assert!(matches!(there.way, Way::Named(_)), "{:?}", there.way);
+    assert!(matches!(there.way, RouteKind::Named(_)), "{:?}", there.way);
 }
 
 #[test]
 fn a_token_is_for_the_url_of_a_variable_too() {
     let mut set = vec![("CODEX_EXEC_SERVER_URL", "ws://127.0.0.1:1")];
     let has_token = |set: &[(&str, &str)]| match route(None, &variables(set)).unwrap().way {
-        Way::Named(Reach::Url(url)) => url.auth_bearer_token.is_some(),
-        way @ (Way::Here(_) | Way::Named(_) | Way::Typed(_)) => panic!("{way:?}"),
+        RouteKind::Named(EnvEndpoint::Url(url)) => url.auth_bearer_token.is_some(),
+        way @ (RouteKind::Here(_) | RouteKind::Named(_) | RouteKind::Typed(_)) => panic!("{way:?}"),
     };
     assert!(!has_token(&set));
     set.push(("EXEC_SERVER_TOKEN", "t0ken"));

@@ -15,7 +15,7 @@ const AHEAD: usize = 8;
 
 /// Why content did not arrive.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum CopyError {
     /// It could not be read.
     Source(FileError),
     /// It could not be written.
@@ -24,7 +24,7 @@ pub(super) enum Trouble {
     Shorter,
 }
 
-impl Trouble {
+impl CopyError {
     /// Tells whether the connection was cut, and it is worth to go on.
     pub(super) fn is_cut(&self) -> bool {
         match self {
@@ -38,14 +38,14 @@ impl Trouble {
 
 /// How large blocks are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Blocks {
+pub(super) enum BlockSize {
     /// As large as can be.
     Large,
     /// Small enough to get through between two cuts of a bad connection.
     Small,
 }
 
-impl Blocks {
+impl BlockSize {
     fn bytes(self) -> usize {
         match self {
             Self::Large => limits::MAX_BLOCK_BYTES,
@@ -59,17 +59,17 @@ pub(super) async fn copy_blocks(
     source: &Arc<dyn OpenFile>,
     target: &Arc<dyn OpenFile>,
     (done, size): (u64, u64),
-    blocks: Blocks,
+    blocks: BlockSize,
     mut written: impl FnMut(u64),
-) -> Result<(), Trouble> {
+) -> Result<(), CopyError> {
     let offsets = stream::iter((done..size).step_by(blocks.bytes()));
     let read = offsets.map(|offset| {
         let length = block_length(size - offset, blocks.bytes());
         let read = source.read_block(offset, length);
         async move {
-            let block = read.await.map_err(Trouble::Source)?;
+            let block = read.await.map_err(CopyError::Source)?;
             if block.data.len() < length {
-                return Err(Trouble::Shorter);
+                return Err(CopyError::Shorter);
             }
             Ok((offset, block.data))
         }
@@ -77,7 +77,7 @@ pub(super) async fn copy_blocks(
     let written_blocks = read.buffered(AHEAD).map_ok(|(offset, data)| {
         let length = data.len() as u64;
         let write = target.write_block(offset, data);
-        async move { write.await.map(|()| length).map_err(Trouble::Target) }
+        async move { write.await.map(|()| length).map_err(CopyError::Target) }
     });
     let mut blocks = std::pin::pin!(written_blocks.try_buffered(AHEAD));
     while let Some(length) = blocks.try_next().await? {

@@ -14,17 +14,17 @@ use tokio::sync::Semaphore;
 
 use crate::command::{
     cp::{
-        block_copy::{Blocks, Trouble, copy_blocks, same_blocks},
-        copy_target::Landing,
-        endpoint::Side,
-        file_modes::Modes,
-        progress::Meter,
-        source_links::{Finishing, LinkMode},
-        staged_tree::{Ground, Number, Tree, part_of},
-        tree_scan::Job,
+        block_copy::{BlockSize, CopyError, copy_blocks, same_blocks},
+        copy_target::TargetKind,
+        endpoint::CopyEndpoint,
+        file_modes::FileModes,
+        progress::CopyProgress,
+        source_links::{DeferredMetadata, LinkMode},
+        staged_tree::{JournalKey, StagedTree, TargetState, part_of},
+        tree_scan::CopyJob,
     },
-    failure::{Failure, FailureKind},
-    files::{ATTEMPTS, Identity, file_failure, look, persist, shown},
+    failure::{CommandFailure, FailureKind},
+    files::{ATTEMPTS, FileFingerprint, file_failure, look, persist, shown},
 };
 
 /// Files up to this size are read and written whole: two calls and a rename.
@@ -39,7 +39,7 @@ const TIDYING: Duration = Duration::from_secs(5);
 
 /// Whether parts that an earlier run left are used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Resume {
+pub(super) enum ResumeMode {
     /// If they are the beginning of the file.
     Parts,
     /// Everything is copied anew.
@@ -59,7 +59,7 @@ pub(super) enum KeepTimes {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CopyOptions {
     /// Whether an earlier run is continued.
-    pub(super) resume: Resume,
+    pub(super) resume: ResumeMode,
     /// What becomes of links in trees.
     pub(super) links: LinkMode,
     /// Whether times are kept.
@@ -69,11 +69,11 @@ pub(super) struct CopyOptions {
 /// Copies files from one end to the other.
 #[derive(Debug)]
 pub(super) struct Copier<'a> {
-    from: &'a Side,
-    to: &'a Side,
+    from: &'a CopyEndpoint,
+    to: &'a CopyEndpoint,
     options: CopyOptions,
-    finishing: &'a Finishing,
-    meter: &'a Meter,
+    finishing: &'a DeferredMetadata,
+    meter: &'a CopyProgress,
     /// One large file at a time: it fills the way by itself.
     large: Semaphore,
     /// Parts that are written in one step, and so not worth to be kept.
@@ -82,11 +82,11 @@ pub(super) struct Copier<'a> {
 
 impl<'a> Copier<'a> {
     pub(super) fn new(
-        from: &'a Side,
-        to: &'a Side,
+        from: &'a CopyEndpoint,
+        to: &'a CopyEndpoint,
         options: CopyOptions,
-        finishing: &'a Finishing,
-        meter: &'a Meter,
+        finishing: &'a DeferredMetadata,
+        meter: &'a CopyProgress,
     ) -> Self {
         Self {
             from,
@@ -100,7 +100,7 @@ impl<'a> Copier<'a> {
     }
 
     /// Copies one file. Fails only if the way is lost; everything else is told.
-    pub(super) async fn copy(&self, job: Job) -> Result<(), Failure> {
+    pub(super) async fn copy(&self, job: CopyJob) -> Result<(), CommandFailure> {
         match self.copy_job(job).await {
             Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
             Err(failure) => self.meter.fail(failure),
@@ -109,13 +109,13 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    async fn copy_job(&self, mut job: Job) -> Result<(), Failure> {
-        if job.ground == Ground::Taken {
+    async fn copy_job(&self, mut job: CopyJob) -> Result<(), CommandFailure> {
+        if job.ground == TargetState::Taken {
             self.guard_link(&job).await?;
-            let landing = Landing::find(self.to, job.target).await?;
+            let landing = TargetKind::find(self.to, job.target).await?;
             job.target = landing.for_file(self.to)?;
         }
-        let number = Number::of(&job.target, job.found.into());
+        let number = JournalKey::of(&job.target, job.found.into());
         if self.options.times == KeepTimes::Yes && self.to.place.is_some() {
             self.finishing
                 .add_time(&job.target, job.found.modified_at_ms);
@@ -128,7 +128,7 @@ impl<'a> Copier<'a> {
         let source = self.from.shows(&job.source);
         let Some(part) = part_of(&job.target, &source, job.found.into()) else {
             let what = format!("`{}` is no name for a file", self.to.shows(&job.target));
-            return Err(Failure::new(FailureKind::Usage, what));
+            return Err(CommandFailure::new(FailureKind::Usage, what));
         };
         let copied = if self.from.is(self.to) && !job.found.is_symlink {
             self.copy_there(&job, &part).await
@@ -152,7 +152,7 @@ impl<'a> Copier<'a> {
     }
 
     /// Refuses to write through a link that the source may have put there in an earlier run.
-    async fn guard_link(&self, job: &Job) -> Result<(), Failure> {
+    async fn guard_link(&self, job: &CopyJob) -> Result<(), CommandFailure> {
         if !self.from.may_mislead(self.to) {
             return Ok(());
         }
@@ -161,13 +161,13 @@ impl<'a> Copier<'a> {
         if found.is_some_and(|found| found.is_symlink) {
             let shown = self.to.shows(&job.target);
             let what = format!("`{shown}` is a link, and a file cannot replace it");
-            return Err(Failure::new(FailureKind::Failed, what).next("remove it first"));
+            return Err(CommandFailure::new(FailureKind::Failed, what).next("remove it first"));
         }
         Ok(())
     }
 
     /// Tells whether an earlier run has copied a file, and it is still there.
-    async fn is_copied(&self, job: &Job, number: Number) -> Result<bool, Failure> {
+    async fn is_copied(&self, job: &CopyJob, number: JournalKey) -> Result<bool, CommandFailure> {
         if !job
             .tree
             .as_ref()
@@ -181,7 +181,7 @@ impl<'a> Copier<'a> {
     }
 
     /// Removes what is not worth to be kept, after everything was given up, and notes the rest.
-    pub(super) async fn tidy(&self, trees: &[Rc<Tree>]) {
+    pub(super) async fn tidy(&self, trees: &[Rc<StagedTree>]) {
         let parts = self.unkept.take();
         let noted = async {
             for tree in trees {
@@ -204,14 +204,14 @@ impl<'a> Copier<'a> {
     }
 
     /// Has the one environment copy by itself.
-    async fn copy_there(&self, job: &Job, part: &PathUri) -> Result<(), Failure> {
+    async fn copy_there(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
         self.unkept.borrow_mut().insert(part.clone());
         let copied = self.copy_within(job, part).await;
         self.unkept.borrow_mut().remove(part);
         copied
     }
 
-    async fn copy_within(&self, job: &Job, part: &PathUri) -> Result<(), Failure> {
+    async fn copy_within(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
         let copy = Copy {
             source_path: job.source.clone(),
             destination_path: part.clone(),
@@ -227,7 +227,7 @@ impl<'a> Copier<'a> {
         self.finish(job, part).await
     }
 
-    async fn copy_small(&self, job: &Job, part: &PathUri) -> Result<(), Failure> {
+    async fn copy_small(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
         self.unkept.borrow_mut().insert(part.clone());
         let copied = self.copy_whole(job, part).await;
         if copied.is_err() {
@@ -237,7 +237,7 @@ impl<'a> Copier<'a> {
         copied
     }
 
-    async fn copy_whole(&self, job: &Job, part: &PathUri) -> Result<(), Failure> {
+    async fn copy_whole(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
         let read = ReadFile {
             path: job.source.clone(),
             follow_symlinks: None,
@@ -258,7 +258,7 @@ impl<'a> Copier<'a> {
         self.finish(job, part).await
     }
 
-    async fn copy_large(&self, job: &Job, part: &PathUri) -> Result<(), Failure> {
+    async fn copy_large(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
         // It is never closed.
         let _turn = self.large.acquire().await;
         self.meter.begin(&name_of(&job.target));
@@ -271,8 +271,8 @@ impl<'a> Copier<'a> {
         loop {
             let before = done;
             let blocks = match failures {
-                0 => Blocks::Large,
-                _ => Blocks::Small,
+                0 => BlockSize::Large,
+                _ => BlockSize::Small,
             };
             let trouble = match self.continue_part(job, part, &mut done, blocks).await {
                 Ok(()) => break,
@@ -284,11 +284,11 @@ impl<'a> Copier<'a> {
             }
         }
         if !self.is_unchanged(job).await? {
-            return Err(self.give_up(job, part, Trouble::Shorter).await);
+            return Err(self.give_up(job, part, CopyError::Shorter).await);
         }
         let dressed = match job.found.mode {
             Some(mode) if self.to.place.is_some() && mode & OWNER != OWNER => {
-                Modes::new(self.to).dress(part, mode).await
+                FileModes::new(self.to).dress(part, mode).await
             }
             Some(_) | None => Ok(()),
         };
@@ -297,8 +297,8 @@ impl<'a> Copier<'a> {
     }
 
     /// Returns how much of a part that an earlier run left can be used.
-    async fn resumable(&self, job: &Job, part: &PathUri) -> Result<u64, FileError> {
-        if self.options.resume == Resume::Nothing {
+    async fn resumable(&self, job: &CopyJob, part: &PathUri) -> Result<u64, FileError> {
+        if self.options.resume == ResumeMode::Nothing {
             return Ok(0);
         }
         let length = match look(&*self.to.files, part).await? {
@@ -332,17 +332,17 @@ impl<'a> Copier<'a> {
     /// Opens both ends and copies what is not done.
     async fn continue_part(
         &self,
-        job: &Job,
+        job: &CopyJob,
         part: &PathUri,
         done: &mut u64,
-        blocks: Blocks,
-    ) -> Result<(), Trouble> {
+        blocks: BlockSize,
+    ) -> Result<(), CopyError> {
         let source = open(&self.from.files, &job.source, OpenMode::Read).await;
-        let source = source.map_err(Trouble::Source)?;
+        let source = source.map_err(CopyError::Source)?;
         let target = self
             .open_part(job, part, done)
             .await
-            .map_err(Trouble::Target)?;
+            .map_err(CopyError::Target)?;
         let missing = (*done, job.found.size);
         copy_blocks(&source, &target, missing, blocks, |length| {
             *done += length;
@@ -353,7 +353,7 @@ impl<'a> Copier<'a> {
 
     async fn open_part(
         &self,
-        job: &Job,
+        job: &CopyJob,
         part: &PathUri,
         done: &mut u64,
     ) -> Result<Arc<dyn OpenFile>, FileError> {
@@ -371,35 +371,36 @@ impl<'a> Copier<'a> {
         open(&self.to.files, part, OpenMode::Replace).await
     }
 
-    async fn is_unchanged(&self, job: &Job) -> Result<bool, Failure> {
+    async fn is_unchanged(&self, job: &CopyJob) -> Result<bool, CommandFailure> {
         let now = look(&*self.from.files, &job.source).await;
         let now = now.map_err(|error| file_failure(&error))?;
-        let before = Identity::from(job.found);
-        Ok(now.is_some_and(|now| Identity::from(now) == before))
+        let before = FileFingerprint::from(job.found);
+        Ok(now.is_some_and(|now| FileFingerprint::from(now) == before))
     }
 
     /// Says why a file is not copied. Its part is kept if the next run can go on with it.
-    async fn give_up(&self, job: &Job, part: &PathUri, trouble: Trouble) -> Failure {
+    async fn give_up(&self, job: &CopyJob, part: &PathUri, trouble: CopyError) -> CommandFailure {
         match trouble {
-            Trouble::Source(error @ FileError::Disconnected(_))
-            | Trouble::Target(error @ FileError::Disconnected(_)) => file_failure(&error),
-            Trouble::Source(error) => file_failure(&error),
-            Trouble::Target(error) => {
+            CopyError::Source(error @ FileError::Disconnected(_))
+            | CopyError::Target(error @ FileError::Disconnected(_)) => file_failure(&error),
+            CopyError::Source(error) => file_failure(&error),
+            CopyError::Target(error) => {
                 // A block after the one that failed may have been written.
                 self.remove(part).await;
                 file_failure(&error)
             }
-            Trouble::Shorter => {
+            CopyError::Shorter => {
                 self.remove(part).await;
                 let shown = self.from.shows(&job.source);
                 let what = format!("`{shown}` changed while it was copied");
-                Failure::new(FailureKind::Failed, what).next("copy it again when it is at rest")
+                CommandFailure::new(FailureKind::Failed, what)
+                    .next("copy it again when it is at rest")
             }
         }
     }
 
     /// Gives the whole part the name of its target.
-    async fn finish(&self, job: &Job, part: &PathUri) -> Result<(), Failure> {
+    async fn finish(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
         if self.to.place.is_none() {
             dress(job, part);
         }
@@ -433,16 +434,20 @@ impl<'a> Copier<'a> {
 }
 
 /// Names the target in a failure that names its part: people know only the target.
-pub(super) fn name_target(failure: Failure, part: &PathUri, target: &PathUri) -> Failure {
+pub(super) fn name_target(
+    failure: CommandFailure,
+    part: &PathUri,
+    target: &PathUri,
+) -> CommandFailure {
     let (part, target) = (shown(part), shown(target));
-    Failure {
+    CommandFailure {
         what: failure.what.replace(&part, &target),
         ..failure
     }
 }
 
 /// Removes a part. Nobody can be helped if that fails.
-async fn remove(to: &Side, part: &PathUri) {
+async fn remove(to: &CopyEndpoint, part: &PathUri) {
     let remove = Remove {
         path: part.clone(),
         recursive: Some(false),
@@ -454,7 +459,7 @@ async fn remove(to: &Side, part: &PathUri) {
 }
 
 /// Gives a part here the time and the exact mode of its source.
-fn dress(job: &Job, part: &PathUri) {
+fn dress(job: &CopyJob, part: &PathUri) {
     use std::os::unix::fs::PermissionsExt;
     let Ok(path) = part.to_native() else { return };
     // Where times or modes cannot be set, the content is still worth to have.

@@ -9,17 +9,17 @@ use exec_wire::{
 };
 
 use crate::command::{
-    cp::{endpoint::Side, staged_tree::Ground},
-    failure::{Failure, FailureKind},
+    cp::{endpoint::CopyEndpoint, staged_tree::TargetState},
+    failure::{CommandFailure, FailureKind},
     files::{below, file_failure, leads_nowhere, look, persist},
-    operand::Operand,
+    operand::PathOperand,
 };
 
 /// Where sources go.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct CopyTarget {
     /// The end that it is on.
-    pub(super) side: Side,
+    pub(super) side: CopyEndpoint,
     path: PathUri,
     /// What is there now.
     found: Option<FileMetadata>,
@@ -27,7 +27,7 @@ pub(super) struct Target {
 
 /// A source and what it becomes.
 #[derive(Clone, Debug)]
-pub(super) struct Pair {
+pub(super) struct CopyPair {
     /// The source.
     pub(super) source: PathUri,
     /// What is known of it.
@@ -35,16 +35,16 @@ pub(super) struct Pair {
     /// What it becomes.
     pub(super) target: PathUri,
     /// What is there now.
-    pub(super) ground: Ground,
+    pub(super) ground: TargetState,
 }
 
-impl Target {
+impl CopyTarget {
     /// Looks at the target: several sources need a directory.
     pub(super) async fn find(
-        side: Side,
-        operand: &Operand,
+        side: CopyEndpoint,
+        operand: &PathOperand,
         sources: usize,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CommandFailure> {
         let path = side.path(operand).await?;
         let found = look(&*side.files, &path).await;
         let found = found.map_err(|error| file_failure(&error))?;
@@ -53,12 +53,12 @@ impl Target {
         match found {
             Some(found) if must_be_directory && !found.is_directory => {
                 let what = format!("`{shown}` is not a directory");
-                return Err(Failure::new(FailureKind::Failed, what)
+                return Err(CommandFailure::new(FailureKind::Failed, what)
                     .next("name a directory to copy several sources into"));
             }
             None if must_be_directory => {
                 let what = format!("directory `{shown}` is not there");
-                return Err(Failure::new(FailureKind::NotFound, what).next("make it first"));
+                return Err(CommandFailure::new(FailureKind::NotFound, what).next("make it first"));
             }
             None => need_directory_above(&side, &path).await?,
             Some(_) => {}
@@ -69,10 +69,10 @@ impl Target {
     /// Finds a source, and what it becomes. A directory needs the leave to copy trees.
     pub(super) async fn pair(
         &self,
-        from: &Side,
-        operand: &Operand,
-        trees: Trees,
-    ) -> Result<Pair, Failure> {
+        from: &CopyEndpoint,
+        operand: &PathOperand,
+        trees: DirectoryPolicy,
+    ) -> Result<CopyPair, CommandFailure> {
         let source = from.path(operand).await?;
         let shown = from.shows(&source);
         let found = look(&*from.files, &source).await;
@@ -81,35 +81,37 @@ impl Target {
             return Err(nothing(from, &source).await);
         };
         match (found.is_directory, found.is_file) {
-            (true, _) if trees == Trees::Refused => {
+            (true, _) if trees == DirectoryPolicy::Refused => {
                 let what = format!("`{shown}` is a directory");
-                return Err(Failure::new(FailureKind::Failed, what).next("copy it with -r"));
+                return Err(CommandFailure::new(FailureKind::Failed, what).next("copy it with -r"));
             }
             (false, true) if operand.is_directory() => {
                 let what = format!("`{shown}` is not a directory");
-                return Err(Failure::new(FailureKind::Failed, what)
+                return Err(CommandFailure::new(FailureKind::Failed, what)
                     .next("leave the slash at its end away to copy the file"));
             }
             (false, false) => {
                 let what = format!("`{shown}` is neither a file nor a directory");
-                return Err(Failure::new(FailureKind::Failed, what)
+                return Err(CommandFailure::new(FailureKind::Failed, what)
                     .next("only files and directories are copied"));
             }
             (true, _) | (false, true) => {}
         }
         let target = self.becomes(&source, operand)?;
-        let landing = Landing::find(&self.side, target).await?;
+        let landing = TargetKind::find(&self.side, target).await?;
         let (target, ground) = match (found.is_directory, landing) {
-            (false, landing) => (landing.for_file(&self.side)?, Ground::Bare),
-            (true, Landing::Free(path)) => (path, Ground::Bare),
-            (true, Landing::Directory(path)) => (path, Ground::Taken),
-            (true, Landing::File(path)) => {
+            (false, landing) => (landing.for_file(&self.side)?, TargetState::Bare),
+            (true, TargetKind::Free(path)) => (path, TargetState::Bare),
+            (true, TargetKind::Directory(path)) => (path, TargetState::Taken),
+            (true, TargetKind::File(path)) => {
                 let shown = self.side.shows(&path);
                 let what = format!("`{shown}` is a file, and a directory cannot replace it");
-                return Err(Failure::new(FailureKind::Failed, what).next("name another target"));
+                return Err(
+                    CommandFailure::new(FailureKind::Failed, what).next("name another target")
+                );
             }
         };
-        let pair = Pair {
+        let pair = CopyPair {
             source,
             found,
             target,
@@ -121,14 +123,14 @@ impl Target {
         Ok(pair)
     }
 
-    fn becomes(&self, source: &PathUri, operand: &Operand) -> Result<PathUri, Failure> {
+    fn becomes(&self, source: &PathUri, operand: &PathOperand) -> Result<PathUri, CommandFailure> {
         let shown = self.side.shows(&self.path);
         match self.found {
             Some(target) if target.is_directory && operand.has_name() => {
                 let below = source.file_name().and_then(|name| below(&self.path, &name));
                 below.ok_or_else(|| {
                     let what = format!("`{}` has no name below `{shown}`", source.as_str());
-                    Failure::new(FailureKind::Usage, what)
+                    CommandFailure::new(FailureKind::Usage, what)
                 })
             }
             Some(_) | None => Ok(self.path.clone()),
@@ -136,7 +138,11 @@ impl Target {
     }
 
     /// Refuses to copy something onto or into itself.
-    async fn check_overlap(&self, from: &Side, pair: &Pair) -> Result<(), Failure> {
+    async fn check_overlap(
+        &self,
+        from: &CopyEndpoint,
+        pair: &CopyPair,
+    ) -> Result<(), CommandFailure> {
         let failed = |error| file_failure(&error);
         let source = real(&*from.files, &pair.source).await.map_err(failed)?;
         let target = real(&*self.side.files, &pair.target)
@@ -153,12 +159,15 @@ impl Target {
         } else {
             return Ok(());
         };
-        Err(Failure::new(FailureKind::Failed, what).next("name another target"))
+        Err(CommandFailure::new(FailureKind::Failed, what).next("name another target"))
     }
 }
 
 /// Refuses sources that would become the same: whichever came last would be there.
-pub(super) fn check_twins(pairs: &[(Side, Pair)], to: &Side) -> Result<(), Failure> {
+pub(super) fn check_twins(
+    pairs: &[(CopyEndpoint, CopyPair)],
+    to: &CopyEndpoint,
+) -> Result<(), CommandFailure> {
     let mut known = BTreeMap::new();
     for (from, pair) in pairs {
         let Some((other, twin)) = known.insert(&pair.target, (from, pair)) else {
@@ -170,21 +179,21 @@ pub(super) fn check_twins(pairs: &[(Side, Pair)], to: &Side) -> Result<(), Failu
             from.shows(&pair.source),
             to.shows(&pair.target)
         );
-        return Err(Failure::new(FailureKind::Usage, what)
+        return Err(CommandFailure::new(FailureKind::Usage, what)
             .next("copy them one after the other, or to different targets"));
     }
     Ok(())
 }
 
 /// Says that nothing is where a source should be.
-async fn nothing(from: &Side, source: &PathUri) -> Failure {
+async fn nothing(from: &CopyEndpoint, source: &PathUri) -> CommandFailure {
     let shown = from.shows(source);
     let is_dead = leads_nowhere(&*from.files, source).await;
     let what = match is_dead {
         Ok(true) => format!("cannot copy `{shown}`: it is a link that leads nowhere"),
         Ok(false) | Err(_) => format!("cannot copy `{shown}`: nothing is there"),
     };
-    let failure = Failure::new(FailureKind::NotFound, what);
+    let failure = CommandFailure::new(FailureKind::NotFound, what);
     match &from.place {
         Some(_) => failure.next("`exec-server ls` shows what is in a directory there"),
         None => failure.next("`:` before a path names one in the environment"),
@@ -192,7 +201,7 @@ async fn nothing(from: &Side, source: &PathUri) -> Failure {
 }
 
 /// A target that is not there needs a directory to be in.
-async fn need_directory_above(side: &Side, path: &PathUri) -> Result<(), Failure> {
+async fn need_directory_above(side: &CopyEndpoint, path: &PathUri) -> Result<(), CommandFailure> {
     let Some(above) = path.parent() else {
         return Ok(());
     };
@@ -202,15 +211,15 @@ async fn need_directory_above(side: &Side, path: &PathUri) -> Result<(), Failure
         Some(_) => format!("`{}` is not a directory", side.shows(&above)),
         None => {
             let what = format!("directory `{}` is not there", side.shows(&above));
-            return Err(Failure::new(FailureKind::NotFound, what).next("make it first"));
+            return Err(CommandFailure::new(FailureKind::NotFound, what).next("make it first"));
         }
     };
-    Err(Failure::new(FailureKind::Failed, what).next("name another target"))
+    Err(CommandFailure::new(FailureKind::Failed, what).next("name another target"))
 }
 
 /// Whether directories are copied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Trees {
+pub(super) enum DirectoryPolicy {
     /// With everything in them.
     Copied,
     /// Not without being asked to.
@@ -248,7 +257,7 @@ pub(super) async fn real(
 
 /// What is at a target.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Landing {
+pub(super) enum TargetKind {
     /// Nothing.
     Free(PathUri),
     /// A file; where it really is, if a link leads to it.
@@ -257,13 +266,13 @@ pub(super) enum Landing {
     Directory(PathUri),
 }
 
-impl Landing {
+impl TargetKind {
     /// Looks at a target. What is neither file nor directory is refused.
-    pub(super) async fn find(side: &Side, path: PathUri) -> Result<Self, Failure> {
+    pub(super) async fn find(side: &CopyEndpoint, path: PathUri) -> Result<Self, CommandFailure> {
         let failed = |error: FileError| file_failure(&error);
         let refused = |why: &str| {
             let what = format!("`{}` {why}", side.shows(&path));
-            Failure::new(FailureKind::Failed, what)
+            CommandFailure::new(FailureKind::Failed, what)
         };
         let found = look(&*side.files, &path).await.map_err(failed)?;
         let Some(found) = found else {
@@ -292,13 +301,13 @@ impl Landing {
     }
 
     /// Returns where a file goes.
-    pub(super) fn for_file(self, side: &Side) -> Result<PathUri, Failure> {
+    pub(super) fn for_file(self, side: &CopyEndpoint) -> Result<PathUri, CommandFailure> {
         match self {
             Self::Free(path) | Self::File(path) => Ok(path),
             Self::Directory(path) => {
                 let shown = side.shows(&path);
                 let what = format!("`{shown}` is a directory, and a file cannot replace it");
-                Err(Failure::new(FailureKind::Failed, what).next("name another target"))
+                Err(CommandFailure::new(FailureKind::Failed, what).next("name another target"))
             }
         }
     }

@@ -11,25 +11,25 @@ use exec_wire::{
 };
 
 use crate::command::{
-    connect::{Place, Where},
+    connect::{ConnectedEnv, EnvArgs},
     cp::staged_tree::remove,
-    failure::{Failure, FailureKind},
-    files::{Entries, entries, native_entries, persist, shown},
-    operand::Operand,
+    failure::{CommandFailure, FailureKind},
+    files::{DirectoryListing, entries, native_entries, persist, shown},
+    operand::PathOperand,
 };
 
 /// One end: this machine's own files, or those of an environment.
 #[derive(Clone, Debug)]
-pub(super) struct Side {
+pub(super) struct CopyEndpoint {
     /// The files.
     pub(super) files: Arc<dyn ExecutorFileSystem>,
     /// The environment; none if it is this machine without a server in between.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<ConnectedEnv>,
     /// How the environment was asked for.
-    wanted: Option<Where>,
+    wanted: Option<EnvArgs>,
 }
 
-impl Side {
+impl CopyEndpoint {
     /// This machine.
     pub(super) fn here() -> Self {
         Self {
@@ -40,8 +40,8 @@ impl Side {
     }
 
     /// Connects to an environment.
-    pub(super) async fn there(wanted: Where) -> Result<Self, Failure> {
-        let place = Place::open(&wanted).await?;
+    pub(super) async fn there(wanted: EnvArgs) -> Result<Self, CommandFailure> {
+        let place = ConnectedEnv::open(&wanted).await?;
         Ok(Self {
             files: place.environment().files,
             place: Some(place),
@@ -50,7 +50,7 @@ impl Side {
     }
 
     /// The same end by another connection, on which nothing waits for what is under way on this one.
-    pub(super) async fn again(&self) -> Result<Self, Failure> {
+    pub(super) async fn again(&self) -> Result<Self, CommandFailure> {
         match &self.wanted {
             Some(wanted) => Self::there(wanted.clone()).await,
             None => Ok(Self::here()),
@@ -101,7 +101,7 @@ impl Side {
     }
 
     /// Lists a directory. Only on a server its size matters.
-    pub(super) async fn entries(&self, directory: &PathUri) -> Result<Entries, FileError> {
+    pub(super) async fn entries(&self, directory: &PathUri) -> Result<DirectoryListing, FileError> {
         match (&self.place, directory.to_native()) {
             (None, Ok(native)) => native_entries(native).await,
             _ => entries(&*self.files, directory).await,
@@ -109,7 +109,7 @@ impl Side {
     }
 
     /// Reads a path as it was typed.
-    pub(super) async fn path(&self, operand: &Operand) -> Result<PathUri, Failure> {
+    pub(super) async fn path(&self, operand: &PathOperand) -> Result<PathUri, CommandFailure> {
         match &self.place {
             Some(place) => place.path(operand.path()).await,
             None => here(Path::new(operand.path())),
@@ -126,10 +126,10 @@ impl Side {
 }
 
 /// Makes a path of this machine absolute. What is before a `..` may be a link, and is looked through.
-fn here(path: &Path) -> Result<PathUri, Failure> {
+fn here(path: &Path) -> Result<PathUri, CommandFailure> {
     let wrong = |error: &dyn std::fmt::Display| {
         let what = format!("cannot use `{}`: {error}", path.display());
-        Failure::new(FailureKind::NotFound, what)
+        CommandFailure::new(FailureKind::NotFound, what)
     };
     let goes_up = path.components().any(|part| part.as_os_str() == "..");
     let absolute = match path.parent() {

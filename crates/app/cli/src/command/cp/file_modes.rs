@@ -15,8 +15,8 @@ use std::{
 use exec_wire::path_uri::PathUri;
 
 use crate::command::{
-    cp::{endpoint::Side, source_links::run_with_paths, staged_tree::Ground},
-    failure::{Failure, FailureKind},
+    cp::{endpoint::CopyEndpoint, source_links::run_with_paths, staged_tree::TargetState},
+    failure::{CommandFailure, FailureKind},
     files::{file_failure, look},
 };
 
@@ -30,7 +30,7 @@ const THROUGH: u32 = 0o011;
 
 /// Whether others can come to a place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Reach {
+pub(super) enum Traversal {
     /// As far as is known.
     Open,
     /// A directory above it keeps them out.
@@ -39,16 +39,16 @@ pub(super) enum Reach {
 
 /// Sets modes on one end.
 #[derive(Debug)]
-pub(super) struct Modes<'a> {
-    to: &'a Side,
+pub(super) struct FileModes<'a> {
+    to: &'a CopyEndpoint,
     /// What a directory gets that is made there.
     usual: Cell<Option<u32>>,
     /// What is set when everything is there.
     later: RefCell<Vec<(PathUri, u32)>>,
 }
 
-impl<'a> Modes<'a> {
-    pub(super) fn new(to: &'a Side) -> Self {
+impl<'a> FileModes<'a> {
+    pub(super) fn new(to: &'a CopyEndpoint) -> Self {
         Self {
             to,
             usual: Cell::default(),
@@ -62,9 +62,9 @@ impl<'a> Modes<'a> {
         &self,
         directory: &PathUri,
         wanted: Option<u32>,
-        ground: Ground,
-        above: Reach,
-    ) -> Result<Reach, Failure> {
+        ground: TargetState,
+        above: Traversal,
+    ) -> Result<Traversal, CommandFailure> {
         let Some(wanted) = wanted.map(|mode| mode & ALL) else {
             return Ok(above);
         };
@@ -73,13 +73,14 @@ impl<'a> Modes<'a> {
             return Ok(above);
         };
         let is_too_open = now & !needed != 0;
-        let has =
-            if now != needed && (self.to.place.is_none() || is_too_open && above == Reach::Open) {
-                self.set(needed, &[directory]).await?;
-                needed
-            } else {
-                now
-            };
+        let has = if now != needed
+            && (self.to.place.is_none() || is_too_open && above == Traversal::Open)
+        {
+            self.set(needed, &[directory]).await?;
+            needed
+        } else {
+            now
+        };
         if has != wanted {
             self.later.borrow_mut().push((directory.clone(), wanted));
             if self.later.borrow().len() >= TOGETHER {
@@ -87,36 +88,40 @@ impl<'a> Modes<'a> {
             }
         }
         Ok(match has & THROUGH {
-            0 => Reach::Closed,
+            0 => Traversal::Closed,
             _ => above,
         })
     }
 
     /// Sets the modes of directories that are whole now.
-    pub(super) async fn settle(&self) -> Result<(), Failure> {
+    pub(super) async fn settle(&self) -> Result<(), CommandFailure> {
         self.set_later(|_| true).await
     }
 
     /// Sets the mode of a file that was written by blocks.
-    pub(super) async fn dress(&self, file: &PathUri, mode: u32) -> Result<(), Failure> {
+    pub(super) async fn dress(&self, file: &PathUri, mode: u32) -> Result<(), CommandFailure> {
         self.set(mode & ALL, &[file]).await
     }
 
     /// Returns the mode that a directory has; `None` if the server does not tell.
-    async fn now(&self, directory: &PathUri, ground: Ground) -> Result<Option<u32>, Failure> {
-        if let (Ground::Bare, Some(usual)) = (ground, self.usual.get()) {
+    async fn now(
+        &self,
+        directory: &PathUri,
+        ground: TargetState,
+    ) -> Result<Option<u32>, CommandFailure> {
+        if let (TargetState::Bare, Some(usual)) = (ground, self.usual.get()) {
             return Ok(Some(usual));
         }
         let found = look(&*self.to.files, directory).await;
         let found = found.map_err(|error| file_failure(&error))?;
         let mode = found.and_then(|found| found.mode).map(|mode| mode & ALL);
-        if ground == Ground::Bare {
+        if ground == TargetState::Bare {
             self.usual.set(mode);
         }
         Ok(mode)
     }
 
-    async fn set_later(&self, which: impl Fn(u32) -> bool) -> Result<(), Failure> {
+    async fn set_later(&self, which: impl Fn(u32) -> bool) -> Result<(), CommandFailure> {
         let all = self.later.take();
         let (mut due, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, mode)| which(*mode));
         *self.later.borrow_mut() = kept;
@@ -129,11 +134,11 @@ impl<'a> Modes<'a> {
         Ok(())
     }
 
-    async fn set(&self, mode: u32, paths: &[&PathUri]) -> Result<(), Failure> {
+    async fn set(&self, mode: u32, paths: &[&PathUri]) -> Result<(), CommandFailure> {
         let failed = |why: &dyn std::fmt::Display| {
             let shown = self.to.shows(paths[0]);
             let what = format!("cannot give `{shown}` the mode {mode:03o}: {why}");
-            Failure::new(FailureKind::Failed, what)
+            CommandFailure::new(FailureKind::Failed, what)
         };
         if let Some(place) = &self.to.place {
             let mode = format!("{mode:04o}");

@@ -9,7 +9,7 @@ use exec_client::connection::ConnectionState;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use crate::command::{failure::Failure, print::printable, process_session::complain};
+use crate::command::{failure::CommandFailure, print::printable, process_session::complain};
 
 /// Complaints that are shown; the rest is counted.
 const MAX_COMPLAINTS: u64 = 20;
@@ -17,7 +17,7 @@ const MAX_COMPLAINTS: u64 = 20;
 /// What a copy came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Summary {
+pub(super) struct CopySummary {
     /// Files that are there now.
     pub(super) files: u64,
     /// Directories that are there now.
@@ -38,7 +38,7 @@ pub(super) struct Summary {
 
 /// Whether a bar is shown on a terminal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Show {
+pub(super) enum ProgressDisplay {
     /// If standard error is a terminal.
     OnTerminal,
     /// Nothing but complaints.
@@ -47,19 +47,19 @@ pub(super) enum Show {
 
 /// Counts, and shows a bar on standard error.
 #[derive(Debug)]
-pub(super) struct Meter {
+pub(super) struct CopyProgress {
     bar: ProgressBar,
     begun: Instant,
-    counts: RefCell<Summary>,
-    first: RefCell<Option<Failure>>,
+    counts: RefCell<CopySummary>,
+    first: RefCell<Option<CommandFailure>>,
 }
 
-impl Meter {
+impl CopyProgress {
     /// Begins.
-    pub(super) fn new(show: Show) -> Self {
+    pub(super) fn new(show: ProgressDisplay) -> Self {
         let draw = match show {
-            Show::OnTerminal => ProgressDrawTarget::stderr(),
-            Show::Nothing => ProgressDrawTarget::hidden(),
+            ProgressDisplay::OnTerminal => ProgressDrawTarget::stderr(),
+            ProgressDisplay::Nothing => ProgressDrawTarget::hidden(),
         };
         let bar = ProgressBar::with_draw_target(Some(0), draw);
         if let Ok(style) = ProgressStyle::with_template(LINE) {
@@ -122,7 +122,7 @@ impl Meter {
     }
 
     /// Something could not be copied. The first one is told by whoever ends.
-    pub(super) fn fail(&self, failure: Failure) {
+    pub(super) fn fail(&self, failure: CommandFailure) {
         let failed = {
             let mut counts = self.counts.borrow_mut();
             counts.failed += 1;
@@ -153,7 +153,7 @@ impl Meter {
     }
 
     /// Returns what it came to, and the first failure.
-    pub(super) fn outcome(&self) -> (Summary, Option<Failure>) {
+    pub(super) fn outcome(&self) -> (CopySummary, Option<CommandFailure>) {
         let mut summary = self.counts.borrow().clone();
         let took: Duration = self.begun.elapsed();
         summary.seconds = (took.as_secs_f64() * 1000.0).round() / 1000.0;

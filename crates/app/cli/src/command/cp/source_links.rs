@@ -26,9 +26,9 @@ use exec_wire::{
 };
 
 use crate::command::{
-    connect::Place,
-    cp::endpoint::Side,
-    failure::{Failure, FailureKind},
+    connect::ConnectedEnv,
+    cp::endpoint::CopyEndpoint,
+    failure::{CommandFailure, FailureKind},
     files::{exact, look},
 };
 
@@ -57,7 +57,11 @@ pub(super) enum SourceLinks {
 
 impl SourceLinks {
     /// Finds the links below `root`.
-    pub(super) async fn find(from: &Side, root: &PathUri, mode: LinkMode) -> Result<Self, Failure> {
+    pub(super) async fn find(
+        from: &CopyEndpoint,
+        root: &PathUri,
+        mode: LinkMode,
+    ) -> Result<Self, CommandFailure> {
         let place = match (mode, &from.place) {
             (LinkMode::Follow, _) => return Ok(Self::Followed),
             (LinkMode::Keep, None) => return Ok(Self::Here),
@@ -73,7 +77,7 @@ impl SourceLinks {
         ];
         let listed = output_of(place, &words, input).await.map_err(|why| {
             let what = format!("cannot list the links below `{}`: {why}", from.shows(root));
-            Failure::new(FailureKind::Failed, what).next("`cp -L` copies what they lead to")
+            CommandFailure::new(FailureKind::Failed, what).next("`cp -L` copies what they lead to")
         })?;
         let mut words = listed.split(|&byte| byte == 0);
         let mut links = BTreeMap::new();
@@ -114,12 +118,12 @@ impl SourceLinks {
 
 /// Links that are to be made, and times that are to be set, when everything else is copied.
 #[derive(Debug, Default)]
-pub(super) struct Finishing {
+pub(super) struct DeferredMetadata {
     links: RefCell<Vec<(PathUri, Vec<u8>)>>,
     times: RefCell<Vec<(PathUri, i64)>>,
 }
 
-impl Finishing {
+impl DeferredMetadata {
     /// Notes a link, and where it leads.
     pub(super) fn add_link(&self, path: PathUri, target: Vec<u8>) {
         self.links.borrow_mut().push((path, target));
@@ -131,7 +135,7 @@ impl Finishing {
     }
 
     /// Makes the links. Returns how many, and what could not be made.
-    pub(super) async fn make_links(&self, to: &Side) -> (usize, Vec<Failure>) {
+    pub(super) async fn make_links(&self, to: &CopyEndpoint) -> (usize, Vec<CommandFailure>) {
         let mut failures = Vec::new();
         let mut links = Vec::new();
         for (path, target) in self.links.take() {
@@ -139,7 +143,7 @@ impl Finishing {
                 Ok(Some(found)) if found.is_directory && !found.is_symlink => {
                     let shown = to.shows(&path);
                     let what = format!("`{shown}` is a directory, and a link cannot replace it");
-                    failures.push(Failure::new(FailureKind::Failed, what));
+                    failures.push(CommandFailure::new(FailureKind::Failed, what));
                 }
                 _ => links.push((path, target)),
             }
@@ -164,7 +168,7 @@ impl Finishing {
                 Err(why) => {
                     let shown = to.shows(&some[0].0);
                     let what = format!("cannot make links such as `{shown}`: {why}");
-                    let failure = Failure::new(FailureKind::Failed, what);
+                    let failure = CommandFailure::new(FailureKind::Failed, what);
                     failures.push(failure.next("`cp -L` copies what they lead to"));
                 }
             }
@@ -173,7 +177,7 @@ impl Finishing {
     }
 
     /// Sets the times, those of directories after those of what is in them.
-    pub(super) async fn set_times(&self, to: &Side) -> Result<(), Failure> {
+    pub(super) async fn set_times(&self, to: &CopyEndpoint) -> Result<(), CommandFailure> {
         let mut times = self.times.take();
         times.sort_by_key(|(path, _)| std::cmp::Reverse(path.as_str().matches('/').count()));
         for some in times.chunks(TOGETHER / 2) {
@@ -198,7 +202,7 @@ impl Finishing {
             outcome.map_err(|why| {
                 let shown = to.shows(&some[0].0);
                 let what = format!("cannot set times such as that of `{shown}`: {why}");
-                Failure::new(FailureKind::Failed, what)
+                CommandFailure::new(FailureKind::Failed, what)
             })?;
         }
         Ok(())
@@ -233,7 +237,7 @@ const KEPT_BYTES: usize = 16 << 20;
 /// Runs a program with paths behind its other words; doing it twice must be as good as once. Paths are
 /// bytes, and words are text: so they go through `xargs`. Fails with one line.
 pub(super) async fn run_with_paths(
-    place: &Place,
+    place: &ConnectedEnv,
     words: &[&str],
     paths: &[&PathUri],
 ) -> Result<(), String> {
@@ -249,7 +253,7 @@ pub(super) async fn run_with_paths(
 /// Runs a program by `xargs` with words of any bytes, each followed by a NUL; doing it twice must be as
 /// good as once. Fails with one line.
 pub(super) async fn run_with_input(
-    place: &Place,
+    place: &ConnectedEnv,
     words: &[&str],
     input: Vec<u8>,
 ) -> Result<(), String> {
@@ -267,7 +271,7 @@ pub(super) async fn run_with_input(
 
 /// Runs a program in the same way, and returns everything that it prints.
 pub(super) async fn output_of(
-    place: &Place,
+    place: &ConnectedEnv,
     words: &[&str],
     input: Vec<u8>,
 ) -> Result<Vec<u8>, String> {
@@ -283,7 +287,10 @@ pub(super) async fn output_of(
 
 /// Finds the links below a directory that lead nowhere, which no method lists. Directories behind links are
 /// not entered, and what cannot be read is left out.
-pub(super) async fn dead_links(place: &Place, root: &PathUri) -> Result<Vec<Vec<u8>>, String> {
+pub(super) async fn dead_links(
+    place: &ConnectedEnv,
+    root: &PathUri,
+) -> Result<Vec<Vec<u8>>, String> {
     let native = root.to_native().map_err(|error| error.to_string())?;
     // With the slash, a root that is a link is looked through.
     let input = [native.as_os_str().as_bytes(), b"/\0"].concat();
@@ -297,7 +304,11 @@ pub(super) async fn dead_links(place: &Place, root: &PathUri) -> Result<Vec<Vec<
     Ok(paths.map(<[u8]>::to_vec).collect())
 }
 
-async fn run_once(place: &Place, words: &[&str], input: Bytes) -> Result<Communicated, String> {
+async fn run_once(
+    place: &ConnectedEnv,
+    words: &[&str],
+    input: Bytes,
+) -> Result<Communicated, String> {
     let id = format!("cp-{}", uuid::Uuid::new_v4().simple());
     let id = ProcessId::new(&id).map_err(|error| error.to_string())?;
     let mut argv = vec!["xargs", "-0"];

@@ -18,16 +18,16 @@ use exec_wire::{
 
 use crate::command::{
     cp::{
-        copier::{Resume, name_target},
-        endpoint::Side,
+        copier::{ResumeMode, name_target},
+        endpoint::CopyEndpoint,
     },
-    failure::{Failure, FailureKind},
-    files::{Identity, below, file_failure, look, persist},
+    failure::{CommandFailure, FailureKind},
+    files::{FileFingerprint, below, file_failure, look, persist},
 };
 
 /// What was in a place before something is copied there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Ground {
+pub(super) enum TargetState {
     /// Nothing, or nothing that was not looked at.
     Bare,
     /// What an earlier run left.
@@ -38,31 +38,31 @@ pub(super) enum Ground {
 
 /// A tree that grows beside its target.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(super) struct StagedTree {
     /// Where it grows.
     pub(super) part: PathUri,
     /// What it becomes.
     target: PathUri,
     /// What is copied of it.
-    pub(super) journal: Journal,
+    pub(super) journal: CopyJournal,
     /// Whether its root could be read: otherwise there is nothing to take the name.
     pub(super) has_root: Cell<bool>,
 }
 
-impl Tree {
+impl StagedTree {
     /// Finds what an earlier run left of it, or begins. The source is named as people name it.
     pub(super) async fn begin(
-        to: &Side,
+        to: &CopyEndpoint,
         target: &PathUri,
         source: &str,
-        resume: Resume,
-    ) -> Result<(Self, Ground), Failure> {
+        resume: ResumeMode,
+    ) -> Result<(Self, TargetState), CommandFailure> {
         let failed = |error: FileError| file_failure(&error);
-        let Some(TreeParts { part, journal }) = tree_parts(target, source) else {
+        let Some(StagedPaths { part, journal }) = tree_parts(target, source) else {
             let what = format!("`{}` is no name for a directory", to.shows(target));
-            return Err(Failure::new(FailureKind::Usage, what));
+            return Err(CommandFailure::new(FailureKind::Usage, what));
         };
-        if resume == Resume::Nothing {
+        if resume == ResumeMode::Nothing {
             for left in [&part, &journal] {
                 remove(to, left).await.map_err(failed)?;
             }
@@ -70,13 +70,13 @@ impl Tree {
         let is_begun = look(&*to.files, &part).await.map_err(failed)?.is_some();
         let (journal, ground) = match is_begun {
             true => {
-                let journal = Journal::read(to, journal).await.map_err(failed)?;
-                (journal, Ground::Begun)
+                let journal = CopyJournal::read(to, journal).await.map_err(failed)?;
+                (journal, TargetState::Begun)
             }
             false => {
                 // One without a tree is of no use.
                 remove(to, &journal).await.map_err(failed)?;
-                (Journal::new(to, journal), Ground::Bare)
+                (CopyJournal::new(to, journal), TargetState::Bare)
             }
         };
         let tree = Self {
@@ -89,12 +89,12 @@ impl Tree {
     }
 
     /// Names the target in a failure that names the hidden tree beside it.
-    pub(super) fn name_target(&self, failure: Failure) -> Failure {
+    pub(super) fn name_target(&self, failure: CommandFailure) -> CommandFailure {
         name_target(failure, &self.part, &self.target)
     }
 
     /// Gives it its name. Doing it twice is as good as once.
-    pub(super) async fn finish(&self, to: &Side) -> Result<(), Failure> {
+    pub(super) async fn finish(&self, to: &CopyEndpoint) -> Result<(), CommandFailure> {
         if !self.has_root.get() {
             return Ok(());
         }
@@ -126,7 +126,7 @@ impl Tree {
 }
 
 /// Removes what an earlier run left.
-pub(super) async fn remove(to: &Side, path: &PathUri) -> Result<(), FileError> {
+pub(super) async fn remove(to: &CopyEndpoint, path: &PathUri) -> Result<(), FileError> {
     let remove = Remove {
         path: path.clone(),
         recursive: Some(true),
@@ -145,8 +145,8 @@ const NUMBER_BYTES: usize = size_of::<u64>();
 
 /// The journal of a tree that is being copied.
 #[derive(Debug)]
-pub(super) struct Journal {
-    side: Side,
+pub(super) struct CopyJournal {
+    side: CopyEndpoint,
     path: PathUri,
     known: BTreeSet<u64>,
     gathered: RefCell<Vec<u8>>,
@@ -156,20 +156,20 @@ pub(super) struct Journal {
 
 /// Stands for a file of a tree, and the state of its source.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Number(u64);
+pub(super) struct JournalKey(u64);
 
-impl Number {
-    pub(super) fn of(target: &PathUri, source: Identity) -> Self {
-        let mut hash = Hash::default();
+impl JournalKey {
+    pub(super) fn of(target: &PathUri, source: FileFingerprint) -> Self {
+        let mut hash = FnvHash::default();
         hash.add(target.as_str().as_bytes());
         hash.add_identity(source);
         Self(hash.value())
     }
 }
 
-impl Journal {
+impl CopyJournal {
     /// Begins an empty one.
-    pub(super) fn new(side: &Side, path: PathUri) -> Self {
+    pub(super) fn new(side: &CopyEndpoint, path: PathUri) -> Self {
         Self {
             side: side.clone(),
             path,
@@ -180,7 +180,7 @@ impl Journal {
     }
 
     /// Reads the one that an earlier run left. One that cannot be read is an empty one.
-    pub(super) async fn read(side: &Side, path: PathUri) -> Result<Self, FileError> {
+    pub(super) async fn read(side: &CopyEndpoint, path: PathUri) -> Result<Self, FileError> {
         let read = ReadFile {
             path: path.clone(),
             follow_symlinks: None,
@@ -200,12 +200,12 @@ impl Journal {
     }
 
     /// Tells whether an earlier run has copied this.
-    pub(super) fn knows(&self, Number(number): Number) -> bool {
+    pub(super) fn knows(&self, JournalKey(number): JournalKey) -> bool {
         self.known.contains(&number)
     }
 
     /// Notes that this is copied.
-    pub(super) async fn note(&self, Number(number): Number) {
+    pub(super) async fn note(&self, JournalKey(number): JournalKey) {
         let is_full = {
             let mut gathered = self.gathered.borrow_mut();
             gathered.extend_from_slice(&number.to_be_bytes());
@@ -252,8 +252,8 @@ const NAME_BYTES: usize = 200;
 
 /// Returns the path of the part beside its target. It is the same for the same target, the same source
 /// and the same state of that, and so the next run finds it; another source or state has another one.
-pub(super) fn part_of(target: &PathUri, source: &str, state: Identity) -> Option<PathUri> {
-    let mut hash = Hash::default();
+pub(super) fn part_of(target: &PathUri, source: &str, state: FileFingerprint) -> Option<PathUri> {
+    let mut hash = FnvHash::default();
     hash.add(&target.file_name()?);
     hash.add(source.as_bytes());
     hash.add_identity(state);
@@ -262,7 +262,7 @@ pub(super) fn part_of(target: &PathUri, source: &str, state: Identity) -> Option
 
 /// Where a tree waits until it is whole, and the journal of it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct TreeParts {
+pub(super) struct StagedPaths {
     /// The tree.
     pub(super) part: PathUri,
     /// Which files of it are copied.
@@ -271,17 +271,17 @@ pub(super) struct TreeParts {
 
 /// Returns what waits beside the target of a tree. It is the same for the same target and the same
 /// source, in whatever state: a tree is never at rest, and the journal knows the states of its files.
-pub(super) fn tree_parts(target: &PathUri, source: &str) -> Option<TreeParts> {
-    let mut hash = Hash::default();
+pub(super) fn tree_parts(target: &PathUri, source: &str) -> Option<StagedPaths> {
+    let mut hash = FnvHash::default();
     hash.add(&target.file_name()?);
     hash.add(source.as_bytes());
-    Some(TreeParts {
+    Some(StagedPaths {
         part: beside(target, &hash, "part")?,
         journal: beside(target, &hash, "copied")?,
     })
 }
 
-fn beside(target: &PathUri, hash: &Hash, end: &str) -> Option<PathUri> {
+fn beside(target: &PathUri, hash: &FnvHash, end: &str) -> Option<PathUri> {
     let (directory, name) = (target.parent()?, target.file_name()?);
     let mut part = vec![b'.'];
     part.extend_from_slice(kept(&name));
@@ -303,22 +303,22 @@ fn kept(name: &[u8]) -> &[u8] {
 
 /// FNV-1a: the same in every build.
 #[derive(Clone, Debug)]
-pub(super) struct Hash(u64);
+pub(super) struct FnvHash(u64);
 
-impl Default for Hash {
+impl Default for FnvHash {
     fn default() -> Self {
         Self(0xcbf2_9ce4_8422_2325)
     }
 }
 
-impl Hash {
+impl FnvHash {
     pub(super) fn add(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
     }
 
-    pub(super) fn add_identity(&mut self, source: Identity) {
+    pub(super) fn add_identity(&mut self, source: FileFingerprint) {
         self.add(&source.size.to_be_bytes());
         self.add(&source.modified_at_ms.to_be_bytes());
     }
@@ -332,14 +332,14 @@ impl Hash {
 mod tests {
     use super::*;
 
-    const SOURCE: Identity = Identity {
+    const SOURCE: FileFingerprint = FileFingerprint {
         size: 5,
         modified_at_ms: 7,
     };
 
-    fn number(of: usize) -> Number {
+    fn number(of: usize) -> JournalKey {
         let path = PathUri::parse(&format!("file:///t/{of}")).unwrap();
-        Number::of(&path, SOURCE)
+        JournalKey::of(&path, SOURCE)
     }
 
     #[tokio::test]
@@ -347,24 +347,24 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("journal");
         let path = PathUri::from_native(&file).unwrap();
-        let side = Side::here();
-        let journal = Journal::read(&side, path.clone()).await.unwrap();
+        let side = CopyEndpoint::here();
+        let journal = CopyJournal::read(&side, path.clone()).await.unwrap();
         assert!(!journal.knows(number(0)));
         for of in 0..GATHERED + 1 {
             journal.note(number(of)).await;
         }
         // What was not written is not known.
-        let begun = Journal::read(&side, path.clone()).await.unwrap();
+        let begun = CopyJournal::read(&side, path.clone()).await.unwrap();
         assert!(begun.knows(number(GATHERED - 1)) && !begun.knows(number(GATHERED)));
         journal.write().await;
         let mut content = std::fs::read(&file).unwrap();
         content.extend_from_slice(b"torn");
         std::fs::write(&file, content).unwrap();
-        let next = Journal::read(&side, path.clone()).await.unwrap();
+        let next = CopyJournal::read(&side, path.clone()).await.unwrap();
         assert!(next.knows(number(GATHERED)));
         next.note(number(1000)).await;
         next.write().await;
-        let last = Journal::read(&side, path).await.unwrap();
+        let last = CopyJournal::read(&side, path).await.unwrap();
         assert!((0..=GATHERED).all(|of| last.knows(number(of))));
         assert!(last.knows(number(1000)));
         last.remove().await;
@@ -374,19 +374,19 @@ mod tests {
     #[test]
     fn another_state_of_the_source_has_another_number() {
         let path = PathUri::parse("file:///t/0").unwrap();
-        let later = Identity {
+        let later = FileFingerprint {
             modified_at_ms: 8,
             ..SOURCE
         };
-        assert_ne!(Number::of(&path, later), number(0));
+        assert_ne!(JournalKey::of(&path, later), number(0));
     }
 
-    const PART_SOURCE: Identity = Identity {
+    const PART_SOURCE: FileFingerprint = FileFingerprint {
         size: 5,
         modified_at_ms: 7,
     };
 
-    fn part(target: &str, source: Identity) -> String {
+    fn part(target: &str, source: FileFingerprint) -> String {
         let part = part_of(&PathUri::parse(target).unwrap(), "/a b", source).unwrap();
         part.as_str().to_owned()
     }
@@ -397,8 +397,8 @@ mod tests {
         assert!(first.starts_with("file:///srv/.a%20b."), "{first}");
         assert!(first.ends_with(".part"), "{first}");
         assert_eq!(first, part("file:///srv/a%20b", PART_SOURCE));
-        let longer = Identity { size: 6, ..SOURCE };
-        let later = Identity {
+        let longer = FileFingerprint { size: 6, ..SOURCE };
+        let later = FileFingerprint {
             modified_at_ms: 8,
             ..SOURCE
         };

@@ -20,16 +20,16 @@ use tokio::sync::mpsc;
 
 use crate::command::{
     cp::{
-        copier::{CopyOptions, KeepTimes, Resume},
-        copy_target::{Pair, real},
-        endpoint::Side,
-        file_modes::{Modes, Reach},
-        progress::Meter,
-        source_links::{Finishing, LinkMode, SourceLinks, dead_links},
-        staged_tree::{Ground, Tree, part_of, remove, tree_parts},
+        copier::{CopyOptions, KeepTimes, ResumeMode},
+        copy_target::{CopyPair, real},
+        endpoint::CopyEndpoint,
+        file_modes::{FileModes, Traversal},
+        progress::CopyProgress,
+        source_links::{DeferredMetadata, LinkMode, SourceLinks, dead_links},
+        staged_tree::{StagedTree, TargetState, part_of, remove, tree_parts},
     },
-    failure::{Failure, FailureKind},
-    files::{Entries, Entry, EntryKind, below, file_failure, look, persist},
+    failure::{CommandFailure, FailureKind},
+    files::{DirectoryListing, ListedEntry, ListedEntryKind, below, file_failure, look, persist},
 };
 
 /// Deepest tree: as far as `fs/walk` goes.
@@ -41,7 +41,7 @@ const LOOKS: usize = 32;
 
 /// A file that is to be copied.
 #[derive(Clone, Debug)]
-pub(super) struct Job {
+pub(super) struct CopyJob {
     /// Where it is.
     pub(super) source: PathUri,
     /// What it becomes.
@@ -49,40 +49,40 @@ pub(super) struct Job {
     /// What is known of it.
     pub(super) found: FileMetadata,
     /// What is at its target.
-    pub(super) ground: Ground,
+    pub(super) ground: TargetState,
     /// The tree that it belongs to, if that grows beside its target.
-    pub(super) tree: Option<Rc<Tree>>,
+    pub(super) tree: Option<Rc<StagedTree>>,
 }
 
 /// Looks for what is to be copied.
 #[derive(Debug)]
-pub(super) struct Scan<'a> {
-    from: &'a Side,
-    to: &'a Side,
-    resume: Resume,
-    meter: &'a Meter,
-    modes: Modes<'a>,
+pub(super) struct TreeScan<'a> {
+    from: &'a CopyEndpoint,
+    to: &'a CopyEndpoint,
+    resume: ResumeMode,
+    meter: &'a CopyProgress,
+    modes: FileModes<'a>,
     /// Real directories that are copied to, if they are where it is copied from.
     avoided: Vec<PathUri>,
     /// How often links led to a directory.
     repeats: RefCell<BTreeMap<PathUri, u32>>,
-    trees: RefCell<Vec<Rc<Tree>>>,
+    trees: RefCell<Vec<Rc<StagedTree>>>,
     /// The sources that are directories.
     roots: RefCell<Vec<PathUri>>,
     link_mode: LinkMode,
-    finishing: &'a Finishing,
+    finishing: &'a DeferredMetadata,
     /// Whether directories get the times of their sources.
     times: KeepTimes,
 }
 
 /// A directory that is still to be listed.
-struct Level {
+struct ScanLevel {
     source: PathUri,
     target: PathUri,
-    ground: Ground,
-    tree: Option<Rc<Tree>>,
+    ground: TargetState,
+    tree: Option<Rc<StagedTree>>,
     /// Who can come to its target.
-    reach: Reach,
+    reach: Traversal,
     /// The real directories above it.
     above: Vec<PathUri>,
     /// Whether a link led here, or to a directory above.
@@ -91,13 +91,13 @@ struct Level {
     links: Rc<SourceLinks>,
 }
 
-impl<'a> Scan<'a> {
+impl<'a> TreeScan<'a> {
     pub(super) fn new(
-        from: &'a Side,
-        to: &'a Side,
+        from: &'a CopyEndpoint,
+        to: &'a CopyEndpoint,
         options: CopyOptions,
-        finishing: &'a Finishing,
-        meter: &'a Meter,
+        finishing: &'a DeferredMetadata,
+        meter: &'a CopyProgress,
     ) -> Self {
         Self {
             from,
@@ -107,7 +107,7 @@ impl<'a> Scan<'a> {
             times: options.times,
             finishing,
             meter,
-            modes: Modes::new(to),
+            modes: FileModes::new(to),
             avoided: Vec::new(),
             repeats: RefCell::default(),
             trees: RefCell::default(),
@@ -116,7 +116,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Keeps out of the directories that are copied to.
-    pub(super) async fn avoiding(mut self, pairs: &[Pair]) -> Result<Self, Failure> {
+    pub(super) async fn avoiding(mut self, pairs: &[CopyPair]) -> Result<Self, CommandFailure> {
         if !self.from.is_where(self.to) {
             return Ok(self);
         }
@@ -134,9 +134,13 @@ impl<'a> Scan<'a> {
 
     /// Finds everything of a source. What cannot be read is told, and the rest goes on; fails only if
     /// nothing can go on.
-    pub(super) async fn run(&self, pair: Pair, jobs: &mpsc::Sender<Job>) -> Result<(), Failure> {
+    pub(super) async fn run(
+        &self,
+        pair: CopyPair,
+        jobs: &mpsc::Sender<CopyJob>,
+    ) -> Result<(), CommandFailure> {
         if !pair.found.is_directory {
-            let job = Job {
+            let job = CopyJob {
                 source: pair.source,
                 target: pair.target,
                 found: pair.found,
@@ -163,8 +167,8 @@ impl<'a> Scan<'a> {
     }
 
     /// Gives what grew beside its target its name, after everything was copied.
-    pub(super) async fn finish(&self) -> Result<(), Failure> {
-        let told = |outcome: Result<(), Failure>| match outcome {
+    pub(super) async fn finish(&self) -> Result<(), CommandFailure> {
+        let told = |outcome: Result<(), CommandFailure>| match outcome {
             Err(failure) if failure.kind == FailureKind::Lost => Err(failure),
             Err(failure) => {
                 self.meter.fail(failure);
@@ -207,27 +211,27 @@ impl<'a> Scan<'a> {
     }
 
     /// Returns the trees that grow beside their targets.
-    pub(super) fn trees(&self) -> Vec<Rc<Tree>> {
+    pub(super) fn trees(&self) -> Vec<Rc<StagedTree>> {
         self.trees.borrow().clone()
     }
 
-    async fn root(&self, pair: Pair) -> Result<Level, Failure> {
+    async fn root(&self, pair: CopyPair) -> Result<ScanLevel, CommandFailure> {
         let links = SourceLinks::find(self.from, &pair.source, self.link_mode).await?;
-        let mut root = Level {
+        let mut root = ScanLevel {
             links: Rc::new(links),
             source: pair.source,
             target: pair.target,
             ground: pair.ground,
             tree: None,
-            reach: Reach::Open,
+            reach: Traversal::Open,
             above: Vec::new(),
             is_linked: false,
         };
-        if pair.ground == Ground::Taken {
+        if pair.ground == TargetState::Taken {
             return Ok(root);
         }
         let source = self.from.shows(&root.source);
-        let (tree, ground) = Tree::begin(self.to, &root.target, &source, self.resume).await?;
+        let (tree, ground) = StagedTree::begin(self.to, &root.target, &source, self.resume).await?;
         let tree = Rc::new(tree);
         self.trees.borrow_mut().push(Rc::clone(&tree));
         root.target = tree.part.clone();
@@ -237,7 +241,11 @@ impl<'a> Scan<'a> {
     }
 
     /// Makes one directory, hands on its files, and returns the directories in it.
-    async fn list(&self, level: &Level, jobs: &mpsc::Sender<Job>) -> Result<Vec<Level>, Failure> {
+    async fn list(
+        &self,
+        level: &ScanLevel,
+        jobs: &mpsc::Sender<CopyJob>,
+    ) -> Result<Vec<ScanLevel>, CommandFailure> {
         let failed = |error: FileError| file_failure(&error);
         let canonicalize = Canonicalize {
             path: level.source.clone(),
@@ -284,12 +292,12 @@ impl<'a> Scan<'a> {
                 continue;
             }
             match entry.kind {
-                EntryKind::File => files.push((entry.path, target)),
-                EntryKind::Directory if above.len() >= MAX_DEPTH => {
+                ListedEntryKind::File => files.push((entry.path, target)),
+                ListedEntryKind::Directory if above.len() >= MAX_DEPTH => {
                     self.skip(&entry, "it lies too deep");
                     continue;
                 }
-                EntryKind::Directory => directories.push(Level {
+                ListedEntryKind::Directory => directories.push(ScanLevel {
                     source: entry.path,
                     target,
                     ground,
@@ -299,11 +307,11 @@ impl<'a> Scan<'a> {
                     is_linked,
                     links: Rc::clone(&level.links),
                 }),
-                EntryKind::Other => {
+                ListedEntryKind::Other => {
                     self.skip(&entry, "it is neither a file nor a directory");
                     continue;
                 }
-                EntryKind::Nowhere => {
+                ListedEntryKind::Nowhere => {
                     let shown = self.from.shows(&entry.path);
                     self.meter.skip(&format!("link `{shown}` leads nowhere"));
                     continue;
@@ -320,7 +328,7 @@ impl<'a> Scan<'a> {
                 (names.contains_key(&name), level.links.target(&source))
             {
                 self.finishing.add_link(target, leads_to);
-                names.insert(name, EntryKind::Nowhere);
+                names.insert(name, ListedEntryKind::Nowhere);
             }
         }
         // The last one is taken first.
@@ -337,7 +345,7 @@ impl<'a> Scan<'a> {
             let Some(found) = found.map_err(failed)? else {
                 continue;
             };
-            let job = Job {
+            let job = CopyJob {
                 source,
                 target,
                 found,
@@ -345,12 +353,12 @@ impl<'a> Scan<'a> {
                 tree: level.tree.clone(),
             };
             match ground {
-                Ground::Begun => ready.push(job),
+                TargetState::Begun => ready.push(job),
                 // Whoever copies is gone only if everything is given up.
-                Ground::Bare | Ground::Taken => drop(self.hand_on(job, jobs).await),
+                TargetState::Bare | TargetState::Taken => drop(self.hand_on(job, jobs).await),
             }
         }
-        if ground == Ground::Begun {
+        if ground == TargetState::Begun {
             self.clear(level, &names, &ready).await.map_err(failed)?;
         }
         for job in ready {
@@ -360,7 +368,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Says why a directory is not entered.
-    fn why_not(&self, real: &PathUri, level: &Level, is_linked: bool) -> Option<&'static str> {
+    fn why_not(&self, real: &PathUri, level: &ScanLevel, is_linked: bool) -> Option<&'static str> {
         if level.above.iter().any(|above| real.contains(above)) {
             return Some("leads back to a directory above it");
         }
@@ -377,27 +385,33 @@ impl<'a> Scan<'a> {
     }
 
     /// Makes the directory, if it is not there.
-    async fn make(&self, level: &Level, mode: Option<u32>) -> Result<(Ground, Reach), Failure> {
+    async fn make(
+        &self,
+        level: &ScanLevel,
+        mode: Option<u32>,
+    ) -> Result<(TargetState, Traversal), CommandFailure> {
         let failed = |error: FileError| file_failure(&error);
-        if level.ground != Ground::Bare {
+        if level.ground != TargetState::Bare {
             let found = look(&*self.to.files, &level.target).await;
             let found = found.map_err(failed)?;
             // What a source had as a link in an earlier run may be a directory now: nothing of it is
             // written where the link leads.
             let is_link = found.is_some_and(|found| found.is_symlink) && !level.above.is_empty();
             match (level.ground, found) {
-                (Ground::Taken, Some(_)) if is_link && self.from.may_mislead(self.to) => {
+                (TargetState::Taken, Some(_)) if is_link && self.from.may_mislead(self.to) => {
                     let shown = self.to.shows(&level.target);
                     let what = format!("`{shown}` is a link, and a directory cannot replace it");
-                    return Err(Failure::new(FailureKind::Failed, what).next("remove it first"));
+                    return Err(
+                        CommandFailure::new(FailureKind::Failed, what).next("remove it first")
+                    );
                 }
-                (Ground::Taken, Some(found)) if found.is_directory => {
-                    return Ok((Ground::Taken, level.reach));
+                (TargetState::Taken, Some(found)) if found.is_directory => {
+                    return Ok((TargetState::Taken, level.reach));
                 }
-                (Ground::Begun, Some(_)) if is_link => {
+                (TargetState::Begun, Some(_)) if is_link => {
                     remove(self.to, &level.target).await.map_err(failed)?;
                 }
-                (Ground::Taken | Ground::Begun | Ground::Bare, _) => {}
+                (TargetState::Taken | TargetState::Begun | TargetState::Bare, _) => {}
             }
         }
         let create = CreateDirectory {
@@ -410,8 +424,8 @@ impl<'a> Scan<'a> {
         let made = persist(|| self.to.files.create_directory(create.clone())).await;
         made.map_err(failed)?;
         let ground = match level.ground {
-            Ground::Taken | Ground::Bare => Ground::Bare,
-            Ground::Begun => Ground::Begun,
+            TargetState::Taken | TargetState::Bare => TargetState::Bare,
+            TargetState::Begun => TargetState::Begun,
         };
         let made = self.modes.made(&level.target, mode, ground, level.reach);
         Ok((ground, made.await?))
@@ -420,9 +434,9 @@ impl<'a> Scan<'a> {
     /// Removes what an earlier run left, and is in the source no more.
     async fn clear(
         &self,
-        level: &Level,
-        names: &BTreeMap<Vec<u8>, EntryKind>,
-        jobs: &[Job],
+        level: &ScanLevel,
+        names: &BTreeMap<Vec<u8>, ListedEntryKind>,
+        jobs: &[CopyJob],
     ) -> Result<(), FileError> {
         let parts = jobs.iter().filter_map(|job| {
             let source = self.from.shows(&job.source);
@@ -431,7 +445,7 @@ impl<'a> Scan<'a> {
         });
         let parts: BTreeSet<_> = parts.collect();
         for entry in self.to.entries(&level.target).await?.entries {
-            let is_part = entry.kind == EntryKind::File && parts.contains(&entry.name);
+            let is_part = entry.kind == ListedEntryKind::File && parts.contains(&entry.name);
             let is_wanted = is_part || names.get(&entry.name) == Some(&entry.kind);
             if !is_wanted {
                 remove(self.to, &entry.path).await?;
@@ -441,9 +455,9 @@ impl<'a> Scan<'a> {
     }
 
     /// Says what of a directory is not seen. One that is not seen whole is not copied.
-    fn check(&self, level: &Level, found: &Entries) -> Result<(), Failure> {
+    fn check(&self, level: &ScanLevel, found: &DirectoryListing) -> Result<(), CommandFailure> {
         for error in &found.errors {
-            let failure = Failure::new(FailureKind::Failed, &error.message);
+            let failure = CommandFailure::new(FailureKind::Failed, &error.message);
             self.meter.fail(failure);
         }
         if !found.truncated {
@@ -451,7 +465,7 @@ impl<'a> Scan<'a> {
         }
         let shown = self.from.shows(&level.source);
         let what = format!("directory `{shown}` has too many entries to be listed");
-        let failure = Failure::new(FailureKind::Failed, what);
+        let failure = CommandFailure::new(FailureKind::Failed, what);
         Err(match (&self.from.place, level.source.to_native()) {
             (Some(place), Ok(path)) => failure.next(format!(
                 "`exec-server run -E {} -- tar -C {} -cf - . | tar -xf -` brings it here",
@@ -462,21 +476,25 @@ impl<'a> Scan<'a> {
         })
     }
 
-    fn skip(&self, entry: &Entry, why: &str) {
+    fn skip(&self, entry: &ListedEntry, why: &str) {
         let shown = self.from.shows(&entry.path);
         self.meter.skip(&format!("`{shown}` is left out: {why}"));
     }
 
     /// Hands a file on to be copied; waits when they are not copied so fast.
-    async fn hand_on(&self, job: Job, jobs: &mpsc::Sender<Job>) -> Result<(), Failure> {
+    async fn hand_on(
+        &self,
+        job: CopyJob,
+        jobs: &mpsc::Sender<CopyJob>,
+    ) -> Result<(), CommandFailure> {
         self.meter.expect(job.found.size);
-        let gone = |_| Failure::new(FailureKind::Failed, "copying was given up");
+        let gone = |_| CommandFailure::new(FailureKind::Failed, "copying was given up");
         jobs.send(job).await.map_err(gone)
     }
 }
 
 /// Tells whether a directory is not where its name is: a link led to it.
-fn is_elsewhere(real: &PathUri, level: &Level) -> bool {
+fn is_elsewhere(real: &PathUri, level: &ScanLevel) -> bool {
     let Some(above) = level.above.last() else {
         return false;
     };

@@ -13,9 +13,9 @@ use std::{
 use toml::Value;
 
 use crate::{
-    command::failure::{Failure, FailureKind},
-    environments::{self, EnvironmentsError, Facts, Selection},
-    settings_source::{self, Lookup},
+    command::failure::{CommandFailure, FailureKind},
+    environments::{self, EnvironmentSelection, EnvironmentsError, SelectionInputs},
+    settings_source::{self, VariableLookup},
 };
 
 /// How long somebody else may take with the file.
@@ -28,15 +28,15 @@ pub(super) struct EnvironmentsFile {
     path: PathBuf,
     text: String,
     /// What the settings of Codex select.
-    base: Selection,
+    base: EnvironmentSelection,
     _lock: File,
 }
 
 impl EnvironmentsFile {
     /// Reads it, if it is there.
-    pub(super) fn open(lookup: Lookup<'_>) -> Result<Self, Failure> {
-        let path = Selection::own_file(lookup).ok_or_else(|| {
-            Failure::new(
+    pub(super) fn open(lookup: VariableLookup<'_>) -> Result<Self, CommandFailure> {
+        let path = EnvironmentSelection::own_file(lookup).ok_or_else(|| {
+            CommandFailure::new(
                 FailureKind::Failed,
                 "no directory for environments.toml is known",
             )
@@ -59,7 +59,7 @@ impl EnvironmentsFile {
         };
         let base = of_codex(lookup)?;
         parse(&path, &text, &base, lookup)
-            .map_err(|error| Failure::new(FailureKind::UnknownEnvironment, error))?;
+            .map_err(|error| CommandFailure::new(FailureKind::UnknownEnvironment, error))?;
         Ok(Self {
             path,
             text,
@@ -79,7 +79,7 @@ impl EnvironmentsFile {
     }
 
     /// Returns the environments that are not in it: those of Codex.
-    pub(super) fn base(&self) -> &Selection {
+    pub(super) fn base(&self) -> &EnvironmentSelection {
         &self.base
     }
 
@@ -87,13 +87,13 @@ impl EnvironmentsFile {
     pub(super) fn understand(
         &self,
         text: &str,
-        lookup: Lookup<'_>,
-    ) -> Result<Selection, EnvironmentsError> {
+        lookup: VariableLookup<'_>,
+    ) -> Result<EnvironmentSelection, EnvironmentsError> {
         parse(&self.path, text, &self.base, lookup)
     }
 
     /// Replaces it. The text must be one that is understood.
-    pub(super) fn replace(self, text: &str) -> Result<(), Failure> {
+    pub(super) fn replace(self, text: &str) -> Result<(), CommandFailure> {
         let failed = |error: io::Error| failed(&self.path, &error);
         let mode = fs::metadata(&self.path).map_or(0o600, |old| old.permissions().mode());
         let draft = self
@@ -111,21 +111,21 @@ impl EnvironmentsFile {
 fn parse(
     path: &Path,
     text: &str,
-    base: &Selection,
-    lookup: Lookup<'_>,
-) -> Result<Selection, EnvironmentsError> {
+    base: &EnvironmentSelection,
+    lookup: VariableLookup<'_>,
+) -> Result<EnvironmentSelection, EnvironmentsError> {
     environments::parse_over(path, text, facts(lookup), Some(base))
 }
 
-fn of_codex(lookup: Lookup<'_>) -> Result<Selection, Failure> {
-    Selection::of_codex(facts(lookup)).map_err(|error| {
+fn of_codex(lookup: VariableLookup<'_>) -> Result<EnvironmentSelection, CommandFailure> {
+    EnvironmentSelection::of_codex(facts(lookup)).map_err(|error| {
         let what = format!("{:#}", anyhow::Error::from(error));
-        Failure::new(FailureKind::UnknownEnvironment, what)
+        CommandFailure::new(FailureKind::UnknownEnvironment, what)
     })
 }
 
-fn facts(lookup: Lookup<'_>) -> Facts<'_> {
-    Facts {
+fn facts(lookup: VariableLookup<'_>) -> SelectionInputs<'_> {
+    SelectionInputs {
         lookup,
         read: &settings_source::read_text,
     }
@@ -160,9 +160,9 @@ fn lock(directory: &Path) -> io::Result<File> {
     }
 }
 
-fn failed(path: &Path, error: &io::Error) -> Failure {
+fn failed(path: &Path, error: &io::Error) -> CommandFailure {
     let what = format!("cannot change `{}`: {error}", path.display());
-    Failure::new(FailureKind::Failed, what)
+    CommandFailure::new(FailureKind::Failed, what)
 }
 
 /// Returns the ids of the environments in a text, in order.

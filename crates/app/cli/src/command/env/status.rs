@@ -14,12 +14,12 @@ use tokio::time::timeout;
 
 use crate::{
     command::{
-        connect::{Place, Route, Socket, select},
-        failure::{Failure, FailureKind},
-        print::{Table, json, print, say},
+        connect::{ConnectedEnv, EnvRoute, LocalSocket, select},
+        failure::{CommandFailure, FailureKind},
+        print::{TextTable, json, print, say},
     },
-    environments::{Facts, Reach, Selection, foreign_keys},
-    settings_source::{self, Lookup},
+    environments::{EnvEndpoint, EnvironmentSelection, SelectionInputs, foreign_keys},
+    settings_source::{self, VariableLookup},
 };
 
 /// How long one environment may take to answer. A hub is asked for a while whether an executor is there.
@@ -32,7 +32,7 @@ const CALLS: usize = 5;
 /// Ends with status 0 if all of them answer, and else as a command in the first that does not would.
 /// This machine's own server is started if it does not run.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Status {
+pub(crate) struct EnvStatusCommand {
     /// Environments [default: all].
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
@@ -42,9 +42,9 @@ pub(crate) struct Status {
     pub(crate) json: bool,
 }
 
-impl Status {
+impl EnvStatusCommand {
     /// Asks them.
-    pub(super) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(super) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let asked = routes(&self.names, &|name| std::env::var_os(name))?;
         let found = join_all(asked.into_iter().map(examine)).await;
         let text = match self.json {
@@ -58,21 +58,21 @@ impl Status {
 }
 
 /// Finds the ways to the environments that are named, or to all.
-fn routes(names: &[String], lookup: Lookup<'_>) -> Result<Vec<Route>, Failure> {
+fn routes(names: &[String], lookup: VariableLookup<'_>) -> Result<Vec<EnvRoute>, CommandFailure> {
     let selection = select(lookup)?;
     let all = || rows(&selection, lookup).into_iter().map(|row| row.name);
     let names = match names.is_empty() {
         true => all().collect(),
         false => names.to_vec(),
     };
-    let route = |name: &String| Route::selected(Some(name), &selection, lookup);
+    let route = |name: &String| EnvRoute::selected(Some(name), &selection, lookup);
     names.iter().map(route).collect()
 }
 
 /// What was found out about one environment.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Shown {
+struct EnvStatusReport {
     name: String,
     reachable: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,28 +91,28 @@ struct Shown {
     error: Option<String>,
 }
 
-async fn examine(route: Route) -> (Shown, Option<FailureKind>) {
+async fn examine(route: EnvRoute) -> (EnvStatusReport, Option<FailureKind>) {
     let name = route.name.clone();
     let slow = || {
         let what = format!("no answer within {} seconds", PATIENCE.as_secs());
-        Failure::new(FailureKind::Unreachable, what)
+        CommandFailure::new(FailureKind::Unreachable, what)
     };
     let answered = timeout(PATIENCE, ask(route)).await;
     match answered.unwrap_or_else(|_| Err(slow())) {
         Ok(shown) => (shown, None),
         Err(failure) => {
-            let shown = Shown {
+            let shown = EnvStatusReport {
                 name,
                 error: Some(failure.to_string()),
-                ..Shown::default()
+                ..EnvStatusReport::default()
             };
             (shown, Some(failure.kind))
         }
     }
 }
 
-async fn ask(route: Route) -> Result<Shown, Failure> {
-    let place = Place::reach(route).await?;
+async fn ask(route: EnvRoute) -> Result<EnvStatusReport, CommandFailure> {
+    let place = ConnectedEnv::reach(route).await?;
     let mut fastest = Duration::MAX;
     for _ in 0..CALLS {
         let asked = Instant::now();
@@ -123,7 +123,7 @@ async fn ask(route: Route) -> Result<Shown, Failure> {
         Ok(path) => path.to_string_lossy().into_owned(),
         Err(_) => path.to_string(),
     };
-    Ok(Shown {
+    Ok(EnvStatusReport {
         name: place.name,
         reachable: true,
         version: Some(place.info.executor_version),
@@ -136,8 +136,8 @@ async fn ask(route: Route) -> Result<Shown, Failure> {
 }
 
 /// Returns a table, and below it why those are not reached that are not.
-fn text<'a>(found: impl Iterator<Item = &'a Shown>) -> String {
-    let mut table = Table::new(&["NAME", "ROUND TRIP", "VERSION", "OS", "CWD"]);
+fn text<'a>(found: impl Iterator<Item = &'a EnvStatusReport>) -> String {
+    let mut table = TextTable::new(&["NAME", "ROUND TRIP", "VERSION", "OS", "CWD"]);
     let mut errors = String::new();
     for shown in found {
         let cell = |cell: &Option<String>| cell.clone().unwrap_or_default();
@@ -172,15 +172,15 @@ fn span(micros: u64) -> String {
 /// ($CODEX_HOME, or ~/.codex), or from variables. Nothing is connected to: `exec-server env status`
 /// does that.
 #[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct List {
+pub(crate) struct EnvListCommand {
     /// Prints a JSON array instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-impl List {
+impl EnvListCommand {
     /// Prints them.
-    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+    pub(super) fn run(self) -> Result<ExitCode, CommandFailure> {
         let lookup = &|name: &str| std::env::var_os(name);
         let rows = rows(&select(lookup)?, lookup);
         warn_of_foreign_keys(lookup);
@@ -188,7 +188,7 @@ impl List {
             print(&crate::command::print::json(&rows)?)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let mut table = Table::new(&["NAME", "KIND", "WHERE", "DEFAULT"]);
+        let mut table = TextTable::new(&["NAME", "KIND", "WHERE", "DEFAULT"]);
         for row in rows {
             let default = if row.default { "default" } else { "" };
             table.push([
@@ -204,8 +204,8 @@ impl List {
 }
 
 /// Warns about keys that keep Codex from starting, which earlier versions of `env add` wrote.
-pub fn warn_of_foreign_keys(lookup: Lookup<'_>) {
-    let facts = Facts {
+pub fn warn_of_foreign_keys(lookup: VariableLookup<'_>) {
+    let facts = SelectionInputs {
         lookup,
         read: &settings_source::read_text,
     };
@@ -216,11 +216,11 @@ pub fn warn_of_foreign_keys(lookup: Lookup<'_>) {
 
 /// One environment, as it is shown. Nothing in it is secret.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
-pub(super) struct Row {
+pub(super) struct EnvRow {
     /// Its name.
     pub(super) name: String,
     /// How it is reached.
-    pub(super) kind: Kind,
+    pub(super) kind: EnvKind,
     /// Where it is.
     pub(super) place: String,
     /// Whether it is used when none is named.
@@ -230,7 +230,7 @@ pub(super) struct Row {
 /// How an environment is reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Kind {
+pub(super) enum EnvKind {
     /// It is this machine.
     Local,
     /// A server listens.
@@ -241,7 +241,7 @@ pub(super) enum Kind {
     Command,
 }
 
-impl Kind {
+impl EnvKind {
     /// Returns its name.
     pub(super) fn as_str(self) -> &'static str {
         match self {
@@ -254,8 +254,8 @@ impl Kind {
 }
 
 /// Lists what is selected, this machine first.
-pub(super) fn rows(selection: &Selection, lookup: Lookup<'_>) -> Vec<Row> {
-    let row = |id: &EnvironmentId, kind, place| Row {
+pub(super) fn rows(selection: &EnvironmentSelection, lookup: VariableLookup<'_>) -> Vec<EnvRow> {
+    let row = |id: &EnvironmentId, kind, place| EnvRow {
         name: id.to_string(),
         kind,
         place,
@@ -263,9 +263,9 @@ pub(super) fn rows(selection: &Selection, lookup: Lookup<'_>) -> Vec<Row> {
     };
     let mut rows = Vec::new();
     if selection.local {
-        let socket = Socket::find(lookup);
+        let socket = LocalSocket::find(lookup);
         let place = format!("unix://{}", socket.path().display());
-        rows.push(row(&EnvironmentId::local(), Kind::Local, place));
+        rows.push(row(&EnvironmentId::local(), EnvKind::Local, place));
     }
     for remote in &selection.remotes {
         let (kind, place) = place(&remote.reach);
@@ -274,23 +274,23 @@ pub(super) fn rows(selection: &Selection, lookup: Lookup<'_>) -> Vec<Row> {
     rows
 }
 
-fn place(reach: &Reach) -> (Kind, String) {
+fn place(reach: &EnvEndpoint) -> (EnvKind, String) {
     match reach {
         // Path and query may be secret, which the address leaves out.
-        Reach::Url(url) => {
+        EnvEndpoint::Url(url) => {
             let address = url.url.parse::<Address>();
             let shown = address.map_or_else(|error| error.to_string(), |url| url.to_string());
-            (Kind::Url, shown)
+            (EnvKind::Url, shown)
         }
-        Reach::Relay(relay) => {
+        EnvEndpoint::Relay(relay) => {
             let (hub, id) = (&relay.registry_url, &relay.environment_id);
-            (Kind::Hub, format!("{id} at {hub}"))
+            (EnvKind::Hub, format!("{id} at {hub}"))
         }
-        Reach::Program(reach) => {
+        EnvEndpoint::Program(reach) => {
             let program = &reach.program;
             let words = [&program.program].into_iter().chain(&program.args);
             let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
-            (Kind::Command, words.join(" "))
+            (EnvKind::Command, words.join(" "))
         }
     }
 }

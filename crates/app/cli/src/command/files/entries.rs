@@ -27,9 +27,9 @@ use crate::command::files::{
 
 /// What a directory holds.
 #[derive(Debug, Default)]
-pub(crate) struct Entries {
+pub(crate) struct DirectoryListing {
     /// By name.
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<ListedEntry>,
     /// What could not be read, or cannot be true.
     pub(crate) errors: Vec<WalkError>,
     /// There is more than can be listed.
@@ -38,18 +38,18 @@ pub(crate) struct Entries {
 
 /// One name in a directory.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct ListedEntry {
     /// The bytes of the name.
     pub(crate) name: Vec<u8>,
     /// The directory and the name.
     pub(crate) path: PathUri,
     /// What it is, perhaps behind a link.
-    pub(crate) kind: EntryKind,
+    pub(crate) kind: ListedEntryKind,
 }
 
 /// What a name in a directory stands for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum EntryKind {
+pub(crate) enum ListedEntryKind {
     /// A regular file.
     File,
     /// A directory.
@@ -64,7 +64,7 @@ pub(crate) enum EntryKind {
 pub(crate) async fn entries(
     files: &dyn ExecutorFileSystem,
     directory: &PathUri,
-) -> Result<Entries, FileError> {
+) -> Result<DirectoryListing, FileError> {
     let walk = Walk {
         path: directory.clone(),
         options: WalkOptions {
@@ -112,8 +112,8 @@ pub(crate) async fn entries(
             continue;
         }
         let kind = match entry.kind {
-            wire_fs::EntryKind::File => EntryKind::File,
-            wire_fs::EntryKind::Directory => EntryKind::Directory,
+            wire_fs::EntryKind::File => ListedEntryKind::File,
+            wire_fs::EntryKind::Directory => ListedEntryKind::Directory,
         };
         found.insert(name, (entry.path, kind));
     }
@@ -127,16 +127,16 @@ pub(crate) async fn entries(
             continue;
         };
         let kind = match (entry.is_file, entry.is_directory) {
-            (true, _) => EntryKind::File,
-            (_, true) => EntryKind::Directory,
-            (false, false) => EntryKind::Other,
+            (true, _) => ListedEntryKind::File,
+            (_, true) => ListedEntryKind::Directory,
+            (false, false) => ListedEntryKind::Other,
         };
         found.insert(name, (path, kind));
     }
-    Ok(Entries {
+    Ok(DirectoryListing {
         entries: found
             .into_iter()
-            .map(|(name, (path, kind))| Entry { name, path, kind })
+            .map(|(name, (path, kind))| ListedEntry { name, path, kind })
             .collect(),
         errors,
         truncated: walked.truncated && !is_whole,
@@ -156,12 +156,12 @@ const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
 const MAX_ENTRIES: usize = 4_000_000;
 
 /// Lists a directory of this machine.
-pub(crate) async fn native_entries(directory: PathBuf) -> Result<Entries, FileError> {
+pub(crate) async fn native_entries(directory: PathBuf) -> Result<DirectoryListing, FileError> {
     let listed = tokio::task::spawn_blocking(move || list(&directory)).await;
     listed.map_err(|error| FileError::Host(error.to_string()))?
 }
 
-fn list(directory: &Path) -> Result<Entries, FileError> {
+fn list(directory: &Path) -> Result<DirectoryListing, FileError> {
     let failed = |error: io::Error| {
         let text = format!("cannot list `{}`: {error}", directory.display());
         match error.kind() == io::ErrorKind::NotFound {
@@ -169,7 +169,7 @@ fn list(directory: &Path) -> Result<Entries, FileError> {
             false => FileError::Host(text),
         }
     };
-    let mut found = Entries::default();
+    let mut found = DirectoryListing::default();
     for entry in fs::read_dir(directory).map_err(failed)? {
         if found.entries.len() == MAX_ENTRIES {
             found.truncated = true;
@@ -181,7 +181,7 @@ fn list(directory: &Path) -> Result<Entries, FileError> {
             continue;
         };
         let name = entry.file_name().into_vec();
-        found.entries.push(Entry { name, path, kind });
+        found.entries.push(ListedEntry { name, path, kind });
     }
     found
         .entries
@@ -190,11 +190,11 @@ fn list(directory: &Path) -> Result<Entries, FileError> {
 }
 
 /// Returns what an entry is, perhaps behind a link.
-fn kind(entry: &fs::DirEntry) -> io::Result<EntryKind> {
+fn kind(entry: &fs::DirEntry) -> io::Result<ListedEntryKind> {
     let of = |kind: fs::FileType| match (kind.is_file(), kind.is_dir()) {
-        (true, _) => EntryKind::File,
-        (_, true) => EntryKind::Directory,
-        (false, false) => EntryKind::Other,
+        (true, _) => ListedEntryKind::File,
+        (_, true) => ListedEntryKind::Directory,
+        (false, false) => ListedEntryKind::Other,
     };
     let kind = entry.file_type()?;
     if !kind.is_symlink() {
@@ -202,7 +202,7 @@ fn kind(entry: &fs::DirEntry) -> io::Result<EntryKind> {
     }
     Ok(match fs::metadata(entry.path()) {
         Ok(found) => of(found.file_type()),
-        Err(_) => EntryKind::Nowhere,
+        Err(_) => ListedEntryKind::Nowhere,
     })
 }
 
@@ -233,11 +233,11 @@ mod tests {
         let found = native_entries(directory.path().to_owned()).await.unwrap();
         let kinds: Vec<_> = found.entries.iter().map(|entry| entry.kind).collect();
         let expected = [
-            EntryKind::File,
-            EntryKind::Directory,
-            EntryKind::Nowhere,
-            EntryKind::Nowhere,
-            EntryKind::File,
+            ListedEntryKind::File,
+            ListedEntryKind::Directory,
+            ListedEntryKind::Nowhere,
+            ListedEntryKind::Nowhere,
+            ListedEntryKind::File,
         ];
         assert_eq!(kinds, expected);
     }

@@ -21,11 +21,11 @@ use tokio::{
 
 use crate::{
     command::{
-        failure::{Failure, FailureKind},
-        mcp::Mcp,
+        failure::{CommandFailure, FailureKind},
+        mcp::McpCommand,
     },
     settings_source::read_text,
-    shutdown_signal::Stop,
+    shutdown_signal::ShutdownSignal,
 };
 
 /// Connections at once. Each client holds a few: one for events, one for each call that waits.
@@ -35,21 +35,21 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A socket that is bound, and who may come.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct McpHttpServer {
     listener: StdListener,
     address: SocketAddr,
     auth: Auth,
     hosts: Vec<String>,
 }
 
-impl Door {
+impl McpHttpServer {
     /// Binds the socket.
-    pub(super) fn open(address: SocketAddr, line: &Mcp) -> Result<Self, Failure> {
+    pub(super) fn open(address: SocketAddr, line: &McpCommand) -> Result<Self, CommandFailure> {
         let auth = match line.token_file() {
             Some(path) => {
                 let unreadable = |why: &dyn std::fmt::Display| {
                     let what = format!("cannot read the token in `{}`: {why}", path.display());
-                    Failure::new(FailureKind::NotFound, what)
+                    CommandFailure::new(FailureKind::NotFound, what)
                 };
                 let token = read_text(path).map_err(|error| unreadable(&error))?;
                 if token.trim().is_empty() {
@@ -60,7 +60,7 @@ impl Door {
             None if address.ip().is_loopback() => Auth::Open,
             None => {
                 let what = format!("{address} can be reached by others, who could run commands");
-                return Err(Failure::new(FailureKind::Usage, what)
+                return Err(CommandFailure::new(FailureKind::Usage, what)
                     .next("give --http-token-file, or listen on 127.0.0.1"));
             }
         };
@@ -71,7 +71,7 @@ impl Door {
         });
         let (listener, address) = bound.map_err(|error| {
             let what = format!("cannot listen on {address}: {error}");
-            Failure::new(FailureKind::Unreachable, what).next("port 0 takes a free one")
+            CommandFailure::new(FailureKind::Unreachable, what).next("port 0 takes a free one")
         })?;
         let mut hosts = line.hosts().to_vec();
         hosts.push(address.ip().to_string());
@@ -84,8 +84,13 @@ impl Door {
     }
 
     /// Prints where it listens, and serves clients until it is asked to stop.
-    pub(super) async fn serve(self, tools: Tools, stop: &mut Stop) -> Result<(), Failure> {
-        let failed = |error| Failure::new(FailureKind::Failed, format!("cannot listen: {error}"));
+    pub(super) async fn serve(
+        self,
+        tools: Tools,
+        stop: &mut ShutdownSignal,
+    ) -> Result<(), CommandFailure> {
+        let failed =
+            |error| CommandFailure::new(FailureKind::Failed, format!("cannot listen: {error}"));
         let listener = TcpListener::from_std(self.listener).map_err(failed)?;
         let url = format!("http://{}{}\n", self.address, HttpDoor::PATH);
         std::io::stdout()

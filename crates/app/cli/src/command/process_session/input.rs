@@ -26,8 +26,8 @@ use tokio::{
 };
 
 use crate::command::{
-    process_session::{output::write_all, signals::Patience},
-    terminal::Standard,
+    process_session::{output::write_all, signals::StopRequests},
+    terminal::StandardStream,
 };
 
 /// Most that is read at once.
@@ -35,32 +35,32 @@ const READ_BYTES: usize = 64 << 10;
 
 /// Standard input.
 #[derive(Debug)]
-pub(crate) struct Input {
-    source: Source,
+pub(crate) struct StdinReader {
+    source: StdinSource,
     /// Asked when it is opened: a terminal that was hung up does not look like one any more.
     terminal: bool,
 }
 
 #[derive(Debug)]
-enum Source {
+enum StdinSource {
     /// Something that can be waited for: a pipe, a terminal, a socket.
     Waited(AsyncFd<OwnedFd>),
     /// Something that never makes a reader wait: a file.
     Plain(BorrowedFd<'static>),
 }
 
-impl Input {
+impl StdinReader {
     /// Takes standard input; `None` if there can be nothing in it.
     pub(crate) fn open() -> io::Result<Option<Self>> {
-        let fd = Standard::Input.fd();
+        let fd = StandardStream::Input.fd();
         if is_null(fd) {
             return Ok(None);
         }
-        let terminal = Standard::Input.is_terminal();
+        let terminal = StandardStream::Input.is_terminal();
         let source = match exec_process::register(fd.try_clone_to_owned()?, Interest::READABLE) {
-            Ok(waited) => Source::Waited(waited),
+            Ok(waited) => StdinSource::Waited(waited),
             Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
-                Source::Plain(fd)
+                StdinSource::Plain(fd)
             }
             Err(error) => return Err(error),
         };
@@ -74,7 +74,7 @@ impl Input {
 
     /// Tells whether it ended because its window was closed. An end that a person typed is none.
     pub(crate) fn is_hung_up(&self) -> bool {
-        let Source::Waited(waited) = &self.source else {
+        let StdinSource::Waited(waited) = &self.source else {
             return false;
         };
         let mut asked = [PollFd::new(waited.get_ref(), PollFlags::IN)];
@@ -87,11 +87,11 @@ impl Input {
     pub(crate) async fn read(&mut self) -> io::Result<Bytes> {
         loop {
             match &mut self.source {
-                Source::Plain(fd) => match read(*fd) {
+                StdinSource::Plain(fd) => match read(*fd) {
                     Err(Errno::INTR) => {}
                     outcome => return Ok(outcome?),
                 },
-                Source::Waited(waited) => {
+                StdinSource::Waited(waited) => {
                     let mut ready = waited.readable().await?;
                     let fd = ready.get_inner().as_fd();
                     // Whether it is ready is told once, not as long as it is; and a read that finds
@@ -155,9 +155,9 @@ const LEAVING: Duration = Duration::from_millis(500);
 
 /// Our input, on its way to a process.
 #[derive(Debug)]
-pub(super) struct Feed<'a> {
+pub(super) struct InputForwarder<'a> {
     pub(super) process: &'a dyn ExecProcess,
-    pub(super) input: Input,
+    pub(super) input: StdinReader,
     pub(super) keys: Option<DetachKeys>,
     /// Keys come as they are pressed.
     pub(super) raw: bool,
@@ -168,7 +168,7 @@ pub(super) struct Feed<'a> {
 
 /// Why nothing more is passed on.
 #[derive(Debug)]
-pub(super) enum Fed {
+pub(super) enum ForwardOutcome {
     /// Our input ended, or the process takes no more.
     Ended,
     /// Somebody typed the keys for it.
@@ -183,13 +183,13 @@ pub(super) enum Fed {
 
 /// Tells that a key was lost, as a terminal does when it has no room for one.
 fn ring() {
-    drop(write_all(Standard::Error.fd(), BELL));
+    drop(write_all(StandardStream::Error.fd(), BELL));
 }
 
-impl Feed<'_> {
-    pub(super) async fn run(mut self) -> Fed {
+impl InputForwarder<'_> {
+    pub(super) async fn run(mut self) -> ForwardOutcome {
         let mut writes = FuturesOrdered::new();
-        let mut patience = Patience::default();
+        let mut patience = StopRequests::default();
         let most = if self.raw {
             KEYS_ON_THE_WAY
         } else {
@@ -202,20 +202,20 @@ impl Feed<'_> {
             let (out, full) = (self.is_out(), writes.len() >= most);
             let detached = leave_at.is_some();
             if detached && (out || full || writes.is_empty()) {
-                return Fed::Detached;
+                return ForwardOutcome::Detached;
             }
             tokio::select! {
                 biased;
                 // Who may leave changes with it.
                 Ok(()) = self.connection.changed() => {}
                 () = sleep_until(leave_at.unwrap_or_else(Instant::now)), if detached => {
-                    return Fed::Detached;
+                    return ForwardOutcome::Detached;
                 }
                 Some(written) = writes.next(), if !writes.is_empty() => match written {
                     Ok(WriteStatus::Accepted) => {}
                     Ok(WriteStatus::StdinClosed | WriteStatus::UnknownProcess | WriteStatus::Starting)
                     | Err(ProcessError::Terminated | ProcessError::Disconnected(_)) if detached => {
-                        return Fed::Detached;
+                        return ForwardOutcome::Detached;
                     }
                     // A key that was on its way when the connection broke. Others may follow, if only those
                     // that leave.
@@ -223,9 +223,9 @@ impl Feed<'_> {
                     Ok(WriteStatus::StdinClosed | WriteStatus::UnknownProcess | WriteStatus::Starting)
                     // What became of the process is told by its events.
                     | Err(ProcessError::Terminated | ProcessError::Disconnected(_)) => {
-                        return Fed::Ended;
+                        return ForwardOutcome::Ended;
                     }
-                    Err(error) => return Fed::Failed(error),
+                    Err(error) => return ForwardOutcome::Failed(error),
                 },
                 // Keys are looked at also when the process takes none: some of them are for us.
                 read = self.input.read(), if !detached && (!full || self.raw) => {
@@ -233,7 +233,7 @@ impl Feed<'_> {
                     let mut data = read.unwrap_or_default();
                     if data.is_empty() {
                         if self.input.is_hung_up() {
-                            return Fed::HungUp;
+                            return ForwardOutcome::HungUp;
                         }
                         break;
                     }
@@ -241,12 +241,12 @@ impl Feed<'_> {
                         self.client.retry_now();
                     }
                     if self.raw && (out || full) && is_given_up(&data, &mut patience) {
-                        return Fed::GivenUp;
+                        return ForwardOutcome::GivenUp;
                     }
                     if let Some(keys) = &mut self.keys {
                         data = match keys.look(&data) {
-                            Typed::Keys(data) => data,
-                            Typed::Detach(data) => {
+                            KeyMatch::Keys(data) => data,
+                            KeyMatch::Detach(data) => {
                                 leave_at = Some(Instant::now() + LEAVING);
                                 data
                             }
@@ -265,11 +265,11 @@ impl Feed<'_> {
         while let Some(written) = writes.next().await {
             match written {
                 Ok(_) | Err(ProcessError::Terminated | ProcessError::Disconnected(_)) => {}
-                Err(error) => return Fed::Failed(error),
+                Err(error) => return ForwardOutcome::Failed(error),
             }
         }
         drop(closed.await);
-        Fed::Ended
+        ForwardOutcome::Ended
     }
 
     fn is_out(&self) -> bool {
@@ -278,7 +278,7 @@ impl Feed<'_> {
 }
 
 /// Keys reach nobody while the connection is out, or the process takes none: Ctrl-C is then for us.
-fn is_given_up(keys: &[u8], patience: &mut Patience) -> bool {
+fn is_given_up(keys: &[u8], patience: &mut StopRequests) -> bool {
     let now = Instant::now();
     let mut presses = keys.iter().filter(|key| **key == INTERRUPT);
     presses.any(|_| patience.is_over(ProcessSignal::Interrupt, now))
@@ -296,7 +296,7 @@ pub struct DetachKeys {
 
 /// What was typed.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Typed {
+pub(crate) enum KeyMatch {
     /// Keys for the process. A beginning of the sequence is kept back until it is clear what it is.
     Keys(Bytes),
     /// The sequence; these came before it.
@@ -305,14 +305,14 @@ pub(crate) enum Typed {
 
 impl DetachKeys {
     /// Looks at what was typed.
-    pub(crate) fn look(&mut self, typed: &[u8]) -> Typed {
+    pub(crate) fn look(&mut self, typed: &[u8]) -> KeyMatch {
         let mut passed = BytesMut::with_capacity(typed.len() + self.typed);
         for &key in typed {
             if key == self.keys[self.typed] {
                 self.typed += 1;
                 if self.typed == self.keys.len() {
                     self.typed = 0;
-                    return Typed::Detach(passed.freeze());
+                    return KeyMatch::Detach(passed.freeze());
                 }
                 continue;
             }
@@ -324,7 +324,7 @@ impl DetachKeys {
                 passed.put_u8(key);
             }
         }
-        Typed::Keys(passed.freeze())
+        KeyMatch::Keys(passed.freeze())
     }
 }
 
@@ -380,8 +380,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn passed(text: &'static [u8]) -> Typed {
-        Typed::Keys(Bytes::from_static(text))
+    fn passed(text: &'static [u8]) -> KeyMatch {
+        KeyMatch::Keys(Bytes::from_static(text))
     }
 
     #[test]
@@ -389,7 +389,7 @@ mod tests {
         let mut keys = keys("ctrl-p,ctrl-q");
         assert_eq!(keys.look(b"ab"), passed(b"ab"));
         assert_eq!(keys.look(b"c\x10"), passed(b"c"));
-        let left = Typed::Detach(Bytes::new());
+        let left = KeyMatch::Detach(Bytes::new());
         assert_eq!(keys.look(b"\x11rest"), left);
     }
 
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(keys.look(b"\x10"), passed(b""));
         assert_eq!(keys.look(b"x"), passed(b"\x10x"));
         assert_eq!(keys.look(b"\x10\x10"), passed(b"\x10"));
-        assert_eq!(keys.look(b"\x11"), Typed::Detach(Bytes::new()));
+        assert_eq!(keys.look(b"\x11"), KeyMatch::Detach(Bytes::new()));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use rustix::{
 };
 
 use crate::command::{
-    failure::Failure, print::printable, process_session::unwritten, terminal::Standard,
+    failure::CommandFailure, print::printable, process_session::unwritten, terminal::StandardStream,
 };
 
 /// What a pipe that is ready takes without waiting: the smallest `PIPE_BUF` of Linux.
@@ -21,14 +21,14 @@ const SMALL_BYTES: usize = 4096;
 
 /// Where the output of a process goes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sink;
+pub(crate) struct OutputSink;
 
-impl Sink {
+impl OutputSink {
     /// Writes a piece of output, whole, to where its stream goes.
     pub(crate) async fn write(self, stream: OutputStream, data: Bytes) -> io::Result<()> {
         let fd = match stream {
-            OutputStream::Stdout | OutputStream::Pty => Standard::Output.fd(),
-            OutputStream::Stderr => Standard::Error.fd(),
+            OutputStream::Stdout | OutputStream::Pty => StandardStream::Output.fd(),
+            OutputStream::Stderr => StandardStream::Error.fd(),
         };
         if data.len() <= SMALL_BYTES && is_writable(fd)? {
             return write_all(fd, &data);
@@ -67,17 +67,17 @@ fn wait(fd: BorrowedFd<'_>, limit: Option<&Timespec>) -> io::Result<usize> {
 pub(crate) fn complain(text: &str) {
     let line = format!("exec-server: {}\n", printable(text));
     // Nobody can be told that standard error is gone.
-    drop(write_all(Standard::Error.fd(), line.as_bytes()));
+    drop(write_all(StandardStream::Error.fd(), line.as_bytes()));
 }
 
 /// Prints the result of a command that has one.
-pub(crate) fn say(text: &str) -> Result<ExitCode, Failure> {
+pub(crate) fn say(text: &str) -> Result<ExitCode, CommandFailure> {
     say_bytes(text.as_bytes())
 }
 
 /// Prints a result that need not be text.
-pub(crate) fn say_bytes(bytes: &[u8]) -> Result<ExitCode, Failure> {
-    match write_all(Standard::Output.fd(), bytes) {
+pub(crate) fn say_bytes(bytes: &[u8]) -> Result<ExitCode, CommandFailure> {
+    match write_all(StandardStream::Output.fd(), bytes) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => unwritten(&error),
     }
@@ -85,16 +85,16 @@ pub(crate) fn say_bytes(bytes: &[u8]) -> Result<ExitCode, Failure> {
 
 /// What stands on standard error about the connection.
 #[derive(Debug)]
-pub(crate) struct Notice {
+pub(crate) struct ConnectionNotice {
     terminal: bool,
     shown: bool,
 }
 
-impl Notice {
+impl ConnectionNotice {
     /// Nothing yet.
     pub(crate) fn new() -> Self {
         Self {
-            terminal: Standard::Error.is_terminal(),
+            terminal: StandardStream::Error.is_terminal(),
             shown: false,
         }
     }
@@ -126,7 +126,7 @@ impl Notice {
     }
 }
 
-impl Drop for Notice {
+impl Drop for ConnectionNotice {
     /// What is said next does not stand behind it.
     fn drop(&mut self) {
         self.erase();
@@ -139,12 +139,12 @@ const ERASE: &str = "\x1b8\x1b[K";
 
 fn write_stderr(text: &str) {
     // Nobody can be told that standard error is gone.
-    drop(write_all(Standard::Error.fd(), text.as_bytes()));
+    drop(write_all(StandardStream::Error.fd(), text.as_bytes()));
 }
 
 /// Does something, and tells meanwhile when the connection is out.
 pub(crate) async fn telling<T>(client: &ExecServerClient, work: impl Future<Output = T>) -> T {
-    let (mut connection, mut notice) = (client.connection(), Notice::new());
+    let (mut connection, mut notice) = (client.connection(), ConnectionNotice::new());
     // It may be out already.
     notice.show(*connection.borrow_and_update());
     let mut work = pin!(work);

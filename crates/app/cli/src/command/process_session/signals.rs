@@ -11,17 +11,17 @@ use tokio::{
 
 /// Signals to this program.
 #[derive(Debug)]
-pub(crate) struct Signals {
-    passed: Vec<(Passed, unix::Signal)>,
+pub(crate) struct SignalListener {
+    passed: Vec<(ForwardedSignal, unix::Signal)>,
     window: unix::Signal,
     stop: unix::Signal,
 }
 
 /// A signal to this program.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Heard {
+pub(super) enum SignalEvent {
     /// One that is for the process.
-    Passed(Passed),
+    Passed(ForwardedSignal),
     /// The window has another size.
     Window,
     /// Somebody pressed Ctrl-Z, or means the same.
@@ -30,14 +30,14 @@ pub(super) enum Heard {
 
 /// A signal that is passed on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Passed {
+pub(super) struct ForwardedSignal {
     /// What the process gets.
     pub(super) signal: ProcessSignal,
     /// Its number here.
     pub(super) number: i32,
 }
 
-impl Passed {
+impl ForwardedSignal {
     /// Whether it asks for the end.
     pub(super) fn ends(self) -> bool {
         match self.signal {
@@ -63,12 +63,12 @@ const PASSED: [(Signal, ProcessSignal); 6] = [
     (Signal::USR2, ProcessSignal::User2),
 ];
 
-impl Signals {
+impl SignalListener {
     /// Takes them from now on.
     pub(crate) fn listen() -> io::Result<Self> {
         let listen = |one: Signal| signal(SignalKind::from_raw(one.as_raw()));
         let passed = PASSED.into_iter().map(|(ours, theirs)| {
-            let passed = Passed {
+            let passed = ForwardedSignal {
                 signal: theirs,
                 number: ours.as_raw(),
             };
@@ -85,27 +85,27 @@ impl Signals {
     pub(crate) async fn asked(&mut self) -> i32 {
         loop {
             match self.next().await {
-                Heard::Passed(passed) if passed.ends() => return passed.number,
+                SignalEvent::Passed(passed) if passed.ends() => return passed.number,
                 // Nothing runs here until SIGCONT.
-                Heard::Stop => drop(kill_process(getpid(), Signal::STOP)),
-                Heard::Passed(_) | Heard::Window => {}
+                SignalEvent::Stop => drop(kill_process(getpid(), Signal::STOP)),
+                SignalEvent::Passed(_) | SignalEvent::Window => {}
             }
         }
     }
 
     /// Waits for the next one. Dropping the future loses none.
-    pub(super) async fn next(&mut self) -> Heard {
+    pub(super) async fn next(&mut self) -> SignalEvent {
         std::future::poll_fn(|context| {
             for (passed, signal) in &mut self.passed {
                 if signal.poll_recv(context).is_ready() {
-                    return Heard::Passed(*passed).into();
+                    return SignalEvent::Passed(*passed).into();
                 }
             }
             if self.window.poll_recv(context).is_ready() {
-                return Heard::Window.into();
+                return SignalEvent::Window.into();
             }
             match self.stop.poll_recv(context).is_ready() {
-                true => Heard::Stop.into(),
+                true => SignalEvent::Stop.into(),
                 false => std::task::Poll::Pending,
             }
         })
@@ -121,12 +121,12 @@ const MOMENT: Duration = Duration::from_secs(2);
 /// How often a person asked for the end: a process may have its reasons to go on, and a person not to
 /// wait for them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct StopRequests {
     pressed: VecDeque<Instant>,
     told: Vec<ProcessSignal>,
 }
 
-impl Patience {
+impl StopRequests {
     /// Tells whether this one is for us: the third Ctrl-C or Ctrl-\ within a moment, or the second
     /// SIGTERM or SIGHUP.
     pub(super) fn is_over(&mut self, signal: ProcessSignal, now: Instant) -> bool {
@@ -156,12 +156,12 @@ mod tests {
 
     #[test]
     fn three_interrupts_within_a_moment_are_for_us_and_slower_ones_are_not() {
-        let (mut patience, now) = (Patience::default(), Instant::now());
+        let (mut patience, now) = (StopRequests::default(), Instant::now());
         let press = ProcessSignal::Interrupt;
         assert!(!patience.is_over(press, now));
         assert!(!patience.is_over(press, now + MOMENT / 2));
         assert!(patience.is_over(press, now + MOMENT));
-        let mut patience = Patience::default();
+        let mut patience = StopRequests::default();
         for presses in 0..10 {
             assert!(
                 !patience.is_over(press, now + presses * MOMENT),
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_second_request_to_terminate_is_for_us_and_user_signals_never_are() {
-        let (mut patience, now) = (Patience::default(), Instant::now());
+        let (mut patience, now) = (StopRequests::default(), Instant::now());
         assert!(!patience.is_over(ProcessSignal::Terminate, now));
         assert!(!patience.is_over(ProcessSignal::Hangup, now));
         for _ in 0..5 {

@@ -19,8 +19,8 @@ const CURSOR: u16 = 25;
 
 /// Modes of a terminal, found in the output that it shows.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TerminalModes {
-    place: Place,
+pub(crate) struct TerminalModeTracker {
+    place: ParserState,
     parameters: Vec<u8>,
     on: [bool; MODES.len()],
     hidden_cursor: bool,
@@ -29,7 +29,7 @@ pub(crate) struct TerminalModes {
 
 /// Where the output is.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Place {
+enum ParserState {
     #[default]
     Text,
     /// Behind ESC.
@@ -38,15 +38,15 @@ enum Place {
     Sequence,
 }
 
-impl TerminalModes {
+impl TerminalModeTracker {
     /// Takes output.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            if self.place == Place::Text {
+            if self.place == ParserState::Text {
                 let Some(at) = bytes.iter().position(|byte| *byte == 0x1b) else {
                     return;
                 };
-                self.place = Place::Escape;
+                self.place = ParserState::Escape;
                 bytes = &bytes[at + 1..];
                 continue;
             }
@@ -57,28 +57,28 @@ impl TerminalModes {
 
     fn take(&mut self, byte: u8) {
         self.place = match (self.place, byte) {
-            (_, 0x1b) => Place::Escape,
-            (Place::Escape, b'[') => {
+            (_, 0x1b) => ParserState::Escape,
+            (ParserState::Escape, b'[') => {
                 self.parameters.clear();
-                Place::Sequence
+                ParserState::Sequence
             }
             // A full reset.
-            (Place::Escape, b'c') => {
+            (ParserState::Escape, b'c') => {
                 *self = Self::default();
-                Place::Text
+                ParserState::Text
             }
-            (Place::Sequence, 0x20..=0x3f) => {
+            (ParserState::Sequence, 0x20..=0x3f) => {
                 if self.parameters.len() < MAX_PARAMETER_BYTES {
                     self.parameters.push(byte);
                 }
-                Place::Sequence
+                ParserState::Sequence
             }
-            (Place::Sequence, 0x40..=0x7e) => {
+            (ParserState::Sequence, 0x40..=0x7e) => {
                 self.end_sequence(byte);
-                Place::Text
+                ParserState::Text
             }
-            (Place::Sequence, _) => Place::Sequence,
-            (Place::Escape | Place::Text, _) => Place::Text,
+            (ParserState::Sequence, _) => ParserState::Sequence,
+            (ParserState::Escape | ParserState::Text, _) => ParserState::Text,
         };
     }
 
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     fn reset_after(output: &[u8]) -> String {
-        let mut modes = TerminalModes::default();
+        let mut modes = TerminalModeTracker::default();
         modes.feed(output);
         String::from_utf8(modes.reset()).unwrap()
     }
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn sequences_are_found_across_chunks() {
-        let mut modes = TerminalModes::default();
+        let mut modes = TerminalModeTracker::default();
         for byte in b"\x1b[?2004h" {
             modes.feed(&[*byte]);
         }
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn endless_parameters_are_not_kept() {
-        let mut modes = TerminalModes::default();
+        let mut modes = TerminalModeTracker::default();
         modes.feed(b"\x1b[?");
         modes.feed(&[b'1'; 100_000]);
         assert!(modes.parameters.len() <= MAX_PARAMETER_BYTES);

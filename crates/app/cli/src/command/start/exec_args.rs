@@ -16,16 +16,16 @@ use exec_wire::{
 
 use crate::{
     command::{
-        connect::Place,
-        failure::{Failure, FailureKind},
-        quantity::Size,
+        connect::ConnectedEnv,
+        failure::{CommandFailure, FailureKind},
+        quantity::ByteSizeArg,
     },
-    terminal_detection::Terminal,
+    terminal_detection::DetectedTerminal,
 };
 
 /// Where a command runs, and what it may use.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Surroundings {
+pub struct ExecArgs {
     /// Directory to run in [default: this one on this machine; elsewhere the server's].
     #[arg(short = 'C', long, value_name = "DIR")]
     pub cwd: Option<String>,
@@ -35,7 +35,7 @@ pub struct Surroundings {
     /// On this machine a command has all of our variables; elsewhere it has the server's, and TERM,
     /// COLORTERM and the locale of ours if it runs on a terminal.
     #[arg(short = 'e', long = "set-env", value_name = "NAME[=VALUE]")]
-    pub variables: Vec<Setting>,
+    pub variables: Vec<VariableArg>,
 
     /// Encloses the command. Everything can be read; the network is closed.
     #[arg(long, value_name = "POLICY")]
@@ -47,7 +47,7 @@ pub struct Surroundings {
         long, value_name = "REACH", num_args = 0..=1, require_equals = true,
         default_missing_value = "full", requires = "sandbox"
     )]
-    pub network: Option<NetworkReach>,
+    pub network: Option<NetworkChoice>,
 
     /// Lets a command in a sandbox write below another directory, repeatable.
     #[arg(long, value_name = "DIR", requires = "sandbox")]
@@ -61,7 +61,7 @@ pub struct Surroundings {
 
     /// Memory that the command and what it starts may hold, such as 512M.
     #[arg(long, value_name = "SIZE")]
-    pub limit_memory: Option<Size>,
+    pub limit_memory: Option<ByteSizeArg>,
 }
 
 /// What a command in a sandbox may write.
@@ -75,7 +75,7 @@ pub enum SandboxChoice {
 
 /// What a command in a sandbox reaches of the network.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub enum NetworkReach {
+pub enum NetworkChoice {
     /// All that the host reaches.
     Full,
     /// Servers on the host's loopback.
@@ -84,12 +84,12 @@ pub enum NetworkReach {
 
 /// A variable to set.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Setting {
+pub struct VariableArg {
     name: String,
     value: Option<String>,
 }
 
-impl FromStr for Setting {
+impl FromStr for VariableArg {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -107,25 +107,25 @@ impl FromStr for Setting {
     }
 }
 
-impl Surroundings {
+impl ExecArgs {
     /// Returns the directory to run in.
-    pub(crate) async fn directory(&self, place: &Place) -> Result<PathUri, Failure> {
+    pub(crate) async fn directory(&self, place: &ConnectedEnv) -> Result<PathUri, CommandFailure> {
         if let Some(typed) = &self.cwd {
             return place.path(typed).await;
         }
         if place.here {
             let here = std::env::current_dir().map_err(|error| {
                 let what = format!("cannot tell which directory this is: {error}");
-                Failure::new(FailureKind::Failed, what).next("-C chooses another")
+                CommandFailure::new(FailureKind::Failed, what).next("-C chooses another")
             })?;
             return PathUri::from_native(&here)
-                .map_err(|error| Failure::new(FailureKind::Failed, error));
+                .map_err(|error| CommandFailure::new(FailureKind::Failed, error));
         }
         let info = &place.info;
         let theirs = info.cwd.clone().or_else(|| info.user_home_dir.clone());
         theirs.ok_or_else(|| {
             let what = format!("`{}` does not tell its directory", place.name);
-            Failure::new(FailureKind::Failed, what).next("-C chooses one")
+            CommandFailure::new(FailureKind::Failed, what).next("-C chooses one")
         })
     }
 
@@ -133,8 +133,8 @@ impl Surroundings {
     pub(super) async fn surround(
         &self,
         command: &mut Command,
-        place: &Place,
-    ) -> Result<(), Failure> {
+        place: &ConnectedEnv,
+    ) -> Result<(), CommandFailure> {
         let ours = || std::env::vars_os().filter_map(text);
         if place.here {
             command.env = ours().collect();
@@ -142,7 +142,7 @@ impl Surroundings {
             command.env_policy = Some(EVERYTHING);
         }
         if matches!(command.io, Io::Terminal(_)) {
-            let terminal = Terminal::detect(&|name| std::env::var_os(name)).pty_variables();
+            let terminal = DetectedTerminal::detect(&|name| std::env::var_os(name)).pty_variables();
             let of_terminal = terminal
                 .pairs()
                 .map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -152,13 +152,13 @@ impl Surroundings {
                 command.env.entry(name).or_insert(value);
             }
         }
-        for Setting { name, value } in &self.variables {
+        for VariableArg { name, value } in &self.variables {
             let value = value.clone().or_else(|| std::env::var(name).ok());
             if let Some(value) = value {
                 command.env.insert(name.clone(), value);
             }
         }
-        command.limits.memory_bytes = self.limit_memory.map(|Size(bytes)| bytes);
+        command.limits.memory_bytes = self.limit_memory.map(|ByteSizeArg(bytes)| bytes);
         if let Some(choice) = self.sandbox {
             let mut writable = Vec::new();
             for typed in &self.writable {
@@ -167,8 +167,8 @@ impl Surroundings {
             let sandbox = self.enclose(choice, &command.cwd, writable, place);
             command.sandbox = Some(Box::new(sandbox));
             command.network.proxy = match self.network {
-                Some(NetworkReach::Loopback) => Some(NetworkProxy::for_loopback()),
-                Some(NetworkReach::Full) | None => None,
+                Some(NetworkChoice::Loopback) => Some(NetworkProxy::for_loopback()),
+                Some(NetworkChoice::Full) | None => None,
             };
         }
         Ok(())
@@ -179,7 +179,7 @@ impl Surroundings {
         choice: SandboxChoice,
         cwd: &PathUri,
         writable: Vec<PathUri>,
-        place: &Place,
+        place: &ConnectedEnv,
     ) -> Sandbox {
         let entry = |path, access| Entry {
             path,
@@ -212,8 +212,8 @@ impl Surroundings {
                     glob_scan_max_depth: None,
                 },
                 network: match self.network {
-                    Some(NetworkReach::Full) => NetworkAccess::Enabled,
-                    Some(NetworkReach::Loopback) | None => NetworkAccess::Restricted,
+                    Some(NetworkChoice::Full) => NetworkAccess::Enabled,
+                    Some(NetworkChoice::Loopback) | None => NetworkAccess::Restricted,
                 },
             },
             cwd: Some(cwd.clone()),
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn a_variable_has_a_name_and_perhaps_a_value() {
         let set = |name: &str, value: Option<&str>| {
-            Ok(Setting {
+            Ok(VariableArg {
                 name: name.to_owned(),
                 value: value.map(str::to_owned),
             })
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!("A=".parse(), set("A", Some("")));
         assert_eq!("A".parse(), set("A", None));
         for wrong in ["", "=a", "A=\0"] {
-            assert!(wrong.parse::<Setting>().is_err(), "{wrong:?}");
+            assert!(wrong.parse::<VariableArg>().is_err(), "{wrong:?}");
         }
     }
 }

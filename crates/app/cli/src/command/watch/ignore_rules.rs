@@ -5,7 +5,7 @@ use exec_wire::{fs::ReadFile, path_uri::PathUri};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use crate::command::{
-    failure::{Failure, FailureKind},
+    failure::{CommandFailure, FailureKind},
     files::{below, persist, shown},
 };
 
@@ -16,7 +16,7 @@ const ALWAYS: [&str; 4] = [".git", ".hg", ".jj", ".svn"];
 
 /// What is ignored below one watched path.
 #[derive(Debug)]
-pub(super) struct Ignored {
+pub(super) struct IgnoreRules {
     root: PathUri,
     rules: Gitignore,
     filter: ChangeFilter,
@@ -33,7 +33,7 @@ pub(super) struct ChangeFilter {
 
 impl ChangeFilter {
     /// Compiles globs.
-    pub(super) fn new(wanted: &[String], unwanted: &[String]) -> Result<Self, Failure> {
+    pub(super) fn new(wanted: &[String], unwanted: &[String]) -> Result<Self, CommandFailure> {
         Ok(Self {
             wanted: compile(wanted)?,
             unwanted: compile(unwanted)?,
@@ -47,7 +47,7 @@ impl ChangeFilter {
     }
 }
 
-fn compile(globs: &[String]) -> Result<Gitignore, Failure> {
+fn compile(globs: &[String]) -> Result<Gitignore, CommandFailure> {
     let mut compiled = GitignoreBuilder::new("");
     for glob in globs {
         let added = compiled.add_line(None, glob);
@@ -57,14 +57,14 @@ fn compile(globs: &[String]) -> Result<Gitignore, Failure> {
     compiled.build().map_err(|error| invalid(&shown, &error))
 }
 
-fn invalid(glob: &str, error: &ignore::Error) -> Failure {
-    Failure::new(
+fn invalid(glob: &str, error: &ignore::Error) -> CommandFailure {
+    CommandFailure::new(
         FailureKind::Usage,
         format!("invalid glob `{glob}`: {error}"),
     )
 }
 
-impl Ignored {
+impl IgnoreRules {
     /// Reads the ignore files of a watched directory. Without any, little is ignored.
     pub(super) async fn read(
         files: &dyn ExecutorFileSystem,
@@ -125,7 +125,7 @@ mod tests {
         for line in ["target/", "*.log", "!keep.log", "/only"] {
             rules.add_line(None, line).unwrap();
         }
-        let ignored = Ignored {
+        let ignored = IgnoreRules {
             root: PathUri::parse("file:///srv/app").unwrap(),
             rules: rules.build().unwrap(),
             filter: ChangeFilter::new(&[], &[]).unwrap(),

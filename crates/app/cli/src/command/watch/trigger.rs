@@ -21,7 +21,7 @@ const MAX_REMEMBERED: usize = 16_384;
 
 /// Remembers what the command itself seems to write.
 #[derive(Debug, Default)]
-pub(super) struct Trigger {
+pub(super) struct RerunTrigger {
     /// What the last run changed, and how many runs in a row did.
     paths: BTreeMap<PathUri, u32>,
     /// Directories in which the last run made or removed something.
@@ -33,7 +33,7 @@ pub(super) struct Trigger {
 
 /// What to do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Next {
+pub(super) enum TriggerDecision {
     /// Run the command.
     Run,
     /// Wait for changes.
@@ -42,25 +42,25 @@ pub(super) enum Next {
     Stop,
 }
 
-impl Trigger {
+impl RerunTrigger {
     /// Takes what changed while nothing ran.
-    pub(super) fn handle_idle(&mut self, changed: &[Change], lost: Lost) -> Next {
-        if changed.is_empty() && lost == Lost::None {
-            return Next::Wait;
+    pub(super) fn handle_idle(&mut self, changed: &[Change], lost: EventLoss) -> TriggerDecision {
+        if changed.is_empty() && lost == EventLoss::None {
+            return TriggerDecision::Wait;
         }
         self.in_a_row = 0;
-        Next::Run
+        TriggerDecision::Run
     }
 
     /// Takes what changed during a run.
-    pub(super) fn handle_run(&mut self, changed: &[Change], lost: Lost) -> Next {
+    pub(super) fn handle_run(&mut self, changed: &[Change], lost: EventLoss) -> TriggerDecision {
         let lost = match changed.len() > MAX_REMEMBERED {
-            true => Lost::Some,
+            true => EventLoss::Some,
             false => lost,
         };
         self.lost = match lost {
-            Lost::Some => self.lost + 1,
-            Lost::None => 0,
+            EventLoss::Some => self.lost + 1,
+            EventLoss::None => 0,
         };
         let (mut paths, mut directories) = (BTreeMap::new(), BTreeMap::new());
         let mut news = (1..OWN).contains(&self.lost);
@@ -84,9 +84,9 @@ impl Trigger {
         (self.paths, self.directories) = (paths, directories);
         self.in_a_row += 1;
         match news {
-            true if self.in_a_row < MAX_IN_A_ROW => Next::Run,
-            true => Next::Stop,
-            false => Next::Wait,
+            true if self.in_a_row < MAX_IN_A_ROW => TriggerDecision::Run,
+            true => TriggerDecision::Stop,
+            false => TriggerDecision::Wait,
         }
     }
 
@@ -110,7 +110,7 @@ impl Trigger {
 
 /// Whether changes were lost on the way.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Lost {
+pub(super) enum EventLoss {
     /// All were told.
     None,
     /// There were more.
@@ -133,64 +133,78 @@ mod tests {
 
     #[test]
     fn a_change_while_nothing_runs_is_a_run() {
-        let mut trigger = Trigger::default();
-        assert_eq!(trigger.handle_idle(&[], Lost::None), Next::Wait);
+        let mut trigger = RerunTrigger::default();
         assert_eq!(
-            trigger.handle_idle(&modified(&["a"]), Lost::None),
-            Next::Run
+            trigger.handle_idle(&[], EventLoss::None),
+            TriggerDecision::Wait
         );
-        assert_eq!(trigger.handle_idle(&[], Lost::Some), Next::Run);
+        assert_eq!(
+            trigger.handle_idle(&modified(&["a"]), EventLoss::None),
+            TriggerDecision::Run
+        );
+        assert_eq!(
+            trigger.handle_idle(&[], EventLoss::Some),
+            TriggerDecision::Run
+        );
     }
 
     #[test]
     fn what_every_run_changes_is_the_commands_own_after_three() {
-        let mut trigger = Trigger::default();
-        let mut run = |names: &[&str]| trigger.handle_run(&modified(names), Lost::None);
-        assert_eq!(run(&["out"]), Next::Run);
-        assert_eq!(run(&["out"]), Next::Run);
-        assert_eq!(run(&["out"]), Next::Wait);
-        assert_eq!(run(&["out"]), Next::Wait);
-        assert_eq!(run(&["out", "edited"]), Next::Run);
-        assert_eq!(run(&["out"]), Next::Wait);
-        assert_eq!(run(&["edited"]), Next::Run);
-        assert_eq!(run(&["out"]), Next::Run);
+        let mut trigger = RerunTrigger::default();
+        let mut run = |names: &[&str]| trigger.handle_run(&modified(names), EventLoss::None);
+        assert_eq!(run(&["out"]), TriggerDecision::Run);
+        assert_eq!(run(&["out"]), TriggerDecision::Run);
+        assert_eq!(run(&["out"]), TriggerDecision::Wait);
+        assert_eq!(run(&["out"]), TriggerDecision::Wait);
+        assert_eq!(run(&["out", "edited"]), TriggerDecision::Run);
+        assert_eq!(run(&["out"]), TriggerDecision::Wait);
+        assert_eq!(run(&["edited"]), TriggerDecision::Run);
+        assert_eq!(run(&["out"]), TriggerDecision::Run);
     }
 
     #[test]
     fn new_names_in_the_same_directory_are_the_commands_own_after_three() {
-        let mut trigger = Trigger::default();
+        let mut trigger = RerunTrigger::default();
         let mut run = |name: &str| {
             let change = change(name, ChangeKind::Created);
-            trigger.handle_run(&[change], Lost::None)
+            trigger.handle_run(&[change], EventLoss::None)
         };
-        assert_eq!(run("temporary-1"), Next::Run);
-        assert_eq!(run("temporary-2"), Next::Run);
-        assert_eq!(run("temporary-3"), Next::Wait);
-        assert_eq!(run("temporary-4/below"), Next::Wait);
+        assert_eq!(run("temporary-1"), TriggerDecision::Run);
+        assert_eq!(run("temporary-2"), TriggerDecision::Run);
+        assert_eq!(run("temporary-3"), TriggerDecision::Wait);
+        assert_eq!(run("temporary-4/below"), TriggerDecision::Wait);
     }
 
     #[test]
     fn whatever_else_it_writes_it_is_not_run_for_ever() {
-        let mut trigger = Trigger::default();
-        let runs = |trigger: &mut Trigger| {
+        let mut trigger = RerunTrigger::default();
+        let runs = |trigger: &mut RerunTrigger| {
             let next = (0..100).map(|number| {
                 let name = format!("rotated-{}", number % 50);
-                trigger.handle_run(&modified(&[&name]), Lost::None)
+                trigger.handle_run(&modified(&[&name]), EventLoss::None)
             });
-            next.take_while(|next| *next == Next::Run).count()
+            next.take_while(|next| *next == TriggerDecision::Run)
+                .count()
         };
         assert_eq!(runs(&mut trigger), MAX_IN_A_ROW as usize - 1);
         assert_eq!(
-            trigger.handle_idle(&modified(&["src"]), Lost::None),
-            Next::Run
+            trigger.handle_idle(&modified(&["src"]), EventLoss::None),
+            TriggerDecision::Run
         );
         assert_eq!(runs(&mut trigger), MAX_IN_A_ROW as usize - 1);
     }
 
     #[test]
     fn changes_that_are_lost_in_every_run_stop_too() {
-        let mut trigger = Trigger::default();
-        let mut run = || trigger.handle_run(&[], Lost::Some);
-        assert_eq!([run(), run(), run()], [Next::Run, Next::Run, Next::Wait]);
+        let mut trigger = RerunTrigger::default();
+        let mut run = || trigger.handle_run(&[], EventLoss::Some);
+        assert_eq!(
+            [run(), run(), run()],
+            [
+                TriggerDecision::Run,
+                TriggerDecision::Run,
+                TriggerDecision::Wait
+            ]
+        );
     }
 }

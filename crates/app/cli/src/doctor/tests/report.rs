@@ -3,7 +3,7 @@
 use exec_sandbox::abilities::Outlook;
 
 use super::*;
-use crate::doctor::Report;
+use crate::doctor::DoctorReport;
 
 fn outlook(policy: &'static str, found: Result<&'static str, &str>) -> Outlook {
     Outlook {
@@ -16,9 +16,9 @@ fn outlook(policy: &'static str, found: Result<&'static str, &str>) -> Outlook {
 #[test]
 fn a_report_of_a_sound_machine_is_short() {
     let outlook = vec![outlook("read-only, with network", Ok("landlock"))];
-    let report = Report {
+    let report = DoctorReport {
         version: "1.2.3".to_owned(),
-        ..Report::with_outlook(outlook, sound())
+        ..DoctorReport::with_outlook(outlook, sound())
     };
     assert!(report.enforceable);
     let expected = "\
@@ -59,9 +59,9 @@ fn a_report_of_a_container_says_what_is_refused_and_what_would_help() {
         host.under_a_filter = true;
         host.cgroups = Cgroups::None;
     });
-    let report = Report {
+    let report = DoctorReport {
         version: "1.2.3".to_owned(),
-        ..Report::with_outlook(outlook, can)
+        ..DoctorReport::with_outlook(outlook, can)
     };
     assert!(!report.enforceable);
     let expected = "\
@@ -108,7 +108,7 @@ fn no_line_is_wider_than_a_hundred_columns() {
         }));
     }
     for can in cans {
-        let report = Report::with_outlook(Vec::new(), can).to_string();
+        let report = DoctorReport::with_outlook(Vec::new(), can).to_string();
         for line in report.lines() {
             assert!(line.chars().count() <= 100, "{line}");
             assert_eq!(line, line.trim_end());
@@ -120,9 +120,9 @@ fn no_line_is_wider_than_a_hundred_columns() {
 fn the_report_as_json_keeps_its_members() {
     let outlook = vec![outlook("managed network", Err("no namespaces"))];
     let can = without_namespaces(|host| host.max_user_namespaces = Some(0));
-    let report = Report {
+    let report = DoctorReport {
         version: "1.2.3".to_owned(),
-        ..Report::with_outlook(outlook, can)
+        ..DoctorReport::with_outlook(outlook, can)
     };
     let no = "cannot make namespaces: Operation not permitted (os error 1)";
     let failed = |reason: &str| serde_json::json!({"state": "fails", "reason": reason});

@@ -151,10 +151,10 @@ fn our_own_file_comes_before_every_setting_of_codex() {
     let theirs = "default = 'theirs'\ninclude_local = false\n\
                   [[environments]]\nid = 'theirs'\nurl = 'ws://t:1'\n\
                   [[environments]]\nid = 'both'\nurl = 'ws://t:2'\n";
-    let shown = |selection: Selection| {
-        let url = |remote: &Remote| match &remote.reach {
-            Reach::Url(url) => format!("{}={}", remote.id, url.url),
-            reach @ (Reach::Program(_) | Reach::Relay(_)) => panic!("{reach:?}"),
+    let shown = |selection: EnvironmentSelection| {
+        let url = |remote: &RemoteEntry| match &remote.reach {
+            EnvEndpoint::Url(url) => format!("{}={}", remote.id, url.url),
+            reach @ (EnvEndpoint::Program(_) | EnvEndpoint::Relay(_)) => panic!("{reach:?}"),
         };
         let urls: Vec<_> = selection.remotes.iter().map(url).collect();
         let default = selection.default.map(|id| id.to_string());
@@ -189,7 +189,7 @@ fn keys_that_codex_does_not_know_are_found_in_its_file() {
                 [[environments]]\nid = 'b'\nregistry_url = 'https://h'\nauth_token = 'x'\n\
                 [[environments]]\nprogram = 'p'\nauth_token_env = 'X'\n";
     let scene = at_home().file(FILE, text);
-    let facts = Facts {
+    let facts = SelectionInputs {
         lookup: &|name| scene.variables.get(name).cloned(),
         read: &|path| scene.read(path),
     };

@@ -21,9 +21,9 @@ const VARIABLES: [(&str, &str); 3] = [
 const ACCOUNT: &str = "CODEX_EXEC_SERVER_NOISE_CHATGPT_ACCOUNT_ID";
 const HEAD: &str = "[[environments]]\nid = 'a'\nregistry_url = 'https://h'\n";
 
-fn reach(url: &str, id: &str, auth_token: AuthToken) -> RelayReach {
+fn reach(url: &str, id: &str, auth_token: TokenSource) -> RelayEndpoint {
     let ten = Duration::from_secs(10);
-    RelayReach {
+    RelayEndpoint {
         registry_url: BaseUrl::parse(url).unwrap(),
         environment_id: EnvironmentName::new(id).unwrap(),
         auth_token,
@@ -33,12 +33,12 @@ fn reach(url: &str, id: &str, auth_token: AuthToken) -> RelayReach {
     }
 }
 
-fn token(text: &str) -> AuthToken {
-    AuthToken::Value(Token::new(text).unwrap())
+fn token(text: &str) -> TokenSource {
+    TokenSource::Value(Token::new(text).unwrap())
 }
 
-fn from(variable: &str, text: &str) -> AuthToken {
-    AuthToken::Variable(variable.to_owned(), Token::new(text).unwrap())
+fn from(variable: &str, text: &str) -> TokenSource {
+    TokenSource::Variable(variable.to_owned(), Token::new(text).unwrap())
 }
 
 /// A process with some of the variables, whose other settings make no sense.
@@ -54,12 +54,12 @@ fn with(variables: &[(&'static str, &str)]) -> Scene {
 
 #[test]
 fn all_three_variables_decide_before_everything_else() {
-    let selected = |reach| Selection {
+    let selected = |reach| EnvironmentSelection {
         default: Some(EnvironmentId::remote()),
         local: false,
-        remotes: vec![Remote {
+        remotes: vec![RemoteEntry {
             id: EnvironmentId::remote(),
-            reach: Reach::Relay(reach),
+            reach: EnvEndpoint::Relay(reach),
             required_skills: Vec::new(),
         }],
     };
@@ -68,7 +68,7 @@ fn all_three_variables_decide_before_everything_else() {
     let scene = with(&VARIABLES);
     assert_eq!(scene.find().unwrap(), selected(plain.clone()));
     let scene = scene.variable(ACCOUNT, " acct ");
-    let account = RelayReach {
+    let account = RelayEndpoint {
         chatgpt_account_id: Some(AccountId::new("acct").unwrap()),
         ..plain
     };
@@ -87,7 +87,7 @@ fn some_of_the_variables_are_an_error_that_names_the_first_missing() {
             assert!(error.starts_with(&start), "{error}");
         }
         let alone = with(&VARIABLES[missing..=missing]).find();
-        assert!(matches!(alone, Err(SelectError::RelayIncomplete { .. })));
+        assert!(matches!(alone, Err(SelectionError::RelayIncomplete { .. })));
     }
 }
 
@@ -149,7 +149,7 @@ fn the_file_has_entries_with_the_token_in_three_places() {
                 auth_token_file = 'tokens/hub'\n";
     let selection = scene.parse(text).unwrap();
     let reaches: Vec<_> = selection.remotes.into_iter().map(|one| one.reach).collect();
-    let b = RelayReach {
+    let b = RelayEndpoint {
         connect_timeout: Duration::from_secs(1),
         initialize_timeout: Duration::from_secs(2),
         ..reach(
@@ -158,13 +158,13 @@ fn the_file_has_entries_with_the_token_in_three_places() {
             from("HUB_TOKEN", "from-variable"),
         )
     };
-    let file = AuthToken::File("/codex/tokens/hub".into());
+    let file = TokenSource::File("/codex/tokens/hub".into());
     assert_eq!(
         reaches,
         [
-            Reach::Relay(reach("https://h", "a", token("t0ken"))),
-            Reach::Relay(b),
-            Reach::Relay(reach("https://h", "c", file)),
+            EnvEndpoint::Relay(reach("https://h", "a", token("t0ken"))),
+            EnvEndpoint::Relay(b),
+            EnvEndpoint::Relay(reach("https://h", "c", file)),
         ]
     );
 }

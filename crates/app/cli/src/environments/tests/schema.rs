@@ -32,15 +32,15 @@ fn id(text: &str) -> EnvironmentId {
     EnvironmentId::chosen(text).unwrap()
 }
 
-fn parsed(text: &str) -> Selection {
+fn parsed(text: &str) -> EnvironmentSelection {
     Scene::default().parse(text).unwrap()
 }
 
 #[test]
 fn every_key_is_read() {
-    let devbox = Remote {
+    let devbox = RemoteEntry {
         id: id("devbox"),
-        reach: Reach::Url(UrlReach {
+        reach: EnvEndpoint::Url(UrlEndpoint {
             url: "ws://127.0.0.1:8765".to_owned(),
             auth_bearer_token: Some(BearerToken::new("t0ken").unwrap()),
             connect_timeout: Duration::from_millis(2500),
@@ -48,9 +48,9 @@ fn every_key_is_read() {
         }),
         required_skills: vec!["review".to_owned(), "deploy".to_owned()],
     };
-    let ssh = Remote {
+    let ssh = RemoteEntry {
         id: id("ssh-dev"),
-        reach: Reach::Program(ProgramReach {
+        reach: EnvEndpoint::Program(ProgramEndpoint {
             program: Program {
                 program: "ssh".into(),
                 args: vec!["dev".into(), "exec-server --listen stdio".into()],
@@ -61,7 +61,7 @@ fn every_key_is_read() {
         }),
         required_skills: Vec::new(),
     };
-    let all = Selection {
+    let all = EnvironmentSelection {
         default: Some(id("devbox")),
         local: true,
         remotes: vec![devbox, ssh],
@@ -85,13 +85,13 @@ fn what_is_left_out_has_its_default() {
     assert_eq!(
         reaches,
         [
-            &Reach::Url(UrlReach {
+            &EnvEndpoint::Url(UrlEndpoint {
                 url: "ws://h:1".to_owned(),
                 auth_bearer_token: None,
                 connect_timeout: ten,
                 initialize_timeout: ten,
             }),
-            &Reach::Program(ProgramReach {
+            &EnvEndpoint::Program(ProgramEndpoint {
                 program: Program::new("p"),
                 initialize_timeout: ten,
             }),
@@ -124,7 +124,7 @@ fn a_directory_from_the_root_stays_and_others_start_at_the_codex_home() {
     for (cwd, expected) in [("/srv", "/srv"), ("x/y", "/codex/x/y"), (".", "/codex/.")] {
         let text = format!("[[environments]]\nid = 'b'\nprogram = 'p'\ncwd = '{cwd}'\n");
         let selection = parsed(&text);
-        let Reach::Program(program) = &selection.remotes[0].reach else {
+        let EnvEndpoint::Program(program) = &selection.remotes[0].reach else {
             panic!("{selection:?}");
         };
         assert_eq!(program.program.cwd.as_deref(), Some(Path::new(expected)));
@@ -161,7 +161,7 @@ fn the_token_of_a_url_may_be_elsewhere() {
         "auth_token_file = 'tokens/box'",
     ] {
         let selection = scene.parse(&format!("{url}{line}\n")).unwrap();
-        let Reach::Url(reach) = &selection.remotes[0].reach else {
+        let EnvEndpoint::Url(reach) = &selection.remotes[0].reach else {
             panic!("{selection:?}");
         };
         let token = BearerToken::new("t0ken").unwrap();

@@ -6,7 +6,7 @@ use exec_hub::principal::Role;
 
 use super::*;
 
-fn hub(arguments: &[&str]) -> Hub {
+fn hub(arguments: &[&str]) -> HubArgs {
     let line = ["exec-server", "hub"];
     let cli = Cli::read(line.iter().chain(arguments)).unwrap();
     match cli.command {
@@ -70,7 +70,10 @@ fn tokens_are_made_listed_and_revoked() {
     };
     assert_eq!(made.role, [Role::Executor, Role::Harness, Role::Admin]);
     assert_eq!(made.environment, ["dev-*", "ci"]);
-    assert_eq!(made.expires_in, Some(Span(Duration::from_secs(90 * 86400))));
+    assert_eq!(
+        made.expires_in,
+        Some(TokenLifetime(Duration::from_secs(90 * 86400)))
+    );
     let listed = hub(&["token", "list", "--json", "--data-dir=d"]).command;
     assert!(matches!(listed, Some(HubCommand::Token(TokenCommand::List(list))) if list.json));
     let revoked = hub(&["token", "revoke", "abc"]).command;
@@ -127,7 +130,7 @@ fn spans_are_a_number_and_a_unit() {
     ] {
         assert_eq!(
             text.parse(),
-            Ok(Span(Duration::from_secs(seconds))),
+            Ok(TokenLifetime(Duration::from_secs(seconds))),
             "{text}"
         );
     }
@@ -145,6 +148,10 @@ fn spans_are_a_number_and_a_unit() {
         "99999999999999999999s",
         "1é",
     ] {
-        assert_eq!(text.parse::<Span>(), Err(SpanParseError), "{text}");
+        assert_eq!(
+            text.parse::<TokenLifetime>(),
+            Err(TokenLifetimeParseError),
+            "{text}"
+        );
     }
 }

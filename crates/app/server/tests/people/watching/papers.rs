@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use clap::CommandFactory;
-use exec_server::{cli::Cli, config::Settings};
+use exec_server::{cli::Cli, config::ServerSettings};
 
 use super::http::{Samples, ask};
 use crate::cast::Person;
@@ -62,7 +62,7 @@ fn the_unit_of_a_server_takes_nothing_from_sandboxes() {
 #[test]
 fn the_container_sets_variables_that_there_are() {
     let file = read("packaging/Containerfile");
-    let known: BTreeSet<String> = Settings::KEYS
+    let known: BTreeSet<String> = ServerSettings::KEYS
         .iter()
         .map(|key| format!("EXEC_SERVER_{}", key.to_ascii_uppercase()))
         .collect();
@@ -101,7 +101,7 @@ async fn operators_can_read_about_every_number_limit_and_setting() {
             assert!(protocol.contains(&format!("`{name}`")), "{name}");
         }
     }
-    for key in Settings::KEYS {
+    for key in ServerSettings::KEYS {
         assert!(text.contains(&format!("`{key}`")), "{key}");
     }
     assert!(
