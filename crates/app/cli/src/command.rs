@@ -38,7 +38,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use self::connect::parting;
+use self::connect::drain_connections;
 
 pub use self::{
     attach::AttachCommand,
@@ -126,7 +126,7 @@ impl UserCommand {
     /// Does it. Servers are left with last words.
     /// `cli` describes the whole command line, for completions and manual pages.
     pub async fn run(self, cli: fn() -> clap::Command) -> Result<ExitCode, CommandFailure> {
-        parting(self.dispatch(cli)).await
+        drain_connections(self.dispatch(cli)).await
     }
 
     async fn dispatch(self, cli: fn() -> clap::Command) -> Result<ExitCode, CommandFailure> {

@@ -34,7 +34,7 @@ use crate::{
 pub use self::advice::{DoctorAdvice, advice};
 
 /// How long finding out may take. The tries themselves give up earlier, and say which one hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What this machine can enforce. As JSON its members are stable: some may be added, none changes.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -82,7 +82,7 @@ impl DoctorReport {
 /// When the machine does not answer in time.
 pub async fn examine(settings: Settings) -> Result<DoctorReport, ExamineError> {
     let spawner = Spawner::default();
-    let found = timeout(PATIENCE, probe(&spawner, Thoroughness::All)).await;
+    let found = timeout(TIMEOUT, probe(&spawner, Thoroughness::All)).await;
     let abilities = found.map_err(|_| ExamineError)?;
     Ok(DoctorReport {
         local_server: Some(LocalServerStatus::look(&|name| std::env::var_os(name))),
@@ -92,7 +92,7 @@ pub async fn examine(settings: Settings) -> Result<DoctorReport, ExamineError> {
 
 /// Host: something hangs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("this machine did not answer within {} seconds", PATIENCE.as_secs())]
+#[error("this machine did not answer within {} seconds", TIMEOUT.as_secs())]
 pub struct ExamineError;
 
 /// Whether the server of this machine runs. Nothing is started to find out.
@@ -147,14 +147,14 @@ const REMOTE_TIMEOUT: DurationArg = DurationArg(Duration::from_secs(60));
 
 /// Tells what the machine of an environment can enforce.
 pub async fn examine_remote(
-    wanted: &EnvArgs,
+    env_args: &EnvArgs,
     options: &[&str],
 ) -> Result<ExitCode, CommandFailure> {
-    let place = ConnectedEnv::open(wanted).await?;
+    let env = ConnectedEnv::open(env_args).await?;
     let argv = ["/bin/sh", "-c", SCRIPT, "doctor"];
     let argv = argv.iter().chain(options);
     let outcome = start::run_without_input(StartRequest {
-        place: &place,
+        env: &env,
         surroundings: &ExecArgs::default(),
         id: start::new_id(),
         argv: argv.map(|&word| word.to_owned()).collect(),

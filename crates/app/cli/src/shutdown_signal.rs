@@ -37,7 +37,7 @@ impl ShutdownSignal {
     }
 
     /// Waits until the server is asked. Standard input ends once, signals come again.
-    pub async fn asked(&mut self) {
+    pub async fn recv(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

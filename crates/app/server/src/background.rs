@@ -8,7 +8,7 @@ use std::{
 /// Gives this process the name of the program: it was started as `/proc/self/exe`, and `ps` and `top`
 /// would call it `exe`. Then leaves the terminal that this process was started from: neither its Ctrl-C nor its end is meant for
 /// it any more. What is logged from now on is bounded, as nobody empties the file that it goes to.
-pub fn leave_terminal() {
+pub fn detach_from_terminal() {
     if let Err(error) = rustix::process::setsid() {
         // The process leads a group already, which then is nobody else's.
         tracing::debug!(%error, "no session of its own");

@@ -128,7 +128,7 @@ pub struct DoctorArgs {
     /// Whose machine; this one if it is not said.
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     /// Prints one JSON object instead of text.
     #[arg(long)]

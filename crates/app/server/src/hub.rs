@@ -51,17 +51,17 @@ pub async fn run_hub(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Re
     let starting = Hub::start(config);
     let hub = tokio::select! {
         hub = starting => hub?,
-        () = stop.asked() => return Ok(()),
+        () = stop.recv() => return Ok(()),
     };
     announce(&hub.url())?;
     tokio::select! {
-        () = stop.asked() => {}
+        () = stop.recv() => {}
         never = release_memory() => match never {},
     }
     tokio::select! {
         () = hub.stop() => {}
         // Asked twice: at once.
-        () = stop.asked() => {}
+        () = stop.recv() => {}
     }
     Ok(())
 }

@@ -16,13 +16,13 @@ use exec_server::{
 
 fn main() -> ExitCode {
     exec_server::run_if_helper();
-    on_enough_stack(run)
+    with_large_stack(run)
 }
 
 /// Runs on this thread, or on one with a larger stack if the limit for this one is too low to serve.
-fn on_enough_stack(work: fn() -> ExitCode) -> ExitCode {
+fn with_large_stack(work: fn() -> ExitCode) -> ExitCode {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
-    if limit.is_none_or(|bytes| bytes >= LEAST_STACK) {
+    if limit.is_none_or(|bytes| bytes >= MIN_STACK_BYTES) {
         return work();
     }
     let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
@@ -38,7 +38,7 @@ fn on_enough_stack(work: fn() -> ExitCode) -> ExitCode {
 }
 
 /// Less than this much stack has been seen to be too little.
-const LEAST_STACK: u64 = 4 << 20;
+const MIN_STACK_BYTES: u64 = 4 << 20;
 /// What systems give a program by default.
 const STACK_BYTES: usize = 8 << 20;
 
@@ -48,7 +48,7 @@ fn run() -> ExitCode {
         Err(error) => error.exit(),
     };
     if cli.background {
-        background::leave_terminal();
+        background::detach_from_terminal();
     }
     if let Err(error) = exec_process::spawner::adopt_orphans() {
         // Without it, commands that kill spawner and supervisor leave processes behind.
@@ -73,14 +73,14 @@ fn status(error: &anyhow::Error) -> ExitCode {
         .downcast_ref::<RemoteConfigError>()
         .is_some_and(RemoteConfigError::is_usage);
     if wrong_line {
-        ExitCode::from(WRONG_LINE)
+        ExitCode::from(USAGE_STATUS)
     } else {
         ExitCode::FAILURE
     }
 }
 
 /// The status that the parser ends with too.
-const WRONG_LINE: u8 = 2;
+const USAGE_STATUS: u8 = 2;
 
 fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     let lookup: VariableLookup<'_> = &|name| std::env::var_os(name);
@@ -94,19 +94,19 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
         Some(Command::Forward(forward)) => {
             let config = ForwardConfig::find(forward, lookup)?;
-            return on_one_thread(done(remote::run_forward(config)));
+            return block_on_current_thread(completed(remote::run_forward(config)));
         }
         Some(Command::Hub(hub)) => return run_hub(hub, lookup),
         Some(Command::People(line)) => {
             let line = line.clone();
-            return on_one_thread(async { Ok(line.run(Cli::command).await?) });
+            return block_on_current_thread(async { Ok(line.run(Cli::command).await?) });
         }
-        Some(Command::Doctor(doctor)) if doctor.place.env.is_some() => {
-            let DoctorArgs { place, json } = doctor.clone();
+        Some(Command::Doctor(doctor)) if doctor.env_args.env.is_some() => {
+            let DoctorArgs { env_args, json } = doctor.clone();
             let options: &[&str] = if json { &["--json"] } else { &[] };
-            return on_one_thread(
-                async move { Ok(doctor::examine_remote(&place, options).await?) },
-            );
+            return block_on_current_thread(async move {
+                Ok(doctor::examine_remote(&env_args, options).await?)
+            });
         }
         Some(Command::Doctor(_)) | None => {}
     }
@@ -115,7 +115,7 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     let command = cli.command.clone();
     let config = config::load(cli, lookup)?;
     if let Some(Command::Doctor(doctor)) = command {
-        return on_one_thread(examine(config, doctor));
+        return block_on_current_thread(examine(config, doctor));
     }
     let telemetry = Telemetry::begin(&config.logs, lookup)?;
     let paths = ExecServerRuntimePaths::default();
@@ -123,21 +123,25 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     let remote =
         RemoteEnvironmentConfig::find(&registration, &transport, &chatgpt, server, lookup)?;
     let outcome = match remote {
-        Some(remote) => on_one_thread(done(exec_server::run_remote_environment(remote, paths))),
-        None => on_one_thread(done(exec_server::run_main(config, paths))),
+        Some(remote) => block_on_current_thread(completed(exec_server::run_remote_environment(
+            remote, paths,
+        ))),
+        None => block_on_current_thread(completed(exec_server::run_main(config, paths))),
     };
     telemetry.end();
     outcome
 }
 
 /// Ends well if it ends without an error.
-async fn done(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<ExitCode> {
+async fn completed(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<ExitCode> {
     work.await.map(|()| ExitCode::SUCCESS)
 }
 
 /// Runs something to its end. One thread moves every byte: a keystroke crosses no queue between threads,
 /// and on a small machine the other cores belong to the commands.
-fn on_one_thread(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+fn block_on_current_thread(
+    work: impl Future<Output = anyhow::Result<ExitCode>>,
+) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(MAX_BLOCKING_THREADS)
@@ -156,7 +160,7 @@ fn run_hub(hub: &HubArgs, lookup: VariableLookup<'_>) -> anyhow::Result<ExitCode
             hub::edit_tokens(command, lookup, &mut out, &mut aside)?;
             Ok(ExitCode::SUCCESS)
         }
-        Some(HubCommand::Environments(flags)) => on_one_thread(done(async {
+        Some(HubCommand::Environments(flags)) => block_on_current_thread(completed(async {
             let text = hub::list_environments(flags, lookup).await?;
             print(&text)
         })),
@@ -164,7 +168,7 @@ fn run_hub(hub: &HubArgs, lookup: VariableLookup<'_>) -> anyhow::Result<ExitCode
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .enable_all()
                 .build()?;
-            runtime.block_on(done(hub::run_hub(&hub.flags, lookup)))
+            runtime.block_on(completed(hub::run_hub(&hub.flags, lookup)))
         }
     }
 }

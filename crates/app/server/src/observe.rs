@@ -34,10 +34,10 @@ use crate::{
     config::{LogConfig, LogFormat, VariableLookup},
 };
 
-pub(crate) use self::metrics_endpoint::{MetricsRenderer, look_out, resident_bytes};
+pub(crate) use self::metrics_endpoint::{MetricsRenderer, resident_bytes, serve_metrics};
 
 /// How long the last spans may take to reach their collector when the program ends.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a collector may take to answer, if no variable says otherwise.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -88,7 +88,7 @@ impl Telemetry {
     /// Sends what is left, if that does not take long. It waits, so no runtime may need this thread.
     pub fn end(self) {
         if let Some(provider) = self.provider
-            && let Err(error) = provider.shutdown_with_timeout(LAST_WORDS)
+            && let Err(error) = provider.shutdown_with_timeout(FLUSH_TIMEOUT)
         {
             tracing::warn!(%error, "the last spans were not sent");
         }
@@ -228,7 +228,7 @@ impl OtlpHttpClient {
         let tls = if secure {
             self.trust.config().await?
         } else {
-            Arc::new(accepts_nothing()?)
+            Arc::new(empty_trust_config()?)
         };
         let client = Client::builder()
             .redirect(Policy::none())
@@ -256,7 +256,7 @@ impl HttpClient for OtlpHttpClient {
 }
 
 /// For collectors that are reached without TLS.
-fn accepts_nothing() -> Result<ClientConfig, HttpError> {
+fn empty_trust_config() -> Result<ClientConfig, HttpError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?

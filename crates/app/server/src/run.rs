@@ -51,7 +51,7 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
         false => config.stdin_close,
     };
     let mut stop = ShutdownSignal::new(stdin)?;
-    serving.look_out(&config).await?;
+    serving.serve_metrics(&config).await?;
     match config.listen.clone() {
         ListenUrl::Stdio => {
             serving.machine.warm_up().await;
@@ -64,12 +64,12 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
                 .spawn(async move { service.serve(link).await });
             tokio::select! {
                 _ended = serving.tasks.join_next() => {}
-                () = stop.asked() => {}
+                () = stop.recv() => {}
             }
         }
         ListenUrl::Off => {
             serving.machine.warm_up().await;
-            stop.asked().await;
+            stop.recv().await;
         }
         listen @ (ListenUrl::Ws(_) | ListenUrl::Wss(_) | ListenUrl::Unix(_)) => {
             let tls = match &config.tls {
@@ -100,7 +100,7 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
             // It goes on while the server drains: it is alive, and says that it is not ready.
             let listening = serving.tasks.spawn(listener.run(door, tls, links));
             tokio::select! {
-                () = stop.asked() => {}
+                () = stop.recv() => {}
                 // Whoever comes now finds nobody, and starts another.
                 () = serving.idle() => listening.abort(),
             }

@@ -26,19 +26,19 @@ use tokio::{
 use crate::{
     config::{ConcurrentRequests, ServerConfig},
     local_machine::{ExecServerRuntimePaths, LocalMachine, LocalMachineSettings, run_if_helper},
-    observe::{MetricsRenderer, continue_trace, look_out},
+    observe::{MetricsRenderer, continue_trace, serve_metrics},
     shutdown_signal::ShutdownSignal,
 };
 
 /// Links that wait to be served. Whoever brings them waits beyond.
-const LINKS: usize = 64;
+const MAX_QUEUED_LINKS: usize = 64;
 
 /// Requests of one connection that run at once, unless configured otherwise.
 const CONCURRENT_REQUESTS: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
 
 /// How long a connection keeps the thread awake after a message. A harness that waits for an answer
 /// asks again within this time, and waking up a core takes as long (`docs/benchmarks.md`).
-const ATTENTION: Duration = Duration::from_micros(200);
+const BUSY_POLL: Duration = Duration::from_micros(200);
 
 /// This machine and the service that presents it. Dropping it ends everything.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl ServerRuntime {
 
     /// Serves whatever links come, until this value is dropped.
     pub(crate) fn serve_links(&mut self) -> mpsc::Sender<Link> {
-        let (links, incoming) = mpsc::channel(LINKS);
+        let (links, incoming) = mpsc::channel(MAX_QUEUED_LINKS);
         let (service, idle) = (self.service.clone(), Arc::clone(&self.idle));
         self.tasks
             .spawn(serve_all(service, incoming, self.idle_exit, idle));
@@ -115,11 +115,11 @@ impl ServerRuntime {
     }
 
     /// Has those who watch from this machine look, if the configuration says where.
-    pub(crate) async fn look_out(&mut self, config: &ServerConfig) -> anyhow::Result<()> {
+    pub(crate) async fn serve_metrics(&mut self, config: &ServerConfig) -> anyhow::Result<()> {
         if let Some(address) = config.metrics_listen {
             let draining = Arc::clone(&self.draining);
             let names = &config.allowed_hosts;
-            let watched = look_out(address, self.metrics(), draining, names).await?;
+            let watched = serve_metrics(address, self.metrics(), draining, names).await?;
             self.tasks.spawn(watched);
         }
         Ok(())
@@ -137,7 +137,7 @@ impl ServerRuntime {
         tokio::select! {
             () = self.service.shut_down(self.shutdown_grace) => {}
             // Asked twice: at once. What runs dies with its supervisors' sockets.
-            () = stop.asked() => {}
+            () = stop.recv() => {}
         }
     }
 }
@@ -212,5 +212,5 @@ fn service_config(config: &ServerConfig) -> ServiceConfig {
 
 fn attention() -> Duration {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    if cores > 1 { ATTENTION } else { Duration::ZERO }
+    if cores > 1 { BUSY_POLL } else { Duration::ZERO }
 }

@@ -13,12 +13,12 @@ use exec_wire::{
 
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
-    detached::{self, call_failed},
+    detached::{self, call_failure},
     failure::{CommandFailure, FailureKind},
-    logs::kept,
+    logs::retained_output,
     process_session::{
-        DetachKeys, ProcessOwner, ProcessSession, SignalListener, StdinReader, TerminalUse, byte,
-        complain, telling,
+        DetachKeys, ProcessOwner, ProcessSession, SignalListener, StdinReader, TerminalUse,
+        exit_byte, print_notice, show_outages,
     },
     terminal::{self, StandardStream},
 };
@@ -36,7 +36,7 @@ use crate::command::{
 pub struct AttachCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     /// Keys that leave the process, on a terminal.
     #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q")]
@@ -53,31 +53,31 @@ pub struct AttachCommand {
 impl AttachCommand {
     /// Follows a process and types into its terminal.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let place = ConnectedEnv::open(&self.place).await?;
-        let client = &place.client;
-        let found = telling(client, detached::find_attachable(client, &self.id)).await?;
+        let env = ConnectedEnv::open(&self.env_args).await?;
+        let client = &env.client;
+        let found = show_outages(client, detached::find_attachable(client, &self.id)).await?;
         if !found.detached {
-            telling(client, detached::take_over(client, &found)).await?;
+            show_outages(client, detached::adopt_process(client, &found)).await?;
         }
         let id = found.process_id.clone();
         if !found.running {
-            return Ok(ended(&place, &found));
+            return Ok(report_exited(&env, &found));
         }
-        let now = telling(client, detached::now(client, &id)).await?;
+        let now = show_outages(client, detached::output_position(client, &id)).await?;
         if now.exited {
             let exit_code = now.exit_code;
-            return Ok(ended(&place, &ProcessSummary { exit_code, ..found }));
+            return Ok(report_exited(&env, &ProcessSummary { exit_code, ..found }));
         }
-        let picture = match found.tty && StandardStream::Output.is_terminal() {
-            true => Some(telling(client, ScreenSnapshot::take(client, &id)).await?),
+        let snapshot = match found.tty && StandardStream::Output.is_terminal() {
+            true => Some(show_outages(client, ScreenSnapshot::take(client, &id)).await?),
             false => None,
         };
-        let after = match &picture {
-            Some(picture) => picture.after,
+        let after = match &snapshot {
+            Some(snapshot) => snapshot.after,
             None => OutputSeq(now.next_seq.0.saturating_sub(1)),
         };
-        let process = telling(client, client.attach(id.clone(), Some(after))).await;
-        let process = process.map_err(call_failed)?;
+        let process = show_outages(client, client.attach(id.clone(), Some(after))).await;
+        let process = process.map_err(call_failure)?;
         let failed = |error| CommandFailure::new(FailureKind::Failed, error);
         let input = match self.no_stdin {
             true => None,
@@ -88,7 +88,7 @@ impl AttachCommand {
             false => TerminalUse::None,
         };
         if found.tty {
-            let complete = picture.as_ref().is_some_and(|picture| picture.complete);
+            let complete = snapshot.as_ref().is_some_and(|snapshot| snapshot.complete);
             resize(&*process, complete);
         }
         let talk = ProcessSession {
@@ -101,11 +101,11 @@ impl AttachCommand {
             terminal,
             // What is piped in holds no keys.
             keys: (found.tty && StandardStream::Input.is_terminal()).then_some(self.detach_keys),
-            picture: picture.map(|picture| picture.bytes).unwrap_or_default(),
+            snapshot: snapshot.map(|snapshot| snapshot.bytes).unwrap_or_default(),
             limit: None,
         };
         let end = talk.run().await.map_err(failed)?;
-        end.status(ProcessOwner::Server, &id, &place)
+        end.status(ProcessOwner::Server, &id, &env)
     }
 }
 
@@ -123,15 +123,15 @@ struct ScreenSnapshot {
 impl ScreenSnapshot {
     /// Makes it from the output that is kept, as a terminal of our size shows that.
     async fn take(client: &ExecServerClient, id: &ProcessId) -> Result<Self, CommandFailure> {
-        let kept = kept(client, id).await?;
+        let retained_output = retained_output(client, id).await?;
         let mut screen = Screen::new(terminal::size().unwrap_or_default());
-        for (_, data) in &kept.pieces {
+        for (_, data) in &retained_output.pieces {
             screen.feed(data);
         }
         Ok(Self {
             bytes: screen.repaint(),
-            after: kept.last,
-            complete: !kept.incomplete && !kept.gap,
+            after: retained_output.last,
+            complete: !retained_output.incomplete && !retained_output.gap,
         })
     }
 }
@@ -153,9 +153,9 @@ fn resize(process: &dyn ExecProcess, complete: bool) {
     drop(process.resize(size));
 }
 
-fn ended(place: &ConnectedEnv, process: &ProcessSummary) -> ExitCode {
+fn report_exited(env: &ConnectedEnv, process: &ProcessSummary) -> ExitCode {
     let id = &process.process_id;
-    let logs = place.line("logs", &[id.as_str()]);
-    complain(&format!("`{id}` has ended; `{logs}` prints what it wrote"));
-    ExitCode::from(process.exit_code.map_or(1, byte))
+    let logs = env.line("logs", &[id.as_str()]);
+    print_notice(&format!("`{id}` has ended; `{logs}` prints what it wrote"));
+    ExitCode::from(process.exit_code.map_or(1, exit_byte))
 }

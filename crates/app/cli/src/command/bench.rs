@@ -44,7 +44,7 @@ use crate::command::{
 pub struct BenchCommand {
     /// Which environment.
     #[command(flatten)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     /// How long it all may take, about.
     #[arg(
@@ -63,9 +63,9 @@ pub struct BenchCommand {
 impl BenchCommand {
     /// Measures it. Ends with status 1 if something could not be measured.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let place = ConnectedEnv::open(&self.place).await?;
-        let name = place.name.clone();
-        let measure = BenchRunner::new(place, Duration::from_secs(self.seconds) / PARTS);
+        let env = ConnectedEnv::open(&self.env_args).await?;
+        let name = env.name.clone();
+        let measure = BenchRunner::new(env, Duration::from_secs(self.seconds) / PARTS);
         let measured = all(&measure).await;
         let text = match self.json {
             true => json(&BenchReport {
@@ -115,16 +115,16 @@ struct BenchReport {
 const PARTS: u32 = 6;
 
 /// Longest that one run of anything may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of the file, at most.
 const FILE: u64 = 256 << 20;
 /// Blocks of a file that are under way at once.
-const AT_ONCE: usize = 8;
+const CONCURRENCY: usize = 8;
 
 /// Measures one environment.
 #[derive(Debug)]
 struct BenchRunner {
-    place: ConnectedEnv,
+    env: ConnectedEnv,
     /// How long one measurement takes.
     span: Duration,
     commands: AtomicU64,
@@ -132,9 +132,9 @@ struct BenchRunner {
 
 impl BenchRunner {
     /// Measures an environment, each of its sides for so long.
-    fn new(place: ConnectedEnv, span: Duration) -> Self {
+    fn new(env: ConnectedEnv, span: Duration) -> Self {
         Self {
-            place,
+            env,
             span,
             commands: AtomicU64::new(0),
         }
@@ -146,7 +146,7 @@ impl BenchRunner {
         let until = Instant::now() + self.span;
         while Instant::now() < until && !samples.is_full() {
             let asked = Instant::now();
-            self.place.client.status().await?;
+            self.env.client.status().await?;
             samples.push(asked.elapsed());
         }
         Ok(MeasurementOutcome::of_times(samples))
@@ -159,7 +159,7 @@ impl BenchRunner {
         while Instant::now() < until && !samples.is_full() {
             let asked = Instant::now();
             let process = self.start(&["true"], None).await?;
-            let ended = process.wait(WaitUntil::Exited, Some(PATIENCE)).await;
+            let ended = process.wait(WaitUntil::Exited, Some(TIMEOUT)).await;
             let status = ended.map_err(failed)?;
             let code = status.exit.map(|exit| exit.code);
             if code != Some(0) {
@@ -232,7 +232,7 @@ impl BenchRunner {
             .take_while(is_time);
         let mut writes = stream::iter(offsets)
             .map(|offset| file.write_block(offset, block.clone()))
-            .buffer_unordered(AT_ONCE);
+            .buffer_unordered(CONCURRENCY);
         let mut bytes = 0;
         while let Some(written) = within(writes.next()).await? {
             written.map_err(failed)?;
@@ -250,7 +250,7 @@ impl BenchRunner {
             let offsets = (0..size).step_by(step);
             let mut reads = stream::iter(offsets)
                 .map(|offset| file.read_block(offset, step))
-                .buffer_unordered(AT_ONCE);
+                .buffer_unordered(CONCURRENCY);
             while let Some(read) = within(reads.next()).await? {
                 bytes += read.map_err(failed)?.data.len() as u64;
             }
@@ -268,7 +268,7 @@ impl BenchRunner {
             mode,
             sandbox: None,
         };
-        within(self.place.environment().files.open(open))
+        within(self.env.environment().files.open(open))
             .await?
             .map_err(failed)
     }
@@ -282,16 +282,16 @@ impl BenchRunner {
             sandbox: None,
         };
         let removed: Result<(), FileError> =
-            within(self.place.environment().files.remove(remove)).await?;
+            within(self.env.environment().files.remove(remove)).await?;
         removed.map_err(failed)
     }
 
     /// Names a file that nobody else has, where files do not stay.
     async fn scratch(&self) -> Result<PathUri, CommandFailure> {
-        let info = &self.place.info;
+        let info = &self.env.info;
         let directory = match &info.temp_dir {
             Some(directory) => directory.clone(),
-            None => self.place.path("/tmp").await?,
+            None => self.env.path("/tmp").await?,
         };
         let name = format!("exec-server-bench-{}", uuid::Uuid::new_v4().simple());
         directory.join(&name).map_err(failed)
@@ -305,7 +305,7 @@ impl BenchRunner {
         let number = self.commands.fetch_add(1, Ordering::Relaxed);
         let id = ProcessId::new(&format!("bench-{number}")).map_err(failed)?;
         let argv = argv.iter().map(|&word| word.to_owned()).collect();
-        let mut command = Command::new(id, argv, self.place.path("/").await?);
+        let mut command = Command::new(id, argv, self.env.path("/").await?);
         if let Some(size) = terminal {
             command.io = Io::Terminal(size);
         }
@@ -317,10 +317,10 @@ impl BenchRunner {
             include_only: Vec::new(),
         });
         command.limits = Limits {
-            wall_ms: Some(u64::try_from((self.span + PATIENCE).as_millis()).unwrap_or(u64::MAX)),
+            wall_ms: Some(u64::try_from((self.span + TIMEOUT).as_millis()).unwrap_or(u64::MAX)),
             ..Limits::default()
         };
-        let started = within(self.place.environment().backend.start(command)).await?;
+        let started = within(self.env.environment().backend.start(command)).await?;
         Ok(started.map_err(failed)?.process)
     }
 }
@@ -347,13 +347,8 @@ async fn end(process: &dyn ExecProcess) -> Result<(), CommandFailure> {
 }
 
 async fn within<T>(what: impl Future<Output = T>) -> Result<T, CommandFailure> {
-    let late = |_| {
-        failed(format!(
-            "nothing came within {} seconds",
-            PATIENCE.as_secs()
-        ))
-    };
-    timeout(PATIENCE, what).await.map_err(late)
+    let late = |_| failed(format!("nothing came within {} seconds", TIMEOUT.as_secs()));
+    timeout(TIMEOUT, what).await.map_err(late)
 }
 
 fn failed(error: impl std::fmt::Display) -> CommandFailure {

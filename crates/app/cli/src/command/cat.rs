@@ -12,20 +12,23 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
-    files::{ATTEMPTS, FileFingerprint, file_failure, look, persist, shown},
+    files::{
+        ATTEMPTS, FileFingerprint, display_path, file_failure, metadata_if_exists,
+        retry_disconnected,
+    },
     operand::{OperandResolver, RemotePath},
-    process_session::{OutputSink, telling, unwritten},
+    process_session::{OutputSink, output_failure, show_outages},
 };
 
 /// Blocks that are asked for ahead of what is printed.
-const AHEAD: usize = 8;
+const READ_AHEAD: usize = 8;
 
 /// Prints files.
 #[derive(Args, Clone, Debug)]
 pub struct CatCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     /// Numbers the lines.
     #[arg(short, long)]
@@ -39,15 +42,15 @@ pub struct CatCommand {
 impl CatCommand {
     /// Prints files.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let mut operands = OperandResolver::new(&self.place);
+        let mut operands = OperandResolver::new(&self.env_args);
         let mut numbers = self.number.then(LineNumbers::default);
         for typed in &self.files {
-            let RemotePath { place, path, .. } = operands.resolve(typed).await?;
-            let files = place.environment().files;
+            let RemotePath { env, path, .. } = operands.resolve(typed).await?;
+            let files = env.environment().files;
             let printed = print(&*files, &path, &mut numbers);
-            match telling(&place.client, printed).await {
+            match show_outages(&env.client, printed).await {
                 Ok(()) => {}
-                Err(PrintError::Output(error)) => return unwritten(&error),
+                Err(PrintError::Output(error)) => return output_failure(&error),
                 Err(PrintError::File(failure)) => return Err(failure),
             }
         }
@@ -67,17 +70,17 @@ async fn print(
     numbers: &mut Option<LineNumbers>,
 ) -> Result<(), PrintError> {
     let failed = |error| PrintError::File(file_failure(&error));
-    let found = look(files, path).await.map_err(failed)?;
+    let found = metadata_if_exists(files, path).await.map_err(failed)?;
     let wrong = |kind, why: &str| {
         PrintError::File(CommandFailure::new(
             kind,
-            format!("`{}` {why}", shown(path)),
+            format!("`{}` {why}", display_path(path)),
         ))
     };
     let before = match found {
         None => return Err(wrong(FailureKind::NotFound, "is not there")),
         Some(found) if found.is_directory => {
-            let failure = format!("`{}` is a directory", shown(path));
+            let failure = format!("`{}` is a directory", display_path(path));
             let failure = CommandFailure::new(FailureKind::Failed, failure);
             return Err(PrintError::File(failure.next("`ls` lists it")));
         }
@@ -99,7 +102,7 @@ async fn print(
             }
             Err(CatError::File(error)) => return Err(failed(error)),
         }
-        let now = look(files, path).await.map_err(failed)?;
+        let now = metadata_if_exists(files, path).await.map_err(failed)?;
         if now.map(FileFingerprint::from) != Some(before) {
             return Err(wrong(
                 FailureKind::Failed,
@@ -136,11 +139,11 @@ async fn print_from(
         mode: OpenMode::Read,
         sandbox: None,
     };
-    let file = persist(|| files.open(open.clone())).await?;
+    let file = retry_disconnected(|| files.open(open.clone())).await?;
     let offsets = (*offset..).step_by(limits::MAX_BLOCK_BYTES);
     let mut blocks = stream::iter(offsets)
         .map(|at| file.read_block(at, limits::MAX_BLOCK_BYTES))
-        .buffered(AHEAD);
+        .buffered(READ_AHEAD);
     while let Some(block) = blocks.try_next().await? {
         let (length, eof) = (block.data.len() as u64, block.eof);
         let data = match numbers {

@@ -101,21 +101,21 @@ impl CompletionList {
 async fn processes(line: &[String]) -> Option<Vec<ProcessSummary>> {
     let lookup = &|name: &str| std::env::var_os(name);
     let variable = |name| lookup(name).and_then(|value| value.into_string().ok());
-    let wanted = EnvArgs {
+    let env_args = EnvArgs {
         env: value_of(line, &["-E", "--env"]).or_else(|| variable("EXEC_SERVER_ENV")),
         token_file: value_of(line, &["--token-file"])
             .or_else(|| variable("EXEC_SERVER_TOKEN_FILE"))
             .map(Into::into),
         ..EnvArgs::default()
     };
-    let route = EnvRoute::find(&wanted, lookup).ok()?;
+    let route = EnvRoute::find(&env_args, lookup).ok()?;
     if let RouteKind::Here(socket) = &route.way
         && UnixStream::connect(socket.path()).is_err()
     {
         return None;
     }
-    let place = ConnectedEnv::reach(route).await.ok()?;
-    detached::list(&place.client).await.ok()
+    let env = ConnectedEnv::reach(route).await.ok()?;
+    detached::list(&env.client).await.ok()
 }
 
 /// Tells whether a command of the line can do something with a process.

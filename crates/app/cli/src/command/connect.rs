@@ -55,20 +55,20 @@ pub(crate) struct ConnectedEnv {
 impl ConnectedEnv {
     /// Connects to the environment that was asked for. This machine's own server is started if nobody
     /// listens.
-    pub(crate) async fn open(wanted: &EnvArgs) -> Result<Self, CommandFailure> {
-        let place = Self::reach(EnvRoute::find(wanted, &|name| std::env::var_os(name))?).await?;
-        if let Some(DurationArg(limit)) = wanted.reconnect_timeout {
-            place.client.set_reconnect_timeout(limit);
+    pub(crate) async fn open(env_args: &EnvArgs) -> Result<Self, CommandFailure> {
+        let env = Self::reach(EnvRoute::find(env_args, &|name| std::env::var_os(name))?).await?;
+        if let Some(DurationArg(limit)) = env_args.reconnect_timeout {
+            env.client.set_reconnect_timeout(limit);
         }
-        let asked = wanted.env.clone();
-        Ok(Self { asked, ..place })
+        let asked = env_args.env.clone();
+        Ok(Self { asked, ..env })
     }
 
     /// Connects once more to the same environment, in a session of its own.
     pub(crate) async fn open_again(&self) -> Result<Self, CommandFailure> {
-        let place = Self::reach(self.route.clone()).await?;
+        let env = Self::reach(self.route.clone()).await?;
         let asked = self.asked.clone();
-        Ok(Self { asked, ..place })
+        Ok(Self { asked, ..env })
     }
 
     /// Connects to the environment at the end of a way.
@@ -100,11 +100,11 @@ impl ConnectedEnv {
         let mut line = format!("exec-server {command}");
         for word in self.asked.iter().flat_map(|asked| ["-E", asked]) {
             line.push(' ');
-            line.push_str(&quoted(word));
+            line.push_str(&shell_quoted(word));
         }
         for word in arguments {
             line.push(' ');
-            line.push_str(&quoted(word));
+            line.push_str(&shell_quoted(word));
         }
         line
     }
@@ -131,7 +131,7 @@ impl ConnectedEnv {
 }
 
 /// Returns a word as a shell reads it.
-fn quoted(word: &str) -> String {
+fn shell_quoted(word: &str) -> String {
     let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_./:=@%+,".contains(sign);
     match !word.is_empty() && word.chars().all(plain) {
         true => word.to_owned(),
@@ -145,9 +145,9 @@ async fn connect(
     asked: EnvOrigin,
 ) -> Result<ExecServerClient, CommandFailure> {
     let connecting = reach.clone().connect(&client_name()).await;
-    let client = connecting.map_err(|error| explain(name, &reach, asked, error))?;
+    let client = connecting.map_err(|error| connect_failure(name, &reach, asked, error))?;
     if matches!(reach, EnvEndpoint::Relay(_)) {
-        part_from(&client);
+        drain_connection(&client);
     }
     Ok(client)
 }
@@ -205,7 +205,7 @@ enum EnvOrigin {
 }
 
 /// Says why an environment was not reached.
-fn explain(
+fn connect_failure(
     name: &str,
     reach: &EnvEndpoint,
     asked: EnvOrigin,
@@ -228,9 +228,11 @@ fn explain(
             EnvOrigin::Typed => {
                 "pass its token with --token-file FILE, or in EXEC_SERVER_TOKEN".to_owned()
             }
-            EnvOrigin::Named => denied(reach),
+            EnvOrigin::Named => access_denied(reach),
         }),
-        ConnectError::Offline(_) => failure(FailureKind::Unreachable).next(offline(reach)),
+        ConnectError::Offline(_) => {
+            failure(FailureKind::Unreachable).next(environment_offline(reach))
+        }
         ConnectError::Address(_) => match reach {
             EnvEndpoint::Program(_) => failure(FailureKind::Unreachable)
                 .next("check its command in environments.toml, by running it yourself"),
@@ -257,7 +259,7 @@ fn explain(
 }
 
 /// Says where the token came from.
-fn denied(reach: &EnvEndpoint) -> String {
+fn access_denied(reach: &EnvEndpoint) -> String {
     match reach {
         EnvEndpoint::Relay(relay) => match &relay.auth_token {
             TokenSource::Variable(name, _) => format!("check the token in {name}"),
@@ -276,7 +278,7 @@ fn denied(reach: &EnvEndpoint) -> String {
     }
 }
 
-fn offline(reach: &EnvEndpoint) -> String {
+fn environment_offline(reach: &EnvEndpoint) -> String {
     match reach {
         EnvEndpoint::Relay(relay) => format!(
             "start it there: exec-server --remote {} --environment-id {} --remote-token-file FILE",
@@ -314,31 +316,31 @@ fn is_tls(reach: &EnvEndpoint) -> bool {
 
 /// How long last words may take. The client gives its peer a second; the rest is for handles that are
 /// still held somewhere.
-const PATIENCE: Duration = Duration::from_millis(1200);
+const TIMEOUT: Duration = Duration::from_millis(1200);
 
 tokio::task_local! {
     /// Connections that were opened by what runs.
-    static OPENED: RefCell<Vec<BoxFuture<'static, ()>>>;
+    static OPEN_CONNECTIONS: RefCell<Vec<BoxFuture<'static, ()>>>;
 }
 
 /// Does something, and then waits until the connections that it has asked for have ended. It has let go
 /// of them by then.
-pub(crate) async fn parting<T>(work: impl Future<Output = T>) -> T {
-    OPENED
+pub(crate) async fn drain_connections<T>(work: impl Future<Output = T>) -> T {
+    OPEN_CONNECTIONS
         .scope(RefCell::default(), async {
             let done = work.await;
-            let opened = OPENED.with(RefCell::take);
+            let opened = OPEN_CONNECTIONS.with(RefCell::take);
             if !opened.is_empty() {
                 // Whoever is not heard in time is left all the same.
-                drop(timeout(PATIENCE, join_all(opened)).await);
+                drop(timeout(TIMEOUT, join_all(opened)).await);
             }
             done
         })
         .await
 }
 
-/// Asks for last words on a connection. Nobody waits for them outside of [`parting`].
-fn part_from(client: &ExecServerClient) {
+/// Asks for last words on a connection. Nobody waits for them outside of [`drain_connections`].
+fn drain_connection(client: &ExecServerClient) {
     let ended = client.ended().boxed();
-    let _outside = OPENED.try_with(|opened| opened.borrow_mut().push(ended));
+    let _outside = OPEN_CONNECTIONS.try_with(|opened| opened.borrow_mut().push(ended));
 }

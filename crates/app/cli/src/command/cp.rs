@@ -39,7 +39,7 @@ use crate::command::{
     connect::EnvArgs,
     cp::{
         copier::{Copier, CopyOptions, KeepTimes, ResumeMode},
-        copy_target::{CopyPair, CopyTarget, DirectoryPolicy, check_twins},
+        copy_target::{CopyPair, CopyTarget, DirectoryPolicy, check_duplicates},
         endpoint::CopyEndpoint,
         progress::{CopyProgress, CopySummary, ProgressDisplay},
         source_links::{DeferredMetadata, LinkMode},
@@ -65,7 +65,7 @@ use crate::command::{
 )]
 pub struct CpCommand {
     #[command(flatten)]
-    place: EnvArgs,
+    env_args: EnvArgs,
 
     /// Copies directories with everything in them.
     #[arg(short, long, visible_short_alias = 'R')]
@@ -123,8 +123,8 @@ impl CpCommand {
             let side = self.side(operand, &sides).await?;
             sides.push((operand.clone(), side));
         }
-        let side_of = |wanted: &PathOperand| {
-            let found = sides.iter().find(|(operand, _)| operand == wanted);
+        let side_of = |env_args: &PathOperand| {
+            let found = sides.iter().find(|(operand, _)| operand == env_args);
             found.map(|(_, side)| side.clone())
         };
         let missing = || CommandFailure::new(FailureKind::Failed, "an environment was lost");
@@ -141,7 +141,7 @@ impl CpCommand {
             let pair = target.pair(&from, source, trees).await?;
             pairs.push((from, pair));
         }
-        check_twins(&pairs, &target.side)?;
+        check_duplicates(&pairs, &target.side)?;
         let mut groups: Vec<(CopyEndpoint, Vec<_>)> = Vec::new();
         for (from, pair) in pairs {
             match groups.last_mut().filter(|(side, _)| side.is(&from)) {
@@ -175,7 +175,7 @@ impl CpCommand {
             copied?;
         }
         meter.end();
-        self.conclude(&meter)
+        self.print_summary(&meter)
     }
 
     /// Finds the end that a path is on; each environment is connected to once.
@@ -195,13 +195,13 @@ impl CpCommand {
         }
         match operand {
             PathOperand::Here(_) => Ok(CopyEndpoint::here()),
-            PathOperand::There(None, _) => CopyEndpoint::there(self.place.clone()).await,
+            PathOperand::There(None, _) => CopyEndpoint::there(self.env_args.clone()).await,
             PathOperand::There(Some(name), path) => {
-                let wanted = EnvArgs {
+                let env_args = EnvArgs {
                     env: Some(name.clone()),
-                    ..self.place.clone()
+                    ..self.env_args.clone()
                 };
-                CopyEndpoint::there(wanted).await.map_err(|failure| {
+                CopyEndpoint::there(env_args).await.map_err(|failure| {
                     let is_unknown = failure.kind == FailureKind::UnknownEnvironment;
                     let file = format!("{name}:{}", path.display());
                     match is_unknown && std::path::Path::new(&file).exists() {
@@ -213,14 +213,14 @@ impl CpCommand {
         }
     }
 
-    fn conclude(&self, meter: &CopyProgress) -> Result<ExitCode, CommandFailure> {
+    fn print_summary(&self, meter: &CopyProgress) -> Result<ExitCode, CommandFailure> {
         let (summary, first) = meter.outcome();
         let text = match (self.json, self.quiet) {
             (true, _) => {
                 let text = serde_json::to_string(&summary);
                 text.map_err(|error| CommandFailure::new(FailureKind::Failed, error))? + "\n"
             }
-            (false, false) if StandardStream::Error.is_terminal() => said(&summary),
+            (false, false) if StandardStream::Error.is_terminal() => summary_line(&summary),
             (false, _) => String::new(),
         };
         let mut out: Box<dyn Write> = match self.json {
@@ -241,7 +241,7 @@ impl CpCommand {
 }
 
 /// Says in one line what was copied.
-fn said(summary: &CopySummary) -> String {
+fn summary_line(summary: &CopySummary) -> String {
     let rate = match summary.seconds > 0.0 {
         #[expect(
             clippy::cast_precision_loss,
@@ -269,7 +269,7 @@ fn said(summary: &CopySummary) -> String {
 }
 
 /// Files that are copied at once.
-const AT_ONCE: usize = 16;
+const CONCURRENCY: usize = 16;
 /// Files that were found and wait.
 const FOUND: usize = 256;
 
@@ -295,10 +295,10 @@ async fn copy_all(
         biased;
         kind = signals.next() => Err(ended(kind, from, to)),
         copied = scan_and_copy(&scan, pairs, &copier) => copied,
-        never = tell_outages(&sides, meter) => match never {},
+        never = watch_connections(&sides, meter) => match never {},
     };
     if outcome.is_err() {
-        copier.tidy(&scan.trees()).await;
+        copier.clean_up(&scan.trees()).await;
     }
     outcome
 }
@@ -318,7 +318,7 @@ async fn scan_and_copy(
     };
     let copy = stream::poll_fn(|cx| found.poll_recv(cx))
         .map(|job| copier.copy(job))
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENCY)
         .try_for_each(|()| future::ready(Ok(())));
     futures_util::try_join!(find, copy)?;
     scan.finish().await
@@ -369,11 +369,11 @@ impl CopySignals {
 }
 
 /// Says that a connection is out, and back: in the bar, or by a line where there is none.
-async fn tell_outages(sides: &[&CopyEndpoint], meter: &CopyProgress) -> Infallible {
-    let places = sides.iter().filter_map(|side| side.place.as_ref());
+async fn watch_connections(sides: &[&CopyEndpoint], meter: &CopyProgress) -> Infallible {
+    let places = sides.iter().filter_map(|side| side.env.as_ref());
     let watches: FuturesUnordered<_> = places
-        .map(|place| async {
-            let (mut connection, mut notice) = (place.client.connection(), ConnectionNotice::new());
+        .map(|env| async {
+            let (mut connection, mut notice) = (env.client.connection(), ConnectionNotice::new());
             while connection.changed().await.is_ok() {
                 let state = *connection.borrow_and_update();
                 if !meter.connection(state) {

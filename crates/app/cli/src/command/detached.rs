@@ -10,7 +10,7 @@ use super::failure::{CommandFailure, FailureKind};
 
 /// Returns every detached process.
 pub(crate) async fn list(client: &ExecServerClient) -> Result<Vec<ProcessSummary>, CommandFailure> {
-    let mut processes = client.processes().await.map_err(call_failed)?;
+    let mut processes = client.processes().await.map_err(call_failure)?;
     processes.retain(|process| process.detached);
     Ok(processes)
 }
@@ -21,14 +21,17 @@ pub(crate) async fn find(
     typed: &[String],
 ) -> Result<Vec<ProcessSummary>, CommandFailure> {
     let processes = list(client).await?;
-    typed.iter().map(|typed| pick(&processes, typed)).collect()
+    typed
+        .iter()
+        .map(|typed| select_process(&processes, typed))
+        .collect()
 }
 
 /// Returns every process that can be attached to, those of other sessions included.
 pub(crate) async fn list_all(
     client: &ExecServerClient,
 ) -> Result<Vec<ProcessSummary>, CommandFailure> {
-    client.all_processes().await.map_err(call_failed)
+    client.all_processes().await.map_err(call_failure)
 }
 
 /// Finds one process: a detached one, or else one of another session.
@@ -39,14 +42,14 @@ pub(crate) async fn find_attachable(
     let processes = list_all(client).await?;
     let (detached, others): (Vec<_>, Vec<_>) =
         processes.into_iter().partition(|process| process.detached);
-    match pick(&detached, typed) {
-        Err(failure) if failure.kind == FailureKind::NotFound => pick(&others, typed),
+    match select_process(&detached, typed) {
+        Err(failure) if failure.kind == FailureKind::NotFound => select_process(&others, typed),
         picked => picked,
     }
 }
 
 /// Has the server take over a process of another session: it outlives that session then.
-pub(crate) async fn take_over(
+pub(crate) async fn adopt_process(
     client: &ExecServerClient,
     process: &ProcessSummary,
 ) -> Result<(), CommandFailure> {
@@ -56,12 +59,12 @@ pub(crate) async fn take_over(
         after_seq: Some(LAST),
         started_at_ms: Some(process.started_at_ms),
     };
-    client.call(attach).await.map_err(call_failed)?;
+    client.call(attach).await.map_err(call_failure)?;
     let release = client.call(ReleaseProcess {
         process_id,
         forget: false,
     });
-    release.await.map(drop).map_err(call_failed)
+    release.await.map(drop).map_err(call_failure)
 }
 
 /// Finds one process.
@@ -69,11 +72,11 @@ pub(crate) async fn find_one(
     client: &ExecServerClient,
     typed: &str,
 ) -> Result<ProcessSummary, CommandFailure> {
-    pick(&list(client).await?, typed)
+    select_process(&list(client).await?, typed)
 }
 
 /// Returns how far a process has come: where its output ends at the moment, and how it ended.
-pub(crate) async fn now(
+pub(crate) async fn output_position(
     client: &ExecServerClient,
     id: &ProcessId,
 ) -> Result<OutputPage, CommandFailure> {
@@ -83,19 +86,22 @@ pub(crate) async fn now(
         max_bytes: None,
         wait_ms: None,
     });
-    now.await.map_err(call_failed)
+    now.await.map_err(call_failure)
 }
 
 /// A number that no event has: nothing is replayed after it.
 const LAST: OutputSeq = OutputSeq(u64::MAX - 1);
 
-fn pick(processes: &[ProcessSummary], typed: &str) -> Result<ProcessSummary, CommandFailure> {
+fn select_process(
+    processes: &[ProcessSummary],
+    typed: &str,
+) -> Result<ProcessSummary, CommandFailure> {
     let id = |process: &ProcessSummary| process.process_id.as_str().to_owned();
-    let exact: Vec<_> = processes
+    let path_bytes: Vec<_> = processes
         .iter()
         .filter(|process| id(process) == typed)
         .collect();
-    match exact[..] {
+    match path_bytes[..] {
         [] => {}
         [one] => return Ok(one.clone()),
         // Ids are unique in a session only.
@@ -113,7 +119,7 @@ fn pick(processes: &[ProcessSummary], typed: &str) -> Result<ProcessSummary, Com
     let typed = typed.escape_default();
     match found[..] {
         [one] => Ok(one.clone()),
-        [] => Err(unknown(&typed.to_string())),
+        [] => Err(unknown_process(&typed.to_string())),
         [one, other, ..] => {
             let what = format!("`{typed}` could be `{}` or `{}`", id(one), id(other));
             Err(CommandFailure::new(FailureKind::Usage, what).next("type more of the id"))
@@ -121,7 +127,7 @@ fn pick(processes: &[ProcessSummary], typed: &str) -> Result<ProcessSummary, Com
     }
 }
 
-fn unknown(id: &str) -> CommandFailure {
+fn unknown_process(id: &str) -> CommandFailure {
     let what = format!("there is no detached process `{id}`");
     CommandFailure::new(FailureKind::NotFound, what).next(
         "`exec-server ps`, with the same --env, lists them, and `ps --all` those of other sessions; \
@@ -130,13 +136,13 @@ fn unknown(id: &str) -> CommandFailure {
 }
 
 /// Tells a person why a call came to nothing.
-pub(crate) fn call_failed(error: ExecServerError) -> CommandFailure {
+pub(crate) fn call_failure(error: ExecServerError) -> CommandFailure {
     if let ExecServerError::UnknownProcess(id) = &error {
-        return unknown(id.as_str());
+        return unknown_process(id.as_str());
     }
     if let ExecServerError::Remote(error) = &error {
         return match error.message.strip_prefix("unknown process id ") {
-            Some(id) => unknown(id),
+            Some(id) => unknown_process(id),
             None => CommandFailure::new(FailureKind::Failed, &error.message),
         };
     }
@@ -174,7 +180,8 @@ mod tests {
     #[test]
     fn a_beginning_is_enough_if_it_is_the_only_one_and_an_id_is_always() {
         let processes = ["build", "build-2", "serve"].map(process);
-        let picked = |typed| pick(&processes, typed).map(|process| process.process_id.to_string());
+        let picked =
+            |typed| select_process(&processes, typed).map(|process| process.process_id.to_string());
         assert_eq!(picked("s"), Ok("serve".to_owned()));
         assert_eq!(picked("build"), Ok("build".to_owned()));
         assert_eq!(picked("b").unwrap_err().kind, FailureKind::Usage);

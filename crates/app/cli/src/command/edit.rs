@@ -23,9 +23,9 @@ use tokio::process::Command;
 use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
-    files::{file_failure, look, persist, shown},
+    files::{display_path, file_failure, metadata_if_exists, retry_disconnected},
     operand::{OperandResolver, RemotePath},
-    process_session::{complain, telling},
+    process_session::{print_notice, show_outages},
 };
 
 /// Largest file that is edited: it is in memory twice, and goes back in one message.
@@ -40,7 +40,7 @@ const MAX_BYTES: u64 = 32 << 20;
 pub struct EditCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     /// The file; one that is not there is made.
     #[arg(value_name = "FILE")]
@@ -50,14 +50,14 @@ pub struct EditCommand {
 impl EditCommand {
     /// Opens a file in an editor here and puts it back.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let mut operands = OperandResolver::new(&self.place);
-        let RemotePath { place, path, .. } = operands.resolve(&self.file).await?;
+        let mut operands = OperandResolver::new(&self.env_args);
+        let RemotePath { env, path, .. } = operands.resolve(&self.file).await?;
         let Some(name) = path.file_name() else {
-            let what = format!("`{}` is no file", shown(&path));
+            let what = format!("`{}` is no file", display_path(&path));
             return Err(CommandFailure::new(FailureKind::Usage, what));
         };
-        let files = place.environment().files;
-        let before = telling(&place.client, content(&*files, &path)).await?;
+        let files = env.environment().files;
+        let before = show_outages(&env.client, content(&*files, &path)).await?;
         let failed = |what: &str, error: std::io::Error| {
             CommandFailure::new(FailureKind::Failed, format!("cannot {what}: {error}"))
         };
@@ -66,7 +66,7 @@ impl EditCommand {
         let edited = draft.edit(&editor()).await;
         let kept = |failure: CommandFailure| {
             let kept = draft.path().display().to_string();
-            let line = place.line("cp", &[&kept, &format!(":{}", shown(&path))]);
+            let line = env.line("cp", &[&kept, &format!(":{}", display_path(&path))]);
             failure.next(format!(
                 "what you wrote is kept in {kept}; `{line}` puts it there"
             ))
@@ -92,24 +92,24 @@ impl EditCommand {
         }
         if is_same {
             draft.remove();
-            complain(&format!("`{}` is unchanged", shown(&path)));
+            print_notice(&format!("`{}` is unchanged", display_path(&path)));
             return Ok(ExitCode::SUCCESS);
         }
         let after = after.map_err(|error| kept(failed("read the edited copy", error)))?;
-        let atomic = place.client.has_extensions();
-        let back = put_back(&*files, &path, before.as_ref(), Bytes::from(after), atomic);
+        let atomic = env.client.has_extensions();
+        let back = write_back(&*files, &path, before.as_ref(), Bytes::from(after), atomic);
         let back = tokio::select! {
-            back = telling(&place.client, back) => back,
+            back = show_outages(&env.client, back) => back,
             // Since the editor ran, nothing else listens to it.
             _ = tokio::signal::ctrl_c() => {
-                let what = format!("`{}` may not be written", shown(&path));
+                let what = format!("`{}` may not be written", display_path(&path));
                 Err(CommandFailure::new(FailureKind::Interrupted, what))
             }
         };
         back.map_err(kept)?;
         if !atomic {
-            let path = shown(&path);
-            complain(&format!(
+            let path = display_path(&path);
+            print_notice(&format!(
                 "`{path}` was overwritten: this server cannot replace it in one step"
             ));
         }
@@ -124,16 +124,16 @@ async fn content(
     path: &PathUri,
 ) -> Result<Option<Bytes>, CommandFailure> {
     let failed = |error: FileError| file_failure(&error);
-    let Some(found) = look(files, path).await.map_err(failed)? else {
+    let Some(found) = metadata_if_exists(files, path).await.map_err(failed)? else {
         return Ok(None);
     };
     if found.is_directory {
-        let what = format!("`{}` is a directory", shown(path));
+        let what = format!("`{}` is a directory", display_path(path));
         return Err(CommandFailure::new(FailureKind::Failed, what).next("name a file in it"));
     }
     if found.size > MAX_BYTES {
         let most = MAX_BYTES >> 20;
-        let what = format!("`{}` is larger than {most} MiB", shown(path));
+        let what = format!("`{}` is larger than {most} MiB", display_path(path));
         return Err(CommandFailure::new(FailureKind::Failed, what).next("copy it here with `cp`"));
     }
     let read = ReadFile {
@@ -141,7 +141,7 @@ async fn content(
         follow_symlinks: None,
         sandbox: None,
     };
-    match persist(|| files.read_file(read.clone())).await {
+    match retry_disconnected(|| files.read_file(read.clone())).await {
         Ok(content) => Ok(Some(content)),
         Err(FileError::NotFound(_)) => Ok(None),
         Err(error) => Err(failed(error)),
@@ -149,7 +149,7 @@ async fn content(
 }
 
 /// Replaces the file, if it still holds what was edited.
-async fn put_back(
+async fn write_back(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
     before: Option<&Bytes>,
@@ -159,7 +159,7 @@ async fn put_back(
     if content(files, path).await?.as_ref() != before {
         let what = format!(
             "`{}` was changed there meanwhile, and is left alone",
-            shown(path)
+            display_path(path)
         );
         return Err(CommandFailure::new(FailureKind::Failed, what));
     }
@@ -172,7 +172,7 @@ async fn put_back(
         mode: None,
         sandbox: None,
     };
-    let written = persist(|| files.write_file(write.clone(), after.clone())).await;
+    let written = retry_disconnected(|| files.write_file(write.clone(), after.clone())).await;
     written.map_err(|error| file_failure(&error))
 }
 

@@ -19,7 +19,7 @@ use crate::{
             status::{EnvListCommand, EnvStatusCommand},
         },
         failure::{CommandFailure, FailureKind},
-        print::say,
+        print::print_stderr,
     },
     environments::EnvironmentsFault,
 };
@@ -150,11 +150,11 @@ impl EnvAddCommand {
         let hides = file.base().remotes.iter().any(|known| known.id == id);
         file.replace(&text)?;
         if hides {
-            say(&format!("note: it hides the `{id}` of Codex's settings"));
+            print_stderr(&format!("note: it hides the `{id}` of Codex's settings"));
         }
         let selected = select(lookup)?;
         if selected.remotes.iter().all(|known| known.id != id) {
-            say("note: variables choose the environments at the moment, not the file");
+            print_stderr("note: variables choose the environments at the moment, not the file");
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -217,7 +217,7 @@ impl EnvRemoveCommand {
         let lookup = &|name: &str| std::env::var_os(name);
         let name = self.name.as_str();
         let file = EnvironmentsFile::open(lookup)?;
-        let shown = file.path().display();
+        let display_path = file.path().display();
         let Some(index) = ids(file.text()).iter().position(|id| id == name) else {
             let mut others = file.base().remotes.iter();
             return Err(match others.any(|other| other.id.as_str() == name) {
@@ -227,14 +227,14 @@ impl EnvRemoveCommand {
                         .next("exec-server does not change those: remove it there by hand")
                 }
                 false => {
-                    let what = format!("`{shown}` has no environment `{name}`");
+                    let what = format!("`{display_path}` has no environment `{name}`");
                     CommandFailure::new(FailureKind::UnknownEnvironment, what)
                         .next("`exec-server env list` shows which there are")
                 }
             });
         };
         let Some(text) = without(file.text(), index) else {
-            let what = format!("cannot tell which lines of `{shown}` are about `{name}`");
+            let what = format!("cannot tell which lines of `{display_path}` are about `{name}`");
             return Err(CommandFailure::new(FailureKind::Failed, what).next("remove them by hand"));
         };
         if let Err(error) = file.understand(&text, lookup) {

@@ -14,8 +14,8 @@ use exec_wire::{
 use crate::command::failure::{CommandFailure, FailureKind};
 
 pub(crate) use self::{
-    display_path::{below, exact, relative, relative_bytes, shown},
-    entries::{DirectoryListing, ListedEntry, ListedEntryKind, entries, native_entries},
+    display_path::{child_path, display_path, display_relative, path_bytes, relative_path_bytes},
+    entries::{DirectoryListing, ListedEntry, ListedEntryKind, entries, list_local_directory},
 };
 
 /// How often something is asked again after the connection was cut, before it is given up. The client
@@ -24,7 +24,9 @@ pub(crate) const ATTEMPTS: u32 = 8;
 
 /// Asks for something, and again if the connection was cut meanwhile. Doing it twice must be as good
 /// as once.
-pub(crate) async fn persist<T>(mut ask: impl FnMut() -> FileFuture<T>) -> Result<T, FileError> {
+pub(crate) async fn retry_disconnected<T>(
+    mut ask: impl FnMut() -> FileFuture<T>,
+) -> Result<T, FileError> {
     let mut left = ATTEMPTS;
     loop {
         match ask().await {
@@ -84,7 +86,7 @@ impl From<FileMetadata> for FileFingerprint {
 }
 
 /// Looks at a path, and through a link; `None` if nothing is there.
-pub(crate) async fn look(
+pub(crate) async fn metadata_if_exists(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
 ) -> Result<Option<FileMetadata>, FileError> {
@@ -93,7 +95,7 @@ pub(crate) async fn look(
         follow_symlinks: None,
         sandbox: None,
     };
-    match persist(|| files.metadata(get.clone())).await {
+    match retry_disconnected(|| files.metadata(get.clone())).await {
         Ok(found) => Ok(Some(found)),
         Err(FileError::NotFound(_)) => Ok(None),
         Err(error) => Err(error),
@@ -101,7 +103,7 @@ pub(crate) async fn look(
 }
 
 /// Tells whether a path at which nothing was found is a link that leads nowhere.
-pub(crate) async fn leads_nowhere(
+pub(crate) async fn is_dangling_link(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
 ) -> Result<bool, FileError> {
@@ -113,12 +115,12 @@ pub(crate) async fn leads_nowhere(
         path: parent,
         sandbox: None,
     };
-    let parent = match persist(|| files.canonicalize(canonicalize.clone())).await {
+    let parent = match retry_disconnected(|| files.canonicalize(canonicalize.clone())).await {
         Ok(parent) => parent,
         Err(error @ FileError::Disconnected(_)) => return Err(error),
         Err(_) => return Ok(false),
     };
-    let Some(path) = below(&parent, &name) else {
+    let Some(path) = child_path(&parent, &name) else {
         return Ok(false);
     };
     let get = GetMetadata {
@@ -126,7 +128,7 @@ pub(crate) async fn leads_nowhere(
         follow_symlinks: Some(false),
         sandbox: None,
     };
-    match persist(|| files.metadata(get.clone())).await {
+    match retry_disconnected(|| files.metadata(get.clone())).await {
         // What is not followed is refused.
         Err(FileError::Invalid(_)) => Ok(true),
         Err(error @ FileError::Disconnected(_)) => Err(error),
@@ -151,7 +153,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_cut_is_asked_again() {
         let asked = Cell::new(0);
-        let outcome = persist(|| {
+        let outcome = retry_disconnected(|| {
             asked.set(asked.get() + 1);
             let outcome = if asked.get() < 3 { Err(cut()) } else { Ok(7) };
             ready(outcome).boxed()
@@ -163,14 +165,14 @@ mod tests {
     #[tokio::test]
     async fn it_is_given_up_in_the_end_and_other_errors_at_once() {
         let asked = Cell::new(0);
-        let outcome = persist(|| {
+        let outcome = retry_disconnected(|| {
             asked.set(asked.get() + 1);
             ready(Err::<(), _>(cut())).boxed()
         })
         .await;
         assert_eq!((outcome, asked.get()), (Err(cut()), ATTEMPTS + 1));
         let refused = FileError::Refused("no".to_owned());
-        let outcome = persist(|| ready(Err::<(), _>(refused.clone())).boxed()).await;
+        let outcome = retry_disconnected(|| ready(Err::<(), _>(refused.clone())).boxed()).await;
         assert_eq!(outcome, Err(refused));
     }
 
@@ -219,7 +221,7 @@ mod tests {
             ("file", false),
         ] {
             let path = PathUri::from_native(&directory.path().join(name)).unwrap();
-            assert_eq!(leads_nowhere(&files, &path).await, Ok(dead), "{name}");
+            assert_eq!(is_dangling_link(&files, &path).await, Ok(dead), "{name}");
         }
     }
 }

@@ -13,10 +13,10 @@ use serde_json::json;
 use crate::command::{
     connect::EnvArgs,
     failure::CommandFailure,
-    files::{file_failure, persist, relative_bytes, shown},
+    files::{display_path, file_failure, relative_path_bytes, retry_disconnected},
     operand::{OperandResolver, RemotePath},
     print::printable,
-    process_session::{complain, say, say_bytes, telling},
+    process_session::{print_notice, show_outages, write_result, write_result_bytes},
     terminal::StandardStream,
 };
 
@@ -28,7 +28,7 @@ use crate::command::{
 pub struct FindCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     /// Finds what a glob matches: without a slash the name, else the path below PATH.
     #[arg(short, long, value_name = "GLOB", conflicts_with = "name")]
@@ -57,10 +57,10 @@ pub struct FindCommand {
 impl FindCommand {
     /// Finds files by their names.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let mut operands = OperandResolver::new(&self.place);
+        let mut operands = OperandResolver::new(&self.env_args);
         let operand = operands.resolve(&self.path).await?;
-        let (place, path) = (&operand.place, &operand.path);
-        let files = place.environment().files;
+        let (env, path) = (&operand.env, &operand.path);
+        let files = env.environment().files;
         let find = fs::Find {
             path: path.clone(),
             glob: match self.name {
@@ -71,24 +71,24 @@ impl FindCommand {
             max_results: usize::try_from(self.limit).unwrap_or(usize::MAX),
             sandbox: None,
         };
-        let found = persist(|| files.find(find.clone()));
-        let found = telling(&place.client, found).await;
+        let found = retry_disconnected(|| files.find(find.clone()));
+        let found = show_outages(&env.client, found).await;
         let found = found.map_err(|error| file_failure(&error))?;
         self.print(&operand, &found)
     }
 
     fn print(&self, operand: &RemotePath, found: &FoundPaths) -> Result<ExitCode, CommandFailure> {
         if self.json {
-            let path = |path: &PathUri| json!({"path": shown(path), "uri": path});
+            let path = |path: &PathUri| json!({"path": display_path(path), "uri": path});
             let paths: Vec<_> = found.paths.iter().map(path).collect();
             let text = json!({"paths": paths, "truncated": found.truncated});
-            return say(&format!("{text}\n"));
+            return write_result(&format!("{text}\n"));
         }
         let (typed, prefix) = (operand.typed.as_bytes(), operand.prefix.as_bytes());
         let is_terminal = StandardStream::Output.is_terminal();
         let mut text = Vec::new();
         for path in &found.paths {
-            let line = [prefix, &relative_bytes(typed, &operand.path, path)].concat();
+            let line = [prefix, &relative_path_bytes(typed, &operand.path, path)].concat();
             match is_terminal {
                 true => text.extend(printable(&String::from_utf8_lossy(&line)).into_bytes()),
                 // Whoever reads it may look for the file.
@@ -96,9 +96,9 @@ impl FindCommand {
             }
             text.push(b'\n');
         }
-        let said = say_bytes(&text);
+        let said = write_result_bytes(&text);
         if found.truncated {
-            complain("there is more; --limit shows more of it");
+            print_notice("there is more; --limit shows more of it");
         }
         said
     }

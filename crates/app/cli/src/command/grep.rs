@@ -13,10 +13,10 @@ use serde_json::json;
 use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
-    files::{file_failure, persist, relative, shown},
+    files::{display_path, display_relative, file_failure, retry_disconnected},
     operand::{OperandResolver, RemotePath},
     print::printable,
-    process_session::{complain, say, telling},
+    process_session::{print_notice, show_outages, write_result},
     terminal::{StandardStream, has_colours},
 };
 
@@ -28,7 +28,7 @@ use crate::command::{
 pub struct GrepCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     /// Letters match those of the other case, too.
     #[arg(short, long)]
@@ -88,10 +88,10 @@ pub struct GrepCommand {
 impl GrepCommand {
     /// Finds lines that match.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let mut operands = OperandResolver::new(&self.place);
+        let mut operands = OperandResolver::new(&self.env_args);
         let operand = operands.resolve(&self.path).await?;
-        let (place, path) = (&operand.place, &operand.path);
-        let files = place.environment().files;
+        let (env, path) = (&operand.env, &operand.path);
+        let files = env.environment().files;
         let search = Search {
             path: path.clone(),
             pattern: self.pattern.clone(),
@@ -105,9 +105,9 @@ impl GrepCommand {
             context_lines: number(self.context),
             sandbox: None,
         };
-        let found = persist(|| files.search(search.clone()));
-        let found = telling(&place.client, found).await;
-        let found = found.map_err(|error| told_from_nothing(file_failure(&error)))?;
+        let found = retry_disconnected(|| files.search(search.clone()));
+        let found = show_outages(&env.client, found).await;
+        let found = found.map_err(|error| usage_if_failed(file_failure(&error)))?;
         self.print(&operand, &found)?;
         Ok(match found.matches.is_empty() {
             true => FailureKind::Failed.into(),
@@ -128,7 +128,7 @@ impl GrepCommand {
         if self.json {
             let object = |found: &SearchMatch| {
                 json!({
-                    "path": shown(&found.path),
+                    "path": display_path(&found.path),
                     "uri": found.path,
                     "line": found.line,
                     "column": found.column,
@@ -139,7 +139,7 @@ impl GrepCommand {
             };
             let matches: Vec<_> = found.matches.iter().map(object).collect();
             let text = json!({"matches": matches, "truncated": found.truncated});
-            return say(&format!("{text}\n"));
+            return write_result(&format!("{text}\n"));
         }
         let paint = match StandardStream::Output.is_terminal() {
             true if has_colours(StandardStream::Output) => LineStyle::Terminal,
@@ -153,16 +153,16 @@ impl GrepCommand {
             true => summary(&found.matches, names, self.count, paint),
             false => lines(&found.matches, names, number(self.context), paint),
         };
-        let said = say(&text);
+        let said = write_result(&text);
         if found.truncated {
-            complain("not everything was looked at; --limit, --glob or a PATH shows more");
+            print_notice("not everything was looked at; --limit, --glob or a PATH shows more");
         }
         said
     }
 }
 
 /// The status of a failure that has none of its own is the one of a wrong line: 1 is for nothing found.
-fn told_from_nothing(failure: CommandFailure) -> CommandFailure {
+fn usage_if_failed(failure: CommandFailure) -> CommandFailure {
     let kind = match failure.kind == FailureKind::Failed {
         true => FailureKind::Usage,
         false => failure.kind,
@@ -272,7 +272,7 @@ fn without_commands(text: &str) -> String {
 fn names<'a>(typed: &'a str, root: &'a PathUri) -> impl Fn(&PathUri) -> String + 'a {
     move |path| match path == root {
         true => typed.to_owned(),
-        false => relative(typed, root, path),
+        false => display_relative(typed, root, path),
     }
 }
 

@@ -14,9 +14,9 @@ use futures_util::future::try_join_all;
 
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
-    detached::{self, call_failed},
+    detached::{self, call_failure},
     failure::{CommandFailure, FailureKind},
-    process_session::telling,
+    process_session::show_outages,
     quantity::DurationArg,
 };
 
@@ -28,7 +28,7 @@ use crate::command::{
 pub struct KillCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     /// Sends this instead: INT, TERM, KILL, HUP, QUIT, STOP, CONT, USR1 or USR2.
     #[arg(short, long, value_name = "SIGNAL")]
@@ -76,9 +76,9 @@ impl FromStr for NamedSignal {
 impl KillCommand {
     /// Ends a detached process, or signals it.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let place = ConnectedEnv::open(&self.place).await?;
-        let client = &place.client;
-        telling(client, async {
+        let env = ConnectedEnv::open(&self.env_args).await?;
+        let client = &env.client;
+        show_outages(client, async {
             // All are found before the first one is touched.
             let found = detached::find(client, &self.ids).await?;
             let ids = found.into_iter().map(|process| process.process_id);
@@ -100,7 +100,7 @@ async fn send(
     signal: ProcessSignal,
 ) -> Result<(), CommandFailure> {
     let sent = client.call(SignalProcess { process_id, signal });
-    sent.await.map(drop).map_err(call_failed)
+    sent.await.map(drop).map_err(call_failure)
 }
 
 async fn end(
@@ -114,13 +114,13 @@ async fn end(
             timeout_ms: grace.millis(),
         }),
     });
-    asked.await.map_err(call_failed)?;
+    asked.await.map_err(call_failure)?;
     let ended = client.call(WaitProcess {
         process_id: id.clone(),
         until: WaitUntil::Exited,
-        timeout_ms: Some(DurationArg(grace.0 + DYING).millis()),
+        timeout_ms: Some(DurationArg(grace.0 + KILL_GRACE).millis()),
     });
-    match ended.await.map_err(call_failed)? {
+    match ended.await.map_err(call_failure)? {
         ended if ended.exited => Ok(()),
         _ => {
             let what = format!("`{id}` was killed, and has not ended yet");
@@ -131,7 +131,7 @@ async fn end(
 }
 
 /// What a process that was killed may take to be gone.
-const DYING: Duration = Duration::from_secs(5);
+const KILL_GRACE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {

@@ -12,11 +12,11 @@ use exec_wire::{
 
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
-    detached::{self, call_failed},
+    detached::{self, call_failure},
     failure::{CommandFailure, FailureKind},
     process_session::{
         OutputSink, ProcessOwner, ProcessSession, SessionEnd, SignalListener, TerminalUse,
-        complain, telling, unwritten,
+        output_failure, print_notice, show_outages,
     },
 };
 
@@ -28,7 +28,7 @@ use crate::command::{
 pub struct LogsCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     /// Goes on until the process ends.
     #[arg(short, long)]
@@ -51,41 +51,45 @@ type OutputPiece = (OutputStream, Bytes);
 impl LogsCommand {
     /// Prints what a detached process wrote.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let place = ConnectedEnv::open(&self.place).await?;
-        let client = &place.client;
-        let found = telling(client, detached::find_one(client, &self.id)).await?;
+        let env = ConnectedEnv::open(&self.env_args).await?;
+        let client = &env.client;
+        let found = show_outages(client, detached::find_one(client, &self.id)).await?;
         let id = found.process_id;
-        let kept = telling(client, kept(client, &id)).await?;
-        if kept.incomplete && self.tail.is_none() {
-            complain("earlier output is not kept any more");
+        let retained_output = show_outages(client, retained_output(client, &id)).await?;
+        if retained_output.incomplete && self.tail.is_none() {
+            print_notice("earlier output is not kept any more");
         }
         let pieces = match self.tail {
-            Some(lines) => last_lines(kept.pieces, lines),
-            None => kept.pieces,
+            Some(lines) => last_lines(retained_output.pieces, lines),
+            None => retained_output.pieces,
         };
         for (stream, data) in pieces {
             if let Err(error) = OutputSink.write(stream, data).await {
-                return unwritten(&error);
+                return output_failure(&error);
             }
         }
-        if kept.gap {
-            complain("some output was written too fast to be kept, and is missing here");
+        if retained_output.gap {
+            print_notice("some output was written too fast to be kept, and is missing here");
         }
-        if !self.follow || kept.closed {
+        if !self.follow || retained_output.closed {
             return Ok(ExitCode::SUCCESS);
         }
-        let attached = telling(client, client.attach(id.clone(), Some(kept.last))).await;
+        let attached = show_outages(
+            client,
+            client.attach(id.clone(), Some(retained_output.last)),
+        )
+        .await;
         let failed = |error| CommandFailure::new(FailureKind::Failed, error);
         let talk = ProcessSession {
             client: client.clone(),
-            process: attached.map_err(call_failed)?,
+            process: attached.map_err(call_failure)?,
             signals: SignalListener::listen().map_err(failed)?,
-            after: kept.last,
+            after: retained_output.last,
             owner: ProcessOwner::Server,
             input: None,
             terminal: TerminalUse::None,
             keys: None,
-            picture: Vec::new(),
+            snapshot: Vec::new(),
             limit: None,
         };
         let end = talk.run().await.map_err(failed)?;
@@ -93,17 +97,17 @@ impl LogsCommand {
         if matches!(end, SessionEnd::Exited(_) | SessionEnd::Closed) {
             return Ok(ExitCode::SUCCESS);
         }
-        end.status(ProcessOwner::Server, &id, &place)
+        end.status(ProcessOwner::Server, &id, &env)
     }
 }
 
 /// Reads the output of a process that is kept.
-pub(crate) async fn kept(
+pub(crate) async fn retained_output(
     client: &ExecServerClient,
     id: &ProcessId,
 ) -> Result<RetainedOutput, CommandFailure> {
     // What is written from now on is not waited for: there may always be more.
-    let now = detached::now(client, id).await?;
+    let now = detached::output_position(client, id).await?;
     let ask = async |after| {
         let page = client.call(ReadProcess {
             process_id: id.clone(),
@@ -111,7 +115,7 @@ pub(crate) async fn kept(
             max_bytes: Some(PAGE_BYTES),
             wait_ms: None,
         });
-        page.await.map_err(call_failed)
+        page.await.map_err(call_failure)
     };
     RetainedOutput::read(now.next_seq, ask).await
 }
@@ -138,26 +142,27 @@ impl RetainedOutput {
         until: OutputSeq,
         ask: impl AsyncFn(OutputSeq) -> Result<OutputPage, CommandFailure>,
     ) -> Result<Self, CommandFailure> {
-        let mut kept = Self::default();
+        let mut retained_output = Self::default();
         loop {
-            let page = ask(kept.last).await?;
+            let page = ask(retained_output.last).await?;
             let first = page.chunks.first().map(|chunk| chunk.seq);
             // Its end has a number, too: only what it wrote at the beginning can be missing.
-            let beginning = kept.pieces.is_empty() && !kept.incomplete;
-            let missing = first.is_some_and(|seq| seq > kept.last.next());
-            kept.incomplete |= beginning && missing;
-            kept.gap |= !beginning && missing;
+            let beginning = retained_output.pieces.is_empty() && !retained_output.incomplete;
+            let missing = first.is_some_and(|seq| seq > retained_output.last.next());
+            retained_output.incomplete |= beginning && missing;
+            retained_output.gap |= !beginning && missing;
             let last = OutputSeq(page.next_seq.0.saturating_sub(1));
             // That it is closed says nothing of this page; but its end does not move any more.
             let is_enough = !page.closed && last.next() >= until;
-            let over = page.chunks.is_empty() || last <= kept.last || is_enough;
-            kept.last = kept.last.max(last);
+            let over = page.chunks.is_empty() || last <= retained_output.last || is_enough;
+            retained_output.last = retained_output.last.max(last);
             let pieces = page.chunks.into_iter();
-            kept.pieces
+            retained_output
+                .pieces
                 .extend(pieces.map(|chunk| (chunk.stream, chunk.chunk.0)));
             if over {
-                kept.closed = page.closed;
-                return Ok(kept);
+                retained_output.closed = page.closed;
+                return Ok(retained_output);
             }
         }
     }
@@ -176,7 +181,7 @@ fn last_lines(mut pieces: Vec<OutputPiece>, lines: usize) -> Vec<OutputPiece> {
             .iter()
             .enumerate()
             .rev()
-            .filter(|(_, byte)| **byte == b'\n');
+            .filter(|(_, exit_byte)| **exit_byte == b'\n');
         for (end, _) in ends {
             // The end of the last line of all begins no other.
             if std::mem::take(&mut last) && end + 1 == data.len() {
@@ -222,17 +227,23 @@ mod tests {
     #[tokio::test]
     async fn one_that_goes_on_writing_is_read_to_where_it_was() {
         let ask = async |after: OutputSeq| Ok(page(after, after.0 + 9, false));
-        let kept = RetainedOutput::read(OutputSeq(3), ask).await.unwrap();
-        assert_eq!((kept.pieces.len(), kept.last), (2, OutputSeq(2)));
-        assert!(!kept.closed && !kept.gap && !kept.incomplete);
+        let retained_output = RetainedOutput::read(OutputSeq(3), ask).await.unwrap();
+        assert_eq!(
+            (retained_output.pieces.len(), retained_output.last),
+            (2, OutputSeq(2))
+        );
+        assert!(!retained_output.closed && !retained_output.gap && !retained_output.incomplete);
     }
 
     #[tokio::test]
     async fn one_that_ends_meanwhile_is_read_to_its_end() {
         let ask = async |after: OutputSeq| Ok(page(after, 5, after.0 > 0));
-        let kept = RetainedOutput::read(OutputSeq(3), ask).await.unwrap();
-        assert_eq!((kept.pieces.len(), kept.last), (5, OutputSeq(5)));
-        assert!(kept.closed && !kept.gap && !kept.incomplete);
+        let retained_output = RetainedOutput::read(OutputSeq(3), ask).await.unwrap();
+        assert_eq!(
+            (retained_output.pieces.len(), retained_output.last),
+            (5, OutputSeq(5))
+        );
+        assert!(retained_output.closed && !retained_output.gap && !retained_output.incomplete);
     }
 
     fn pieces(texts: &[(OutputStream, &'static str)]) -> Vec<OutputPiece> {

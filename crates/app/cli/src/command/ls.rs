@@ -13,22 +13,22 @@ use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::forma
 use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
-    files::{entries, file_failure, leads_nowhere, look, shown},
+    files::{display_path, entries, file_failure, is_dangling_link, metadata_if_exists},
     operand::{OperandResolver, RemotePath},
     print::printable,
-    process_session::{complain, say, say_bytes, telling},
+    process_session::{print_notice, show_outages, write_result, write_result_bytes},
     terminal::{StandardStream, has_colours},
 };
 
 /// Entries that are looked at together.
-const LOOKS: usize = 32;
+const CONCURRENT_LOOKUPS: usize = 32;
 
 /// Lists a directory.
 #[derive(Args, Clone, Debug)]
 pub struct LsCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     /// Shows mode, size and time (UTC) as well.
     #[arg(short, long)]
@@ -50,14 +50,14 @@ pub struct LsCommand {
 impl LsCommand {
     /// Lists a directory.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let mut operands = OperandResolver::new(&self.place);
-        let RemotePath { place, path, .. } = operands.resolve(&self.path).await?;
-        let files = place.environment().files;
-        let rows = telling(&place.client, self.rows(&*files, &path)).await?;
+        let mut operands = OperandResolver::new(&self.env_args);
+        let RemotePath { env, path, .. } = operands.resolve(&self.path).await?;
+        let files = env.environment().files;
+        let rows = show_outages(&env.client, self.rows(&*files, &path)).await?;
         if self.json {
             let text = serde_json::to_string_pretty(&rows);
             let text = text.map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
-            return say(&(text + "\n"));
+            return write_result(&(text + "\n"));
         }
         let paint = match (
             StandardStream::Output.is_terminal(),
@@ -75,7 +75,7 @@ impl LsCommand {
             });
             text.push(b'\n');
         }
-        say_bytes(&text)
+        write_result_bytes(&text)
     }
 
     async fn rows(
@@ -84,13 +84,13 @@ impl LsCommand {
         path: &PathUri,
     ) -> Result<Vec<ListingRow>, CommandFailure> {
         let failed = |error| file_failure(&error);
-        let found = look(files, path).await.map_err(failed)?;
+        let found = metadata_if_exists(files, path).await.map_err(failed)?;
         let name = path.file_name().unwrap_or_default();
         let Some(found) = found else {
-            if leads_nowhere(files, path).await.map_err(failed)? {
+            if is_dangling_link(files, path).await.map_err(failed)? {
                 return Ok(vec![ListingRow::nowhere(&name, path.clone())]);
             }
-            let what = format!("cannot list `{}`: nothing is there", shown(path));
+            let what = format!("cannot list `{}`: nothing is there", display_path(path));
             return Err(CommandFailure::new(FailureKind::NotFound, what)
                 .next("`exec-server ls` of the directory above shows what is"));
         };
@@ -102,19 +102,21 @@ impl LsCommand {
             return Err(CommandFailure::new(FailureKind::Failed, &error.message));
         }
         if listed.truncated {
-            complain("there is more than can be listed; `exec-server find --glob` looks for names");
+            print_notice(
+                "there is more than can be listed; `exec-server find --glob` looks for names",
+            );
         }
         let visible = |name: &[u8]| self.all || !name.starts_with(b".");
-        let shown = listed
+        let display_path = listed
             .entries
             .into_iter()
             .filter(|entry| visible(&entry.name));
-        let mut looked = stream::iter(shown)
+        let mut looked = stream::iter(display_path)
             .map(|entry| async {
-                let found = look(files, &entry.path).await;
+                let found = metadata_if_exists(files, &entry.path).await;
                 (entry, found)
             })
-            .buffered(LOOKS);
+            .buffered(CONCURRENT_LOOKUPS);
         let mut rows = Vec::new();
         while let Some((entry, found)) = looked.next().await {
             // One that is gone meanwhile is not listed.
@@ -168,7 +170,7 @@ impl ListingRow {
         Self {
             bytes: name.to_vec(),
             name: String::from_utf8_lossy(name).into_owned(),
-            path: shown(&uri),
+            path: display_path(&uri),
             uri,
             kind: match (found.is_directory, found.is_file) {
                 (true, _) => "directory",

@@ -31,7 +31,7 @@ use crate::{
 #[derive(Args, Clone, Debug)]
 pub struct McpCommand {
     #[command(flatten)]
-    place: EnvArgs,
+    env_args: EnvArgs,
 
     /// Directory to work in, repeatable: relative paths start in the first, all may be written [default:
     /// this one on this machine; elsewhere the server's].
@@ -100,7 +100,7 @@ impl McpCommand {
             let what = "--writable and --allow-git need --sandbox workspace-write";
             return Err(CommandFailure::new(FailureKind::Usage, what));
         }
-        let scene = McpContext::open(&self.place).await?;
+        let scene = McpContext::open(&self.env_args).await?;
         let workspace = scene.workspace(&self.workspace, self.enclosure(), self.network());
         let workspace = workspace.await?.with_git(match self.allow_git {
             true => GitAccess::Writable,
@@ -115,7 +115,7 @@ impl McpCommand {
             None => {
                 let served = tokio::select! {
                     served = tools.serve(tokio::io::stdin(), tokio::io::stdout()) => served,
-                    () = stop.asked() => Ok(()),
+                    () = stop.recv() => Ok(()),
                 };
                 tools.shut_down().await;
                 served.map_err(refused)?;
@@ -168,13 +168,13 @@ struct McpContext {
     environment: Environment,
     info: EnvironmentInfo,
     /// Absent: this machine, in this process.
-    place: Option<ConnectedEnv>,
+    env: Option<ConnectedEnv>,
 }
 
 impl McpContext {
     /// Finds the environment. This machine needs no server: its commands end with us.
-    async fn open(wanted: &EnvArgs) -> Result<Self, CommandFailure> {
-        if wanted.env.as_deref().is_none_or(|name| name == "local") {
+    async fn open(env_args: &EnvArgs) -> Result<Self, CommandFailure> {
+        if env_args.env.as_deref().is_none_or(|name| name == "local") {
             let environment = local_environment(&ExecServerRuntimePaths::default())
                 .map_err(|error| CommandFailure::new(FailureKind::Failed, format!("{error:#}")))?;
             let info = environment.backend.info().await;
@@ -183,14 +183,14 @@ impl McpContext {
             return Ok(Self {
                 environment,
                 info,
-                place: None,
+                env: None,
             });
         }
-        let place = ConnectedEnv::open(wanted).await?;
+        let env = ConnectedEnv::open(env_args).await?;
         Ok(Self {
-            environment: place.environment(),
-            info: place.info.clone(),
-            place: Some(place),
+            environment: env.environment(),
+            info: env.info.clone(),
+            env: Some(env),
         })
     }
 
@@ -220,8 +220,8 @@ impl McpContext {
     }
 
     async fn path(&self, typed: &PathBuf) -> Result<PathUri, CommandFailure> {
-        match &self.place {
-            Some(place) => place.path(typed).await,
+        match &self.env {
+            Some(env) => env.path(typed).await,
             None => {
                 let wrong = |error: &dyn std::fmt::Display| {
                     let what = format!("directory `{}`: {error}", typed.display());
@@ -239,7 +239,7 @@ impl McpContext {
     }
 
     async fn here(&self) -> Result<PathUri, CommandFailure> {
-        if self.place.as_ref().is_none_or(|place| place.here) {
+        if self.env.as_ref().is_none_or(|env| env.here) {
             return self.path(&PathBuf::from(".")).await;
         }
         let info = &self.info;

@@ -9,9 +9,9 @@ use exec_wire::fs::CreateDirectory;
 use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
-    files::{file_failure, look, persist, shown},
+    files::{display_path, file_failure, metadata_if_exists, retry_disconnected},
     operand::{OperandResolver, RemotePath},
-    process_session::telling,
+    process_session::show_outages,
 };
 
 /// Makes directories.
@@ -19,7 +19,7 @@ use crate::command::{
 pub struct MkdirCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     /// Makes missing directories above as well, and accepts directories that exist.
     #[arg(short, long)]
@@ -33,28 +33,28 @@ pub struct MkdirCommand {
 impl MkdirCommand {
     /// Makes them, in the order of the line; stops at the first that cannot be made.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let mut operands = OperandResolver::new(&self.place);
+        let mut operands = OperandResolver::new(&self.env_args);
         for typed in &self.directories {
             let operand = operands.resolve(typed).await?;
-            telling(&operand.place.client, self.make(&operand)).await?;
+            show_outages(&operand.env.client, self.make(&operand)).await?;
         }
         Ok(ExitCode::SUCCESS)
     }
 
     async fn make(&self, operand: &RemotePath) -> Result<(), CommandFailure> {
-        let files = operand.place.environment().files;
+        let files = operand.env.environment().files;
         let failed = |error: FileError| file_failure(&error);
         if !self.parents
-            && look(&*files, &operand.path)
+            && metadata_if_exists(&*files, &operand.path)
                 .await
                 .map_err(failed)?
                 .is_some()
         {
-            let what = format!("`{}` exists already", shown(&operand.path));
+            let what = format!("`{}` exists already", display_path(&operand.path));
             return Err(CommandFailure::new(FailureKind::Failed, what));
         }
         let mut attempts = 0;
-        let made = persist(|| {
+        let made = retry_disconnected(|| {
             attempts += 1;
             files.create_directory(CreateDirectory {
                 path: operand.path.clone(),

@@ -9,9 +9,9 @@ use exec_wire::{error::ErrorCode, fs::Rename, path_uri::PathUri};
 use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
-    files::{below, file_failure, look, persist, shown},
+    files::{child_path, display_path, file_failure, metadata_if_exists, retry_disconnected},
     operand::{OperandResolver, RemotePath},
-    process_session::telling,
+    process_session::show_outages,
 };
 
 /// Renames or moves files and directories.
@@ -23,7 +23,7 @@ use crate::command::{
 pub struct MvCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     /// Replaces nothing: fails if the new name is taken.
     #[arg(short, long)]
@@ -41,7 +41,7 @@ pub struct MvCommand {
 impl MvCommand {
     /// Moves them, in the order of the line; stops at the first that cannot be moved.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let mut operands = OperandResolver::new(&self.place);
+        let mut operands = OperandResolver::new(&self.env_args);
         let mut resolved = Vec::new();
         for typed in &self.paths {
             resolved.push(operands.resolve(typed).await?);
@@ -52,18 +52,15 @@ impl MvCommand {
                 "no target is named",
             ));
         };
-        if let Some(other) = sources
-            .iter()
-            .find(|one| one.place.name != target.place.name)
-        {
-            let (from, to) = (&other.place.name, &target.place.name);
+        if let Some(other) = sources.iter().find(|one| one.env.name != target.env.name) {
+            let (from, to) = (&other.env.name, &target.env.name);
             let what = format!("cannot move from `{from}` to `{to}`");
             return Err(CommandFailure::new(FailureKind::Usage, what).next(
                 "copy it with `exec-server cp -r`, then remove it with `exec-server rm -r`",
             ));
         }
         let moved = self.move_all(sources, target);
-        telling(&target.place.client, moved).await?;
+        show_outages(&target.env.client, moved).await?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -72,21 +69,21 @@ impl MvCommand {
         sources: &[RemotePath],
         target: &RemotePath,
     ) -> Result<(), CommandFailure> {
-        let files = target.place.environment().files;
-        let found = look(&*files, &target.path).await;
+        let files = target.env.environment().files;
+        let found = metadata_if_exists(&*files, &target.path).await;
         let found = found.map_err(|error| file_failure(&error))?;
         let is_directory = found.is_some_and(|found| found.is_directory);
         if !is_directory && sources.len() > 1 {
-            let what = format!("`{}` is not a directory", shown(&target.path));
+            let what = format!("`{}` is not a directory", display_path(&target.path));
             return Err(CommandFailure::new(FailureKind::Failed, what));
         }
         for source in sources {
             let to = match is_directory {
                 true => {
                     let name = source.path.file_name();
-                    let to = name.and_then(|name| below(&target.path, &name));
+                    let to = name.and_then(|name| child_path(&target.path, &name));
                     to.ok_or_else(|| {
-                        let what = format!("`{}` has no name to keep", shown(&source.path));
+                        let what = format!("`{}` has no name to keep", display_path(&source.path));
                         CommandFailure::new(FailureKind::Usage, what)
                     })?
                 }
@@ -98,9 +95,9 @@ impl MvCommand {
     }
 
     async fn rename(&self, source: &RemotePath, to: PathUri) -> Result<(), CommandFailure> {
-        let files = source.place.environment().files;
+        let files = source.env.environment().files;
         if source.path == to {
-            let what = format!("`{}` is both source and target", shown(&to));
+            let what = format!("`{}` is both source and target", display_path(&to));
             return Err(CommandFailure::new(FailureKind::Usage, what));
         }
         let rename = Rename {
@@ -110,7 +107,7 @@ impl MvCommand {
             sandbox: None,
         };
         let mut attempts = 0;
-        let renamed = persist(|| {
+        let renamed = retry_disconnected(|| {
             attempts += 1;
             files.rename(rename.clone())
         });
@@ -118,12 +115,15 @@ impl MvCommand {
             Ok(()) => Ok(()),
             // After a lost connection, the first attempt may have renamed it.
             Err(FileError::NotFound(_))
-                if attempts > 1 && look(&*files, &to).await.is_ok_and(|found| found.is_some()) =>
+                if attempts > 1
+                    && metadata_if_exists(&*files, &to)
+                        .await
+                        .is_ok_and(|found| found.is_some()) =>
             {
                 Ok(())
             }
             Err(FileError::Remote(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => {
-                let what = format!("the server of `{}` cannot rename", source.place.name);
+                let what = format!("the server of `{}` cannot rename", source.env.name);
                 Err(CommandFailure::new(FailureKind::Failed, what)
                     .next("run its own: exec-server run -- mv SOURCE TARGET"))
             }

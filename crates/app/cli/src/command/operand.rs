@@ -85,7 +85,7 @@ impl PathOperand {
 #[derive(Clone, Debug)]
 pub(crate) struct RemotePath {
     /// The environment.
-    pub(crate) place: ConnectedEnv,
+    pub(crate) env: ConnectedEnv,
     /// The path there.
     pub(crate) path: PathUri,
     /// What stands before the path to name the environment: nothing, `:` or `NAME:`.
@@ -97,15 +97,15 @@ pub(crate) struct RemotePath {
 /// Resolves operands that are all in environments; each environment is connected to once.
 #[derive(Debug)]
 pub(crate) struct OperandResolver<'a> {
-    wanted: &'a EnvArgs,
+    env_args: &'a EnvArgs,
     open: Vec<(Option<String>, ConnectedEnv)>,
 }
 
 impl<'a> OperandResolver<'a> {
-    /// Makes one for a command line. Operands without a name are in the environment of `wanted`.
-    pub(crate) fn new(wanted: &'a EnvArgs) -> Self {
+    /// Makes one for a command line. Operands without a name are in the environment of `env_args`.
+    pub(crate) fn new(env_args: &'a EnvArgs) -> Self {
         Self {
-            wanted,
+            env_args,
             open: Vec::new(),
         }
     }
@@ -120,37 +120,37 @@ impl<'a> OperandResolver<'a> {
             Ok(PathOperand::There(Some(name), path)) => (Some(name), ":", path),
             Err(failure) => return Err(failure),
         };
-        let place = self.place(name.as_deref(), typed).await?;
-        let path = place.path(&rest).await?;
+        let env = self.env(name.as_deref(), typed).await?;
+        let path = env.path(&rest).await?;
         Ok(RemotePath {
             path,
             prefix: format!("{}{prefix}", name.unwrap_or_default()),
             typed: rest,
-            place,
+            env,
         })
     }
 
-    async fn place(
+    async fn env(
         &mut self,
         name: Option<&str>,
         typed: &OsStr,
     ) -> Result<ConnectedEnv, CommandFailure> {
         let known = self.open.iter().find(|(known, _)| known.as_deref() == name);
-        if let Some((_, place)) = known {
-            return Ok(place.clone());
+        if let Some((_, env)) = known {
+            return Ok(env.clone());
         }
         let opened = match name {
-            None => ConnectedEnv::open(self.wanted).await,
+            None => ConnectedEnv::open(self.env_args).await,
             Some(name) => {
-                let wanted = EnvArgs {
+                let env_args = EnvArgs {
                     env: Some(name.to_owned()),
-                    ..self.wanted.clone()
+                    ..self.env_args.clone()
                 };
-                ConnectedEnv::open(&wanted).await
+                ConnectedEnv::open(&env_args).await
             }
         };
         let is_name = name.is_some();
-        let place = opened.map_err(|failure| {
+        let env = opened.map_err(|failure| {
             match is_name && failure.kind == FailureKind::UnknownEnvironment {
                 true => failure.next(format!(
                     "write `./{}` if that is the name of a file",
@@ -159,8 +159,8 @@ impl<'a> OperandResolver<'a> {
                 false => failure,
             }
         })?;
-        self.open.push((name.map(str::to_owned), place.clone()));
-        Ok(place)
+        self.open.push((name.map(str::to_owned), env.clone()));
+        Ok(env)
     }
 }
 

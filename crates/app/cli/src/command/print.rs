@@ -28,7 +28,7 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), CommandFailure> {
 }
 
 /// Says something beside what was asked for.
-pub(crate) fn say(text: &str) {
+pub(crate) fn print_stderr(text: &str) {
     // Nobody can be told if it fails.
     drop(writeln!(io::stderr().lock(), "{text}"));
 }
@@ -59,7 +59,7 @@ impl TextTable {
 
     /// Adds a row. A cell with nothing in it is shown as a dash.
     pub fn push(&mut self, row: impl IntoIterator<Item = String>) {
-        let shown = |cell: String| {
+        let display_path = |cell: String| {
             if cell.is_empty() {
                 "-".to_owned()
             } else {
@@ -67,7 +67,7 @@ impl TextTable {
                 printable(&cell)
             }
         };
-        self.0.push(row.into_iter().map(shown).collect());
+        self.0.push(row.into_iter().map(display_path).collect());
     }
 }
 

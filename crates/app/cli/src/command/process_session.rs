@@ -42,7 +42,9 @@ pub use self::input::{DetachKeys, DetachKeysError};
 
 pub(crate) use self::{
     input::StdinReader,
-    output::{ConnectionNotice, OutputSink, complain, say, say_bytes, telling},
+    output::{
+        ConnectionNotice, OutputSink, print_notice, show_outages, write_result, write_result_bytes,
+    },
     signals::SignalListener,
 };
 
@@ -71,7 +73,7 @@ pub(crate) struct ProcessSession {
     /// What leaves it alone.
     pub(crate) keys: Option<DetachKeys>,
     /// What is shown first, when keys reach the process already: what its terminal shows.
-    pub(crate) picture: Vec<u8>,
+    pub(crate) snapshot: Vec<u8>,
     /// How long it may take.
     pub(crate) limit: Option<Duration>,
 }
@@ -122,10 +124,10 @@ impl ProcessSession {
             (TerminalUse::None, _) | (_, None) => None,
         };
         let mut modes = TerminalModeTracker::default();
-        modes.feed(&self.picture);
+        modes.feed(&self.snapshot);
         let modes = RefCell::new(modes);
-        output::write_all(StandardStream::Output.fd(), &self.picture)?;
-        let end = self.go_on(raw.as_ref(), &modes).await;
+        output::write_all(StandardStream::Output.fd(), &self.snapshot)?;
+        let end = self.run_loop(raw.as_ref(), &modes).await;
         if raw.is_some()
             && !matches!(end, SessionEnd::Exited(_) | SessionEnd::Closed)
             && StandardStream::Output.is_terminal()
@@ -136,7 +138,7 @@ impl ProcessSession {
         Ok(end)
     }
 
-    async fn go_on(
+    async fn run_loop(
         &mut self,
         raw: Option<&RawTerminal>,
         modes: &RefCell<TerminalModeTracker>,
@@ -191,7 +193,7 @@ impl ProcessSession {
                     SignalEvent::Window => self.follow_window(),
                     SignalEvent::Stop => self.stop(raw).await,
                     SignalEvent::Passed(passed) => {
-                        if let Some(end) = self.hear(passed, &exited, &mut patience).await {
+                        if let Some(end) = self.handle_signal(passed, &exited, &mut patience).await {
                             return end;
                         }
                     }
@@ -205,7 +207,7 @@ impl ProcessSession {
                     ForwardOutcome::HungUp if self.owner == ProcessOwner::Server => return SessionEnd::Detached,
                     ForwardOutcome::HungUp => {
                         feeding = None;
-                        self.pass_on(ProcessSignal::Hangup);
+                        self.forward_signal(ProcessSignal::Hangup);
                     }
                     ForwardOutcome::GivenUp => return self.give_up(Signal::INT.as_raw()).await,
                     ForwardOutcome::Failed(error) => return SessionEnd::Lost(error),
@@ -226,7 +228,7 @@ impl ProcessSession {
     }
 
     /// Passes a signal on, or ends the talk if it is meant for us.
-    async fn hear(
+    async fn handle_signal(
         &self,
         passed: ForwardedSignal,
         exited: &RefCell<Option<Exit>>,
@@ -245,13 +247,13 @@ impl ProcessSession {
         if patience.is_over(passed.signal, Instant::now()) {
             return Some(self.give_up(passed.number).await);
         }
-        self.pass_on(passed.signal);
+        self.forward_signal(passed.signal);
         None
     }
 
     /// Passes a signal on. The stock server knows but one, so it ends the process where another one
     /// would ask it to end.
-    fn pass_on(&self, signal: ProcessSignal) {
+    fn forward_signal(&self, signal: ProcessSignal) {
         let ends = matches!(
             signal,
             ProcessSignal::Terminate | ProcessSignal::Hangup | ProcessSignal::Quit
@@ -333,7 +335,7 @@ async fn show(
     while let Some(event) = events.next().await {
         if let Some(seq) = event.seq() {
             if seq > last.next() {
-                complain("some output was written too fast to be kept, and is missing here");
+                print_notice("some output was written too fast to be kept, and is missing here");
             }
             last = seq;
         }
@@ -378,19 +380,19 @@ impl SessionEnd {
         self,
         owner: ProcessOwner,
         id: &ProcessId,
-        place: &ConnectedEnv,
+        env: &ConnectedEnv,
     ) -> Result<ExitCode, CommandFailure> {
-        let attach = || place.line("attach", &[id.as_str()]);
+        let attach = || env.line("attach", &[id.as_str()]);
         match self {
             Self::Exited(exit) => exit_status(&exit),
             Self::TimedOut => Err(timed_out()),
-            Self::Signalled(number) => Ok(ExitCode::from(byte(128 + number))),
+            Self::Signalled(number) => Ok(ExitCode::from(exit_byte(128 + number))),
             Self::Detached => {
-                complain(&format!("left `{id}`; `{}` returns", attach()));
+                print_notice(&format!("left `{id}`; `{}` returns", attach()));
                 Ok(ExitCode::SUCCESS)
             }
             Self::Closed => Ok(ExitCode::SUCCESS),
-            Self::Unwritten(error) => unwritten(&error),
+            Self::Unwritten(error) => output_failure(&error),
             Self::Lost(error) => Err(lost(&error, owner, &attach())),
         }
     }
@@ -399,24 +401,24 @@ impl SessionEnd {
 /// Returns the status of a process that ended: its own, if nothing else ended it.
 pub(crate) fn exit_status(exit: &Exit) -> Result<ExitCode, CommandFailure> {
     if exit.sandbox_denied && StandardStream::Error.is_terminal() {
-        complain(
+        print_notice(
             "the sandbox seems to have refused something: it protects .git (see --allow-git), other \
              directories (--writable DIR) and the network (--network)",
         );
     }
     match exit.cause {
         ExitCause::WallLimit => return Err(timed_out()),
-        ExitCause::MemoryLimit => complain("the command was ended: it held too much memory"),
-        ExitCause::ProcessLimit => complain("the command was ended: it had too many processes"),
-        ExitCause::IdleLimit => complain("the command was ended: it was idle for too long"),
-        ExitCause::Lost => complain("the server lost the command, and its status"),
+        ExitCause::MemoryLimit => print_notice("the command was ended: it held too much memory"),
+        ExitCause::ProcessLimit => print_notice("the command was ended: it had too many processes"),
+        ExitCause::IdleLimit => print_notice("the command was ended: it was idle for too long"),
+        ExitCause::Lost => print_notice("the server lost the command, and its status"),
         ExitCause::Exit | ExitCause::Signal | ExitCause::Terminated | ExitCause::Unknown | _ => {}
     }
-    Ok(ExitCode::from(byte(exit.code)))
+    Ok(ExitCode::from(exit_byte(exit.code)))
 }
 
 /// Returns the status for output that could not be written: none that is a failure if nobody reads it.
-pub(crate) fn unwritten(error: &io::Error) -> Result<ExitCode, CommandFailure> {
+pub(crate) fn output_failure(error: &io::Error) -> Result<ExitCode, CommandFailure> {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return Ok(ExitCode::from(BROKEN_PIPE));
     }
@@ -452,7 +454,7 @@ fn lost(error: &ProcessError, owner: ProcessOwner, attach: &str) -> CommandFailu
 }
 
 /// The part of a status that the system passes on.
-pub(crate) fn byte(code: i32) -> u8 {
+pub(crate) fn exit_byte(code: i32) -> u8 {
     let [low, ..] = code.to_le_bytes();
     low
 }

@@ -12,7 +12,7 @@ use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
     detached,
     failure::{CommandFailure, FailureKind},
-    process_session::{say, telling},
+    process_session::{show_outages, write_result},
     terminal::{self, StandardStream},
 };
 
@@ -32,7 +32,7 @@ pub struct PsCommand {
 
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     /// Lists processes of other sessions, too, such as a `run` that lost its terminal; `attach` takes
     /// them over.
@@ -60,23 +60,23 @@ pub(crate) struct PsRmCommand {
 }
 
 impl PsRmCommand {
-    async fn run(self, place: &ConnectedEnv) -> Result<ExitCode, CommandFailure> {
-        let client = &place.client;
-        telling(client, async {
+    async fn run(self, env: &ConnectedEnv) -> Result<ExitCode, CommandFailure> {
+        let client = &env.client;
+        show_outages(client, async {
             // All are checked before the first one is removed.
             let found = detached::find(client, &self.ids).await?;
             if let Some(running) = found.iter().find(|process| process.running) {
                 let id = running.process_id.as_str();
                 let what = format!("`{id}` is still running");
                 return Err(CommandFailure::new(FailureKind::Failed, what)
-                    .next(format!("`{}` ends it", place.line("kill", &[id]))));
+                    .next(format!("`{}` ends it", env.line("kill", &[id]))));
             }
             for process in found {
                 let forgotten = client.call(ReleaseProcess {
                     process_id: process.process_id,
                     forget: true,
                 });
-                forgotten.await.map_err(detached::call_failed)?;
+                forgotten.await.map_err(detached::call_failure)?;
             }
             Ok(ExitCode::SUCCESS)
         })
@@ -87,18 +87,18 @@ impl PsRmCommand {
 impl PsCommand {
     /// Lists processes that outlive their connection.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let place = ConnectedEnv::open(&self.place).await?;
+        let env = ConnectedEnv::open(&self.env_args).await?;
         if let Some(PsSubcommand::Rm(remove)) = self.command {
-            return remove.run(&place).await;
+            return remove.run(&env).await;
         }
         let processes = match self.all {
-            true => telling(&place.client, detached::list_all(&place.client)).await?,
-            false => telling(&place.client, detached::list(&place.client)).await?,
+            true => show_outages(&env.client, detached::list_all(&env.client)).await?,
+            false => show_outages(&env.client, detached::list(&env.client)).await?,
         };
         if self.json {
             let json = serde_json::to_string_pretty(&processes)
                 .map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
-            return say(&format!("{json}\n"));
+            return write_result(&format!("{json}\n"));
         }
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -111,7 +111,7 @@ impl PsCommand {
             },
             colours: terminal::has_colours(StandardStream::Output),
         };
-        say(&view.table(&processes))
+        write_result(&view.table(&processes))
     }
 }
 

@@ -9,9 +9,9 @@ use exec_wire::fs::{GetMetadata, Remove};
 use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
-    files::{file_failure, persist, shown},
+    files::{display_path, file_failure, retry_disconnected},
     operand::{OperandResolver, RemotePath},
-    process_session::telling,
+    process_session::show_outages,
 };
 
 /// Removes files and directories.
@@ -21,7 +21,7 @@ use crate::command::{
 pub struct RmCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     /// Removes directories with everything in them.
     #[arg(short, long, visible_short_alias = 'R')]
@@ -39,7 +39,7 @@ pub struct RmCommand {
 impl RmCommand {
     /// Removes them, in the order of the line; stops at the first that cannot be removed.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let mut operands = OperandResolver::new(&self.place);
+        let mut operands = OperandResolver::new(&self.env_args);
         // Everything is checked before anything is removed.
         let mut checked = Vec::new();
         for typed in &self.paths {
@@ -48,20 +48,20 @@ impl RmCommand {
             checked.push(operand);
         }
         for operand in &checked {
-            telling(&operand.place.client, self.remove(operand)).await?;
+            show_outages(&operand.env.client, self.remove(operand)).await?;
         }
         Ok(ExitCode::SUCCESS)
     }
 
     async fn remove(&self, operand: &RemotePath) -> Result<(), CommandFailure> {
-        let files = operand.place.environment().files;
+        let files = operand.env.environment().files;
         let path = &operand.path;
-        let look = GetMetadata {
+        let metadata_if_exists = GetMetadata {
             path: path.clone(),
             follow_symlinks: None,
             sandbox: None,
         };
-        let found = persist(|| files.metadata(look.clone())).await;
+        let found = retry_disconnected(|| files.metadata(metadata_if_exists.clone())).await;
         let is_directory = match &found {
             Ok(found) => found.is_directory && !found.is_symlink,
             // A link that leads nowhere is found by removing it.
@@ -69,11 +69,11 @@ impl RmCommand {
             Err(error) => return Err(file_failure(error)),
         };
         if is_directory && !self.recursive {
-            let what = format!("`{}` is a directory", shown(path));
+            let what = format!("`{}` is a directory", display_path(path));
             return Err(CommandFailure::new(FailureKind::Failed, what).next("`rm -r` removes it"));
         }
         let mut attempts = 0;
-        let removed = persist(|| {
+        let removed = retry_disconnected(|| {
             attempts += 1;
             files.remove(Remove {
                 path: path.clone(),
@@ -86,7 +86,7 @@ impl RmCommand {
         });
         removed.await.map_err(|error| {
             if matches!(error, FileError::NotFound(_)) {
-                let what = format!("`{}` is not there", shown(path));
+                let what = format!("`{}` is not there", display_path(path));
                 return CommandFailure::new(FailureKind::NotFound, what);
             }
             file_failure(&error)

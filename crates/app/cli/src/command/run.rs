@@ -9,7 +9,7 @@ use exec_wire::id::ProcessId;
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
     failure::{CommandFailure, FailureKind},
-    process_session::{DetachKeys, TerminalUse, say},
+    process_session::{DetachKeys, TerminalUse, write_result},
     quantity::DurationArg,
     start::{self, ExecArgs, LEAVE_KEYS, StartRequest},
     terminal::StandardStream,
@@ -28,7 +28,7 @@ use crate::command::{
 pub struct RunCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     #[command(flatten)]
     #[doc(hidden)]
@@ -77,9 +77,9 @@ impl RunCommand {
             Some(name) => named(name)?,
             None => start::new_id(),
         };
-        let place = ConnectedEnv::open(&self.place).await?;
+        let env = ConnectedEnv::open(&self.env_args).await?;
         let launch = StartRequest {
-            place: &place,
+            env: &env,
             surroundings: &self.surroundings,
             id: id.clone(),
             argv: self.command,
@@ -98,7 +98,7 @@ impl RunCommand {
             false => Stdin::Null,
         };
         start::detach(launch, stdin).await?;
-        say(&format!("{id}\n"))
+        write_result(&format!("{id}\n"))
     }
 }
 
@@ -127,7 +127,7 @@ fn named(name: &str) -> Result<ProcessId, CommandFailure> {
 pub struct ShellCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     #[command(flatten)]
     #[doc(hidden)]
@@ -141,14 +141,14 @@ pub struct ShellCommand {
 impl ShellCommand {
     /// Opens a shell.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let place = ConnectedEnv::open(&self.place).await?;
-        let shell = match place.here {
+        let env = ConnectedEnv::open(&self.env_args).await?;
+        let shell = match env.here {
             true => chosen_shell(std::env::var_os("SHELL")),
             false => None,
         };
-        let shell = shell.unwrap_or_else(|| place.info.shell.path.clone());
+        let shell = shell.unwrap_or_else(|| env.info.shell.path.clone());
         start::run(StartRequest {
-            place: &place,
+            env: &env,
             surroundings: &self.surroundings,
             id: start::new_id(),
             argv: vec![shell, "-l".to_owned()],

@@ -20,10 +20,10 @@ use crate::command::{
     connect::ConnectedEnv,
     detached,
     failure::{CommandFailure, FailureKind},
-    files::{file_failure, look, shown},
+    files::{display_path, file_failure, metadata_if_exists},
     process_session::{
         DetachKeys, GRACE, ProcessOwner, ProcessSession, SessionEnd, SignalListener, StdinReader,
-        TerminalUse, byte, complain,
+        TerminalUse, exit_byte, print_notice,
     },
     quantity::DurationArg,
     terminal::{self, StandardStream},
@@ -35,7 +35,7 @@ pub use self::exec_args::{ExecArgs, NetworkChoice, SandboxChoice, VariableArg};
 #[derive(Clone, Debug)]
 pub(crate) struct StartRequest<'a> {
     /// The environment.
-    pub(crate) place: &'a ConnectedEnv,
+    pub(crate) env: &'a ConnectedEnv,
     /// Where in it.
     pub(crate) surroundings: &'a ExecArgs,
     /// Its name.
@@ -58,14 +58,16 @@ const MARGIN: Duration = Duration::from_secs(5);
 pub(crate) async fn run(launch: StartRequest<'_>) -> Result<ExitCode, CommandFailure> {
     let input = StdinReader::open();
     let input = input.map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
-    talk(launch, input).await.map(|outcome| outcome.status)
+    run_session(launch, input)
+        .await
+        .map(|outcome| outcome.status)
 }
 
 /// The same, for a command that gets nothing of our input, and is not the last.
 pub(crate) async fn run_without_input(
     launch: StartRequest<'_>,
 ) -> Result<RunOutcome, CommandFailure> {
-    talk(launch, None).await
+    run_session(launch, None).await
 }
 
 /// What a command came to.
@@ -77,7 +79,7 @@ pub(crate) struct RunOutcome {
     pub(crate) is_unread: bool,
 }
 
-async fn talk(
+async fn run_session(
     launch: StartRequest<'_>,
     input: Option<StdinReader>,
 ) -> Result<RunOutcome, CommandFailure> {
@@ -87,36 +89,36 @@ async fn talk(
         None => Stdin::Null,
     };
     let mut command = launch.command(stdin).await?;
-    let (place, id) = (launch.place, launch.id.clone());
-    if place.client.has_extensions() {
+    let (env, id) = (launch.env, launch.id.clone());
+    if env.client.has_extensions() {
         command.limits.wall_ms = launch
             .limit
             .map(|limit| DurationArg(limit.0 + GRACE + MARGIN).millis());
     } else {
         launch.check_directory(&command.cwd).await?;
         if input.as_ref().is_some_and(|input| !input.is_terminal()) {
-            complain(
+            print_notice(
                 "this server cannot end a command's input: one that reads it to the end waits for \
                  ever; `</dev/null` gives it none",
             );
         }
     }
     let mut signals = SignalListener::listen().map_err(failed)?;
-    let backend = place.environment().backend;
+    let backend = env.environment().backend;
     let started = tokio::select! {
         biased;
         started = backend.start(command) => started,
         // Nobody has seen it begin, and it does not go on.
         number = signals.asked() => return Ok(RunOutcome {
-            status: ExitCode::from(byte(128 + number)),
+            status: ExitCode::from(exit_byte(128 + number)),
             is_unread: false,
         }),
     };
-    let started = started.map_err(|error| refused(error, place))?;
+    let started = started.map_err(|error| start_failure(error, env))?;
     let on_terminal = launch.terminal == TerminalUse::Theirs && StandardStream::Input.is_terminal();
     let process = started.process;
-    let talk = ProcessSession {
-        client: place.client.clone(),
+    let run_session = ProcessSession {
+        client: env.client.clone(),
         process: Arc::clone(&process),
         signals,
         after: OutputSeq(0),
@@ -125,26 +127,26 @@ async fn talk(
         terminal: launch.terminal,
         // What is piped in holds no keys.
         keys: launch.keys.filter(|_| on_terminal),
-        picture: Vec::new(),
+        snapshot: Vec::new(),
         limit: launch.limit.map(|DurationArg(limit)| limit),
     };
-    let end = talk.run().await.map_err(failed)?;
+    let end = run_session.run().await.map_err(failed)?;
     if matches!(end, SessionEnd::Detached) {
-        leave(place, &id).await?;
+        leave(env, &id).await?;
         // Dropping the handle would end the process, which is not ours any more.
         std::mem::forget(process);
     }
     let is_unread = matches!(end, SessionEnd::Unwritten(_));
-    let status = end.status(ProcessOwner::Us, &id, place)?;
+    let status = end.status(ProcessOwner::Us, &id, env)?;
     Ok(RunOutcome { status, is_unread })
 }
 
 /// Leaves a command running: the server takes it over from our session, which ends with us.
-async fn leave(place: &ConnectedEnv, id: &ProcessId) -> Result<(), CommandFailure> {
+async fn leave(env: &ConnectedEnv, id: &ProcessId) -> Result<(), CommandFailure> {
     let taken = async {
-        let other = place.open_again().await?;
+        let other = env.open_again().await?;
         let found = detached::find_attachable(&other.client, id.as_str()).await?;
-        detached::take_over(&other.client, &found).await
+        detached::adopt_process(&other.client, &found).await
     };
     let taken = timeout(LEAVING, taken).await.unwrap_or_else(|_| {
         Err(CommandFailure::new(
@@ -171,29 +173,29 @@ pub(crate) const LEAVE_KEYS: &str = "ctrl-],ctrl-]";
 pub(crate) async fn detach(launch: StartRequest<'_>, stdin: Stdin) -> Result<(), CommandFailure> {
     let mut command = launch.command(stdin).await?;
     command.limits.wall_ms = launch.limit.map(DurationArg::millis);
-    let started = launch.place.client.start_detached(command).await;
+    let started = launch.env.client.start_detached(command).await;
     started
         .map(drop)
-        .map_err(|error| refused(error, launch.place))
+        .map_err(|error| start_failure(error, launch.env))
 }
 
 impl StartRequest<'_> {
     /// Fails if the directory that was asked for is not there. The stock server says the same of a
     /// missing directory as of a missing program, and on a terminal it takes another one.
     async fn check_directory(&self, directory: &PathUri) -> Result<(), CommandFailure> {
-        let files = self.place.environment().files;
-        let found = look(&*files, directory).await;
+        let files = self.env.environment().files;
+        let found = metadata_if_exists(&*files, directory).await;
         let what = match found {
             Ok(Some(found)) if found.is_directory => return Ok(()),
-            Ok(Some(_)) => format!("`{}` is not a directory", shown(directory)),
-            Ok(None) => format!("directory `{}` does not exist", shown(directory)),
+            Ok(Some(_)) => format!("`{}` is not a directory", display_path(directory)),
+            Ok(None) => format!("directory `{}` does not exist", display_path(directory)),
             Err(error) => return Err(file_failure(&error)),
         };
         Err(CommandFailure::new(FailureKind::NotFound, what).next("-C chooses another directory"))
     }
 
     async fn command(&self, stdin: Stdin) -> Result<Command, CommandFailure> {
-        let directory = self.surroundings.directory(self.place).await?;
+        let directory = self.surroundings.directory(self.env).await?;
         let io = match self.terminal {
             TerminalUse::None => Io::Pipes { stdin },
             TerminalUse::Theirs => Io::Terminal(terminal::size().unwrap_or_default()),
@@ -203,7 +205,7 @@ impl StartRequest<'_> {
             limits: Limits::default(),
             ..Command::new(self.id.clone(), self.argv.clone(), directory)
         };
-        self.surroundings.surround(&mut command, self.place).await?;
+        self.surroundings.surround(&mut command, self.env).await?;
         Ok(command)
     }
 }
@@ -219,15 +221,13 @@ pub(crate) fn new_id() -> ProcessId {
 const ID_LETTERS: usize = 12;
 
 /// Tells a person.
-fn refused(error: StartError, place: &ConnectedEnv) -> CommandFailure {
+fn start_failure(error: StartError, env: &ConnectedEnv) -> CommandFailure {
     match error {
-        StartError::Remote(error) => explained(
-            &error.message,
-            error.code == ErrorCode::INTERNAL,
-            &place.name,
-        ),
+        StartError::Remote(error) => {
+            explain_refusal(&error.message, error.code == ErrorCode::INTERNAL, &env.name)
+        }
         StartError::Spawn { context, source } => {
-            explained(&format!("{context}: {source}"), true, &place.name)
+            explain_refusal(&format!("{context}: {source}"), true, &env.name)
         }
         StartError::EmptyArgv | StartError::EmptyProgram => {
             CommandFailure::new(FailureKind::Usage, "the command has no name")
@@ -236,7 +236,7 @@ fn refused(error: StartError, place: &ConnectedEnv) -> CommandFailure {
         StartError::Disconnected(gone) => CommandFailure::new(FailureKind::Lost, gone)
             .next("whether the command was started is not known; the server ends it soon if so"),
         StartError::Refused { .. } | StartError::Cancelled | _ => {
-            explained(&error.to_string(), false, &place.name)
+            explain_refusal(&error.to_string(), false, &env.name)
         }
     }
 }
@@ -245,7 +245,7 @@ fn refused(error: StartError, place: &ConnectedEnv) -> CommandFailure {
 const NO_ENTRY: &str = "(os error 2)";
 const NOT_EXECUTABLE: [&str; 3] = ["(os error 13)", "(os error 8)", "(os error 21)"];
 
-fn explained(text: &str, by_host: bool, place: &str) -> CommandFailure {
+fn explain_refusal(text: &str, by_host: bool, env: &str) -> CommandFailure {
     let failure = |kind| CommandFailure::new(kind, text);
     if text.starts_with("sandbox") {
         return failure(FailureKind::Failed)
@@ -262,7 +262,7 @@ fn explained(text: &str, by_host: bool, place: &str) -> CommandFailure {
     }
     if text.ends_with(NO_ENTRY) {
         return failure(FailureKind::CommandNotFound)
-            .next(format_args!("check the name, and PATH in `{place}`"));
+            .next(format_args!("check the name, and PATH in `{env}`"));
     }
     if NOT_EXECUTABLE.iter().any(|end| text.ends_with(end)) {
         return failure(FailureKind::NotExecutable)
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_told_from_a_missing_directory_and_from_one_that_cannot_be_executed() {
-        let kind = |text: &str| explained(text, true, "local").kind;
+        let kind = |text: &str| explain_refusal(text, true, "local").kind;
         let missing = "No such file or directory (os error 2)";
         assert_eq!(
             kind(&format!("cannot run `nope`: {missing}")),
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn what_the_server_refuses_is_not_taken_for_the_system() {
-        let kind = |text| explained(text, false, "local").kind;
+        let kind = |text| explain_refusal(text, false, "local").kind;
         assert_eq!(kind("env: A=(os error 2)"), FailureKind::Failed);
         assert_eq!(kind("process a already exists"), FailureKind::Usage);
     }

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
-    detached::{self, call_failed},
+    detached::{self, call_failure},
     failure::{CommandFailure, FailureKind},
-    process_session::{byte, telling, timed_out},
+    process_session::{exit_byte, show_outages, timed_out},
     quantity::DurationArg,
 };
 
@@ -21,7 +21,7 @@ use crate::command::{
 pub struct WaitCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     /// Waits no longer than this altogether; the status is 124 then, and the processes go on.
     #[arg(long, value_name = "SPAN")]
@@ -35,12 +35,12 @@ pub struct WaitCommand {
 impl WaitCommand {
     /// Waits for a detached process, and ends as it ended.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let place = ConnectedEnv::open(&self.place).await?;
+        let env = ConnectedEnv::open(&self.env_args).await?;
         let deadline = self
             .timeout
             .map(|DurationArg(limit)| Instant::now() + limit);
-        let client = &place.client;
-        telling(client, async {
+        let client = &env.client;
+        show_outages(client, async {
             let mut status = ExitCode::SUCCESS;
             for process in detached::find(client, &self.ids).await? {
                 let left =
@@ -50,19 +50,19 @@ impl WaitCommand {
                     until: WaitUntil::Exited,
                     timeout_ms: left.map(DurationArg::millis),
                 });
-                let ended = ended.await.map_err(call_failed)?;
+                let ended = ended.await.map_err(call_failure)?;
                 if !ended.exited {
                     let id = &process.process_id;
                     let what = format!("`{id}` has not ended in time, and goes on");
-                    let kill = place.line("kill", &[id.as_str()]);
+                    let kill = env.line("kill", &[id.as_str()]);
                     return Err(CommandFailure::new(FailureKind::TimedOut, what)
                         .next(format_args!("`{kill}` ends it")));
                 }
-                let now = detached::now(client, &process.process_id).await?;
+                let now = detached::output_position(client, &process.process_id).await?;
                 if now.cause == Some(ExitCause::WallLimit) {
                     return Err(timed_out());
                 }
-                status = ExitCode::from(ended.exit_code.map_or(1, byte));
+                status = ExitCode::from(ended.exit_code.map_or(1, exit_byte));
             }
             Ok(status)
         })

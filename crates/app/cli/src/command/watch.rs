@@ -31,8 +31,8 @@ use tokio::{
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
     failure::{CommandFailure, FailureKind},
-    files::{file_failure, persist, shown},
-    process_session::{GRACE, TerminalUse, byte, complain, say, telling},
+    files::{display_path, file_failure, retry_disconnected},
+    process_session::{GRACE, TerminalUse, exit_byte, print_notice, show_outages, write_result},
     quantity::DurationArg,
     start::{self, ExecArgs, RunOutcome, StartRequest},
     terminal::StandardStream,
@@ -43,9 +43,9 @@ use crate::command::{
 };
 
 /// How long changes are waited for that a command made just before it ended.
-const AFTERMATH: Duration = Duration::from_millis(150);
+const SETTLE_TIME: Duration = Duration::from_millis(150);
 /// How long changes are gathered if they do not pause.
-const MAX_GATHERING: Duration = Duration::from_secs(2);
+const MAX_SETTLE_TIME: Duration = Duration::from_secs(2);
 /// Changes of one batch that are looked at; more count as lost ones.
 const MAX_CHANGES: usize = 16_384;
 
@@ -54,7 +54,7 @@ const QUICK: Duration = Duration::from_secs(2);
 /// So many of them in a row mean that the command changes files itself.
 const MAX_QUICK_RESTARTS: u32 = 10;
 /// How often a command is asked to end.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+const KILL_AFTER: Duration = Duration::from_secs(1);
 
 /// Runs a command again whenever files change.
 ///
@@ -68,7 +68,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 pub struct WatchCommand {
     #[command(flatten)]
     #[doc(hidden)]
-    pub place: EnvArgs,
+    pub env_args: EnvArgs,
 
     #[command(flatten)]
     #[doc(hidden)]
@@ -107,18 +107,18 @@ impl WatchCommand {
     /// Runs a command again whenever files change.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let filter = ChangeFilter::new(&self.globs, &self.ignored)?;
-        let place = ConnectedEnv::open(&self.place).await?;
+        let env = ConnectedEnv::open(&self.env_args).await?;
         let mut leaving = StopListener::listen()?;
-        let files = place.environment().files;
+        let files = env.environment().files;
         let begin = async {
-            let roots = self.roots(&place).await?;
+            let roots = self.roots(&env).await?;
             // Watched before the first run: no change in between is missed.
             let watched = FileWatch::begin(&*files, &roots, &filter).await?;
             Ok::<_, CommandFailure>((roots, watched))
         };
         let (roots, mut watched) = tokio::select! {
             biased;
-            status = leaving.asked() => return Ok(status),
+            status = leaving.recv() => return Ok(status),
             begun = begin => begun?,
         };
         let mut trigger = RerunTrigger::default();
@@ -126,12 +126,12 @@ impl WatchCommand {
         loop {
             let started = Instant::now();
             let outcome = match self
-                .run_or_restart(&place, &mut watched, quick_restarts)
+                .run_or_restart(&env, &mut watched, quick_restarts)
                 .await?
             {
                 RunEnd::Finished(outcome) => outcome,
                 RunEnd::Overtaken => {
-                    if let Some(status) = leaving.was_asked() {
+                    if let Some(status) = leaving.is_stop_requested() {
                         return Ok(status);
                     }
                     quick_restarts = match started.elapsed() < QUICK {
@@ -145,29 +145,29 @@ impl WatchCommand {
             if outcome.is_unread {
                 return Ok(outcome.status);
             }
-            if let Some(status) = leaving.was_asked() {
+            if let Some(status) = leaving.is_stop_requested() {
                 return Ok(status);
             }
             let (changed, lost) = tokio::select! {
                 biased;
-                status = leaving.asked() => return Ok(status),
-                gathered = watched.gather(AFTERMATH.max(self.debounce.0)) => gathered,
+                status = leaving.recv() => return Ok(status),
+                pending = watched.collect_changes(SETTLE_TIME.max(self.debounce.0)) => pending,
             };
             let mut next = trigger.handle_run(&changed, lost);
             if next == TriggerDecision::Stop {
-                complain("each run changes other files; waiting for a change after this one");
+                print_notice("each run changes other files; waiting for a change after this one");
             }
             while next != TriggerDecision::Run {
                 let first = tokio::select! {
                     biased;
-                    status = leaving.asked() => return Ok(status),
-                    first = telling(&place.client, watched.next()) => first,
+                    status = leaving.recv() => return Ok(status),
+                    first = show_outages(&env.client, watched.next()) => first,
                 };
                 let Some(first) = first else {
                     // Somebody removed what was watched, or the session is gone: it is watched anew.
                     watched = tokio::select! {
                         biased;
-                        status = leaving.asked() => return Ok(status),
+                        status = leaving.recv() => return Ok(status),
                         watched = FileWatch::begin(&*files, &roots, &filter) => watched?,
                     };
                     next = trigger.handle_idle(&[], EventLoss::Some);
@@ -176,21 +176,21 @@ impl WatchCommand {
                 watched.take(first);
                 let (changed, lost) = tokio::select! {
                     biased;
-                    status = leaving.asked() => return Ok(status),
-                    gathered = watched.gather(self.debounce.0) => gathered,
+                    status = leaving.recv() => return Ok(status),
+                    pending = watched.collect_changes(self.debounce.0) => pending,
                 };
                 next = trigger.handle_idle(&changed, lost);
             }
         }
     }
 
-    async fn roots(&self, place: &ConnectedEnv) -> Result<Vec<PathUri>, CommandFailure> {
+    async fn roots(&self, env: &ConnectedEnv) -> Result<Vec<PathUri>, CommandFailure> {
         if self.paths.is_empty() {
-            return Ok(vec![self.surroundings.directory(place).await?]);
+            return Ok(vec![self.surroundings.directory(env).await?]);
         }
         let mut roots = Vec::new();
         for path in &self.paths {
-            roots.push(place.path(path).await?);
+            roots.push(env.path(path).await?);
         }
         Ok(roots)
     }
@@ -198,15 +198,15 @@ impl WatchCommand {
     /// Runs the command to its end, or with --restart to the next change.
     async fn run_or_restart(
         &self,
-        place: &ConnectedEnv,
+        env: &ConnectedEnv,
         watched: &mut FileWatch,
         quick_restarts: u32,
     ) -> Result<RunEnd, CommandFailure> {
         let id = start::new_id();
-        let mut run = std::pin::pin!(self.run_once(place, id.clone()));
+        let mut run = std::pin::pin!(self.run_once(env, id.clone()));
         let mut restarts = self.restart && quick_restarts < MAX_QUICK_RESTARTS;
         if self.restart && !restarts {
-            complain("the command seems to change files itself; waiting for its end");
+            print_notice("the command seems to change files itself; waiting for its end");
         }
         while restarts {
             tokio::select! {
@@ -229,7 +229,7 @@ impl WatchCommand {
             biased;
             // Changes came before the end: it runs again.
             outcome = &mut run => Some(outcome?),
-            _ = watched.gather(self.debounce.0) => None,
+            _ = watched.collect_changes(self.debounce.0) => None,
         };
         if let Some(outcome) = ended {
             return match outcome.is_unread {
@@ -239,14 +239,14 @@ impl WatchCommand {
         }
         loop {
             // Asked again: the start may have been on its way the first time.
-            let asked = place.client.call(TerminateProcess {
+            let recv = env.client.call(TerminateProcess {
                 process_id: id.clone(),
                 mode: Some(TerminateMode::Graceful {
                     timeout_ms: DurationArg(GRACE).millis(),
                 }),
             });
-            asked.await.map_err(CommandFailure::from)?;
-            match timeout(ASK_AGAIN, &mut run).await {
+            recv.await.map_err(CommandFailure::from)?;
+            match timeout(KILL_AFTER, &mut run).await {
                 Ok(Ok(outcome)) if outcome.is_unread => return Ok(RunEnd::Finished(outcome)),
                 Ok(Err(failure)) if failure.kind == FailureKind::Lost => return Err(failure),
                 // What became of a command that was ended is no news.
@@ -259,21 +259,21 @@ impl WatchCommand {
     fn finished(&self, outcome: RunOutcome) -> Result<RunEnd, CommandFailure> {
         let failed = outcome.status != ExitCode::SUCCESS && !outcome.is_unread;
         if failed && StandardStream::Error.is_terminal() {
-            complain("the command failed; waiting for changes");
+            print_notice("the command failed; waiting for changes");
         }
         Ok(RunEnd::Finished(outcome))
     }
 
     async fn run_once(
         &self,
-        place: &ConnectedEnv,
+        env: &ConnectedEnv,
         id: ProcessId,
     ) -> Result<RunOutcome, CommandFailure> {
         if self.clear && StandardStream::Output.is_terminal() {
-            say("\x1b[H\x1b[2J\x1b[3J")?;
+            write_result("\x1b[H\x1b[2J\x1b[3J")?;
         }
         let launch = StartRequest {
-            place,
+            env,
             surroundings: &self.surroundings,
             id,
             argv: self.command.clone(),
@@ -297,7 +297,7 @@ enum RunEnd {
 struct FileWatch {
     changes: SelectAll<BoxStream<'static, (usize, Changes)>>,
     ignored: Vec<IgnoreRules>,
-    gathered: Vec<Change>,
+    pending: Vec<Change>,
     lost: EventLoss,
 }
 
@@ -314,10 +314,10 @@ impl FileWatch {
                 depth: WatchDepth::Tree,
                 sandbox: None,
             };
-            let watcher = persist(|| files.watch(watch.clone())).await;
+            let watcher = retry_disconnected(|| files.watch(watch.clone())).await;
             let watcher = watcher.map_err(|error| {
                 let failure = file_failure(&error);
-                let what = format!("cannot watch `{}`: {}", shown(root), failure.what);
+                let what = format!("cannot watch `{}`: {}", display_path(root), failure.what);
                 CommandFailure { what, ..failure }
             })?;
             ignored.push(IgnoreRules::read(files, &watcher.path, filter.clone()).await);
@@ -327,7 +327,7 @@ impl FileWatch {
         Ok(Self {
             changes: select_all(streams),
             ignored,
-            gathered: Vec::new(),
+            pending: Vec::new(),
             lost: EventLoss::None,
         })
     }
@@ -348,16 +348,16 @@ impl FileWatch {
     }
 
     fn take(&mut self, (_, changes): (usize, Changes)) {
-        self.gathered.extend(changes.changes);
-        if changes.overflow || self.gathered.len() > MAX_CHANGES {
+        self.pending.extend(changes.changes);
+        if changes.overflow || self.pending.len() > MAX_CHANGES {
             self.lost = EventLoss::Some;
-            self.gathered.truncate(MAX_CHANGES);
+            self.pending.truncate(MAX_CHANGES);
         }
     }
 
     /// Gathers what changes until nothing does for this long, or for long enough.
-    async fn gather(&mut self, pause: Duration) -> (Vec<Change>, EventLoss) {
-        let until = Instant::now() + MAX_GATHERING.max(pause);
+    async fn collect_changes(&mut self, pause: Duration) -> (Vec<Change>, EventLoss) {
+        let until = Instant::now() + MAX_SETTLE_TIME.max(pause);
         while let Ok(Some(changes)) = timeout(pause, self.next()).await {
             self.take(changes);
             if Instant::now() >= until {
@@ -365,7 +365,7 @@ impl FileWatch {
             }
         }
         let lost = std::mem::replace(&mut self.lost, EventLoss::None);
-        (std::mem::take(&mut self.gathered), lost)
+        (std::mem::take(&mut self.pending), lost)
     }
 }
 
@@ -397,7 +397,7 @@ impl StopListener {
 
     /// Waits for one that ends, and returns the status. Stops meanwhile when it is asked to. Dropping the
     /// future loses none.
-    async fn asked(&mut self) -> ExitCode {
+    async fn recv(&mut self) -> ExitCode {
         loop {
             tokio::select! {
                 status = end(&mut self.ends) => return status,
@@ -409,7 +409,7 @@ impl StopListener {
 
     /// Returns the status if one that ends came while a command ran. The command has been stopped with us,
     /// if it was.
-    fn was_asked(&mut self) -> Option<ExitCode> {
+    fn is_stop_requested(&mut self) -> Option<ExitCode> {
         while self.stop.recv().now_or_never().is_some() {}
         end(&mut self.ends).now_or_never()
     }
@@ -419,7 +419,7 @@ async fn end(ends: &mut [(Signal, unix::Signal)]) -> ExitCode {
     std::future::poll_fn(|context| {
         for (one, heard) in &mut *ends {
             if heard.poll_recv(context).is_ready() {
-                return Poll::Ready(ExitCode::from(byte(128 + one.as_raw())));
+                return Poll::Ready(ExitCode::from(exit_byte(128 + one.as_raw())));
             }
         }
         Poll::Pending

@@ -357,7 +357,7 @@ impl MetricsPage {
 const MAX_CONNECTIONS: usize = 64;
 
 /// Binds the listener, and returns what serves it until it is dropped.
-pub(crate) async fn look_out(
+pub(crate) async fn serve_metrics(
     address: MetricsAddress,
     metrics: Exposition,
     draining: Arc<AtomicBool>,

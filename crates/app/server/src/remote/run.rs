@@ -52,11 +52,11 @@ pub async fn run_remote_environment(
     let mut serving = ServerRuntime::new(&config.server, &paths)?;
     let stdin = config.credentials.leave_stdin(config.server.stdin_close);
     let mut stop = ShutdownSignal::new(stdin)?;
-    serving.look_out(&config.server).await?;
+    serving.serve_metrics(&config.server).await?;
     let offering = async {
         let OpenedExecutor { offer, stdin } = match open(&config).await {
             Ok(opened) => opened,
-            Err(error) => return unless_unwanted(error),
+            Err(error) => return ignore_closed_pipe(error),
         };
         serving.machine.warm_up().await;
         let links = serving.serve_links();
@@ -78,7 +78,7 @@ pub async fn run_remote_environment(
     let outcome = tokio::select! {
         outcome = offering => outcome,
         // The websocket is cut without a word, as its streams end with it.
-        () = stop.asked() => Ok(()),
+        () = stop.recv() => Ok(()),
     };
     serving.shut_down(&mut stop).await;
     outcome
@@ -123,8 +123,8 @@ async fn open(config: &RemoteEnvironmentConfig) -> anyhow::Result<OpenedExecutor
         ..
     } = config;
     let http = network.http(registry_url).await?;
-    let (proof, pipe) = proof(&config.credentials, environment_id, &http).await?;
-    let registry = Registry::new(registry_url.clone(), proof.credentials(), http)?;
+    let (direct_auth, pipe) = direct_auth(&config.credentials, environment_id, &http).await?;
+    let registry = Registry::new(registry_url.clone(), direct_auth.credentials(), http)?;
     let offer = match config.transport {
         RemoteTransport::Noise => {
             ExecutorKind::Relay(relay_executor(registry, environment_id.clone(), network))
@@ -133,8 +133,8 @@ async fn open(config: &RemoteEnvironmentConfig) -> anyhow::Result<OpenedExecutor
             registry,
             base: registry_url.clone(),
             environment: environment_id.clone(),
-            proof,
-            dialing: dialing(network),
+            proof: direct_auth,
+            dialing: dial_options(network),
         })),
     };
     let stdin = config
@@ -153,11 +153,11 @@ pub(super) fn relay_executor(
         registry,
         environment,
         identity: Arc::new(Identity::generate()),
-        dialing: dialing(network),
+        dialing: dial_options(network),
     })
 }
 
-fn dialing(network: &OutboundNetwork) -> Dialing {
+fn dial_options(network: &OutboundNetwork) -> Dialing {
     Dialing {
         trust: network.trust.clone(),
         proxy: network.proxy.clone(),
@@ -173,12 +173,15 @@ pub(super) async fn registry(
     network: &OutboundNetwork,
 ) -> anyhow::Result<(Registry, Option<PipeEnd>)> {
     let http = network.http(url).await?;
-    let (proof, pipe) = proof(credentials, environment, &http).await?;
-    Ok((Registry::new(url.clone(), proof.credentials(), http)?, pipe))
+    let (direct_auth, pipe) = direct_auth(credentials, environment, &http).await?;
+    Ok((
+        Registry::new(url.clone(), direct_auth.credentials(), http)?,
+        pipe,
+    ))
 }
 
 /// Makes what is presented, asking whoever has to vouch for it.
-async fn proof(
+async fn direct_auth(
     credentials: &RemoteCredentials,
     environment: &EnvironmentId,
     http: &Http,
@@ -237,7 +240,7 @@ async fn signer(settings: &AwsSettings) -> anyhow::Result<SigV4> {
 
 /// Tells whether an error is one. A parent that closes the pipe of tokens ends this program in order,
 /// also before the first of them.
-pub(super) fn unless_unwanted(error: anyhow::Error) -> anyhow::Result<()> {
+pub(super) fn ignore_closed_pipe(error: anyhow::Error) -> anyhow::Result<()> {
     match error.downcast_ref() {
         Some(PipeError::Closed) => Ok(()),
         Some(_) | None => Err(error),
@@ -359,7 +362,7 @@ pub async fn run_forward(config: ForwardConfig) -> anyhow::Result<()> {
         let opened = registry(&registry_url, &environment_id, &credentials, &network).await;
         let (registry, stdin) = match opened {
             Ok((registry, pipe)) => (registry, credentials.stdin_end(pipe, stdin_close)),
-            Err(error) => return unless_unwanted(error),
+            Err(error) => return ignore_closed_pipe(error),
         };
         let executor = relay_executor(registry, environment_id, &network);
         let forwarder = Forwarder::new(executor, destination, network.trust.clone());
@@ -370,6 +373,6 @@ pub async fn run_forward(config: ForwardConfig) -> anyhow::Result<()> {
     };
     tokio::select! {
         outcome = forwarding => outcome,
-        () = stop.asked() => Ok(()),
+        () = stop.recv() => Ok(()),
     }
 }

@@ -77,7 +77,7 @@ impl LocalSocket {
     }
 
     /// Returns a file beside it.
-    pub(super) fn beside(&self, extension: &str) -> PathBuf {
+    pub(super) fn sibling(&self, extension: &str) -> PathBuf {
         self.0.with_extension(extension)
     }
 
@@ -91,8 +91,9 @@ impl LocalSocket {
             checked => checked,
         };
         checked.map_err(|error| {
-            let shown = directory.display();
-            let what = format!("cannot use `{shown}` for the socket of this machine: {error}");
+            let display_path = directory.display();
+            let what =
+                format!("cannot use `{display_path}` for the socket of this machine: {error}");
             CommandFailure::new(FailureKind::Unreachable, what)
                 .next("make it a directory of your own with mode 0700, or set EXEC_SERVER_SOCKET")
         })
@@ -137,13 +138,13 @@ fn check(directory: &Path) -> io::Result<()> {
 }
 
 /// How long it may take until the server answers, with everything that is waited for.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// How often a server is started at most.
 const STARTS: u32 = 3;
 /// How long a server whose socket file is gone may take to bind it again.
 const RETURN: Duration = Duration::from_secs(4);
 /// How long to wait before the next look at who holds the lock, or the socket.
-const GLANCE: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Connects to the server of this machine, and starts it first if there is none.
 pub(super) async fn connect(
@@ -155,7 +156,7 @@ pub(super) async fn connect(
         Err(error) if is_absent(&error) => {}
         settled => return settled.map_err(|error| unreachable(socket, &error)),
     }
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let _lock = lock(socket, until).await?;
     let returns = Instant::now() + RETURN;
     let mut starts = 0;
@@ -177,7 +178,7 @@ pub(super) async fn connect(
                 sleep(RETURN / 20).await;
             }
             // One that is just leaving may not have let go of the socket yet.
-            Err(_) if starts < STARTS => sleep(GLANCE).await,
+            Err(_) if starts < STARTS => sleep(POLL_INTERVAL).await,
             Err(failure) => return Err(failure),
         }
     }
@@ -216,13 +217,13 @@ fn unreachable(socket: &LocalSocket, error: &ExecServerError) -> CommandFailure 
     }
     failure.next(format!(
         "see {}, and who listens on {path}",
-        socket.beside("log").display(),
+        socket.sibling("log").display(),
     ))
 }
 
 /// Waits until nobody else starts a server. Closing the file gives the lock back.
 async fn lock(socket: &LocalSocket, until: Instant) -> Result<File, CommandFailure> {
-    let path = socket.beside("lock");
+    let path = socket.sibling("lock");
     let failed = |error: io::Error| {
         let what = format!("cannot lock `{}`: {error}", path.display());
         CommandFailure::new(FailureKind::Unreachable, what)
@@ -232,7 +233,9 @@ async fn lock(socket: &LocalSocket, until: Instant) -> Result<File, CommandFailu
         match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(std::fs::TryLockError::Error(error)) => return Err(failed(error)),
-            Err(std::fs::TryLockError::WouldBlock) if Instant::now() < until => sleep(GLANCE).await,
+            Err(std::fs::TryLockError::WouldBlock) if Instant::now() < until => {
+                sleep(POLL_INTERVAL).await
+            }
             Err(std::fs::TryLockError::WouldBlock) => {
                 let busy = "somebody else is starting the server of this machine, and is not done";
                 return Err(failed(io::Error::other(busy)));
@@ -260,7 +263,7 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// Starts the server, and waits for it to listen. It goes on without us.
 async fn start(socket: &LocalSocket, until: Instant) -> Result<(), CommandFailure> {
-    let log = socket.beside("log");
+    let log = socket.sibling("log");
     let failed = |why: String| {
         let what = format!("cannot start the server of this machine: {why}");
         CommandFailure::new(FailureKind::Unreachable, what).next(format!("see {}", log.display()))
@@ -290,16 +293,16 @@ async fn start(socket: &LocalSocket, until: Instant) -> Result<(), CommandFailur
     };
     match read {
         Ok(Ok(bytes)) if bytes > 0 => Ok(()),
-        Ok(_) => Err(failed(last_words(&log))),
+        Ok(_) => Err(failed(last_log_line(&log))),
         Err(_) => {
             drop(child.kill().await);
-            Err(failed(format!("it does not listen after {PATIENCE:?}")))
+            Err(failed(format!("it does not listen after {TIMEOUT:?}")))
         }
     }
 }
 
 /// Returns the last line of a log.
-fn last_words(log: &Path) -> String {
+fn last_log_line(log: &Path) -> String {
     let text = settings_source::read_text(log).unwrap_or_default();
     let line = text.lines().rev().find(|line| !line.trim().is_empty());
     let line = line.unwrap_or("it ended without a word");

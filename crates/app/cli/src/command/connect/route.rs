@@ -18,7 +18,7 @@ use crate::{
     command::{
         connect::{EnvArgs, local_server::LocalSocket},
         failure::{CommandFailure, FailureKind},
-        files::{file_failure, persist},
+        files::{file_failure, retry_disconnected},
     },
     environments::{
         EnvEndpoint, EnvironmentSelection, RELAY_VARIABLES, SelectionInputs, UrlEndpoint,
@@ -49,21 +49,21 @@ pub(crate) enum RouteKind {
 impl EnvRoute {
     /// Finds the way to what was asked for. Files of settings are read only if they decide.
     pub(crate) fn find(
-        wanted: &EnvArgs,
+        env_args: &EnvArgs,
         lookup: VariableLookup<'_>,
     ) -> Result<Self, CommandFailure> {
-        let name = wanted.env.as_deref().filter(|name| !name.is_empty());
+        let name = env_args.env.as_deref().filter(|name| !name.is_empty());
         match name {
-            Some(url) if url.contains("://") => typed(url, wanted, lookup),
+            Some(url) if url.contains("://") => typed(url, env_args, lookup),
             Some(name) if name == EnvironmentId::local().as_str() => Ok(Self::here(lookup)),
             name => {
                 let mut route = Self::selected(name, &select(lookup)?, lookup)?;
                 if let RouteKind::Named(EnvEndpoint::Url(url)) = &mut route.way
                     && url.auth_bearer_token.is_none()
                     // A token in a variable is for the URL in another one, and not for every name.
-                    && (wanted.token_file.is_some() || route.name == EnvironmentId::remote().as_str())
+                    && (env_args.token_file.is_some() || route.name == EnvironmentId::remote().as_str())
                 {
-                    url.auth_bearer_token = token(wanted, lookup)?;
+                    url.auth_bearer_token = token(env_args, lookup)?;
                 }
                 Ok(route)
             }
@@ -122,7 +122,7 @@ pub(crate) fn select(lookup: VariableLookup<'_>) -> Result<EnvironmentSelection,
 
 fn typed(
     url: &str,
-    wanted: &EnvArgs,
+    env_args: &EnvArgs,
     lookup: VariableLookup<'_>,
 ) -> Result<EnvRoute, CommandFailure> {
     let usage = |what: String| CommandFailure::new(FailureKind::Usage, what);
@@ -130,7 +130,7 @@ fn typed(
         .parse()
         .map_err(|error| usage(format!("--env is no URL of a server: {error}")))?;
     let reach = UrlEndpoint {
-        auth_bearer_token: token(wanted, lookup)?,
+        auth_bearer_token: token(env_args, lookup)?,
         ..UrlEndpoint::new(url)
     };
     Ok(EnvRoute {
@@ -141,11 +141,11 @@ fn typed(
 
 /// Finds the token for a server at a URL.
 fn token(
-    wanted: &EnvArgs,
+    env_args: &EnvArgs,
     lookup: VariableLookup<'_>,
 ) -> Result<Option<BearerToken>, CommandFailure> {
     let denied = |what: String| CommandFailure::new(FailureKind::NotAllowed, what);
-    let (text, place) = match &wanted.token_file {
+    let (text, env) = match &env_args.token_file {
         Some(path) => {
             let text = settings_source::read_text(path).map_err(|error| {
                 denied(format!("cannot read token `{}`: {error}", path.display()))
@@ -159,7 +159,7 @@ fn token(
     };
     BearerToken::new(&text)
         .map(Some)
-        .map_err(|error| denied(format!("no token in `{place}`: {error}")))
+        .map_err(|error| denied(format!("no token in `{env}`: {error}")))
 }
 
 fn unknown(
@@ -203,9 +203,9 @@ pub(super) async fn read(
     info: &EnvironmentInfo,
     files: &dyn ExecutorFileSystem,
 ) -> Result<PathUri, CommandFailure> {
-    let shown = typed.display();
+    let display_path = typed.display();
     let wrong = |why: &dyn std::fmt::Display| {
-        CommandFailure::new(FailureKind::Usage, format!("path `{shown}`: {why}"))
+        CommandFailure::new(FailureKind::Usage, format!("path `{display_path}`: {why}"))
     };
     if typed.is_empty() {
         return Err(CommandFailure::new(FailureKind::Usage, "a path is empty"));
@@ -233,7 +233,7 @@ pub(super) async fn read(
             true => climb(&native, files)
                 .await
                 .map_err(|failure| CommandFailure {
-                    what: format!("path `{shown}`: {}", failure.what),
+                    what: format!("path `{display_path}`: {}", failure.what),
                     ..failure
                 }),
             false => PathUri::from_native(&native).map_err(|error| wrong(&error)),
@@ -288,7 +288,7 @@ async fn real(path: &PathUri, files: &dyn ExecutorFileSystem) -> Result<PathUri,
         path: path.clone(),
         sandbox: None,
     };
-    persist(|| files.canonicalize(request.clone())).await
+    retry_disconnected(|| files.canonicalize(request.clone())).await
 }
 
 /// An empty rest adds no slash.

@@ -145,11 +145,11 @@ fn the_socket_is_where_the_account_has_its_own_files() {
 }
 
 fn route(env: Option<&str>, lookup: VariableLookup<'_>) -> Result<EnvRoute, FailureKind> {
-    let wanted = EnvArgs {
+    let env_args = EnvArgs {
         env: env.map(str::to_owned),
         ..EnvArgs::default()
     };
-    EnvRoute::find(&wanted, lookup).map_err(|failure| failure.kind)
+    EnvRoute::find(&env_args, lookup).map_err(|failure| failure.kind)
 }
 
 #[test]

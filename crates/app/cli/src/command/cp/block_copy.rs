@@ -11,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 /// Blocks that are asked for ahead, and blocks that wait to be written. Enough for a long way, and
 /// little memory.
-const AHEAD: usize = 8;
+const READ_AHEAD: usize = 8;
 
 /// Why content did not arrive.
 #[derive(Debug)]
@@ -74,12 +74,12 @@ pub(super) async fn copy_blocks(
             Ok((offset, block.data))
         }
     });
-    let written_blocks = read.buffered(AHEAD).map_ok(|(offset, data)| {
+    let written_blocks = read.buffered(READ_AHEAD).map_ok(|(offset, data)| {
         let length = data.len() as u64;
         let write = target.write_block(offset, data);
         async move { write.await.map(|()| length).map_err(CopyError::Target) }
     });
-    let mut blocks = std::pin::pin!(written_blocks.try_buffered(AHEAD));
+    let mut blocks = std::pin::pin!(written_blocks.try_buffered(READ_AHEAD));
     while let Some(length) = blocks.try_next().await? {
         written(length);
     }
@@ -106,7 +106,7 @@ pub(super) async fn same_blocks(
         }
     });
     compared
-        .buffered(AHEAD)
+        .buffered(READ_AHEAD)
         .try_all(|same| async move { same })
         .await
 }

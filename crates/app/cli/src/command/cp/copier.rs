@@ -24,7 +24,10 @@ use crate::command::{
         tree_scan::CopyJob,
     },
     failure::{CommandFailure, FailureKind},
-    files::{ATTEMPTS, FileFingerprint, file_failure, look, persist, shown},
+    files::{
+        ATTEMPTS, FileFingerprint, display_path, file_failure, metadata_if_exists,
+        retry_disconnected,
+    },
 };
 
 /// Files up to this size are read and written whole: two calls and a rename.
@@ -35,7 +38,7 @@ const COMPARED_BYTES: u64 = 8 << 20;
 /// What an owner needs to go on with a part.
 const OWNER: u32 = 0o600;
 /// How long tidying up may take when everything is given up.
-const TIDYING: Duration = Duration::from_secs(5);
+const CLEAN_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether parts that an earlier run left are used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -116,7 +119,7 @@ impl<'a> Copier<'a> {
             job.target = landing.for_file(self.to)?;
         }
         let number = JournalKey::of(&job.target, job.found.into());
-        if self.options.times == KeepTimes::Yes && self.to.place.is_some() {
+        if self.options.times == KeepTimes::Yes && self.to.env.is_some() {
             self.finishing
                 .add_time(&job.target, job.found.modified_at_ms);
         }
@@ -125,9 +128,9 @@ impl<'a> Copier<'a> {
             self.meter.file(job.found.size);
             return Ok(());
         }
-        let source = self.from.shows(&job.source);
+        let source = self.from.display(&job.source);
         let Some(part) = part_of(&job.target, &source, job.found.into()) else {
-            let what = format!("`{}` is no name for a file", self.to.shows(&job.target));
+            let what = format!("`{}` is no name for a file", self.to.display(&job.target));
             return Err(CommandFailure::new(FailureKind::Usage, what));
         };
         let copied = if self.from.is(self.to) && !job.found.is_symlink {
@@ -146,21 +149,21 @@ impl<'a> Copier<'a> {
         })?;
         self.meter.file(job.found.size);
         if let Some(tree) = &job.tree {
-            tree.journal.note(number).await;
+            tree.journal.record(number).await;
         }
         Ok(())
     }
 
     /// Refuses to write through a link that the source may have put there in an earlier run.
     async fn guard_link(&self, job: &CopyJob) -> Result<(), CommandFailure> {
-        if !self.from.may_mislead(self.to) {
+        if !self.from.has_unreliable_listing(self.to) {
             return Ok(());
         }
-        let found = look(&*self.to.files, &job.target).await;
+        let found = metadata_if_exists(&*self.to.files, &job.target).await;
         let found = found.map_err(|error| file_failure(&error))?;
         if found.is_some_and(|found| found.is_symlink) {
-            let shown = self.to.shows(&job.target);
-            let what = format!("`{shown}` is a link, and a file cannot replace it");
+            let display_path = self.to.display(&job.target);
+            let what = format!("`{display_path}` is a link, and a file cannot replace it");
             return Err(CommandFailure::new(FailureKind::Failed, what).next("remove it first"));
         }
         Ok(())
@@ -171,17 +174,17 @@ impl<'a> Copier<'a> {
         if !job
             .tree
             .as_ref()
-            .is_some_and(|tree| tree.journal.knows(number))
+            .is_some_and(|tree| tree.journal.contains_key(number))
         {
             return Ok(false);
         }
-        let found = look(&*self.to.files, &job.target).await;
+        let found = metadata_if_exists(&*self.to.files, &job.target).await;
         let found = found.map_err(|error| file_failure(&error))?;
         Ok(found.is_some_and(|found| found.is_file && found.size == job.found.size))
     }
 
     /// Removes what is not worth to be kept, after everything was given up, and notes the rest.
-    pub(super) async fn tidy(&self, trees: &[Rc<StagedTree>]) {
+    pub(super) async fn clean_up(&self, trees: &[Rc<StagedTree>]) {
         let parts = self.unkept.take();
         let noted = async {
             for tree in trees {
@@ -200,7 +203,7 @@ impl<'a> Copier<'a> {
             }
         };
         let tidied = future::join(noted, removed);
-        drop(tokio::time::timeout(TIDYING, tidied).await);
+        drop(tokio::time::timeout(CLEAN_UP_TIMEOUT, tidied).await);
     }
 
     /// Has the one environment copy by itself.
@@ -218,7 +221,7 @@ impl<'a> Copier<'a> {
             recursive: false,
             sandbox: None,
         };
-        let copied = persist(|| self.to.files.copy(copy.clone())).await;
+        let copied = retry_disconnected(|| self.to.files.copy(copy.clone())).await;
         if let Err(error) = copied {
             self.remove(part).await;
             return Err(file_failure(&error));
@@ -243,15 +246,16 @@ impl<'a> Copier<'a> {
             follow_symlinks: None,
             sandbox: None,
         };
-        let data = persist(|| self.from.files.read_file(read.clone())).await;
+        let data = retry_disconnected(|| self.from.files.read_file(read.clone())).await;
         let data = data.map_err(|error| file_failure(&error))?;
         let length = data.len() as u64;
-        let write = whole(part, job.found.mode.map(|mode| mode & 0o777));
-        let mut written = persist(|| write_with_mode(&self.to.files, &write, &data)).await;
+        let write = whole_file_write(part, job.found.mode.map(|mode| mode & 0o777));
+        let mut written =
+            retry_disconnected(|| write_with_mode(&self.to.files, &write, &data)).await;
         if let (Err(FileError::Invalid(_)), Some(_)) = (&written, write.mode) {
             // Before a cut it may have got a mode that lets nobody write.
             self.remove(part).await;
-            written = persist(|| write_with_mode(&self.to.files, &write, &data)).await;
+            written = retry_disconnected(|| write_with_mode(&self.to.files, &write, &data)).await;
         }
         written.map_err(|error| file_failure(&error))?;
         self.meter.written(length);
@@ -280,15 +284,15 @@ impl<'a> Copier<'a> {
             };
             failures = if done > before { 0 } else { failures + 1 };
             if !trouble.is_cut() || failures > ATTEMPTS {
-                return Err(self.give_up(job, part, trouble).await);
+                return Err(self.copy_failure(job, part, trouble).await);
             }
         }
         if !self.is_unchanged(job).await? {
-            return Err(self.give_up(job, part, CopyError::Shorter).await);
+            return Err(self.copy_failure(job, part, CopyError::Shorter).await);
         }
         let dressed = match job.found.mode {
-            Some(mode) if self.to.place.is_some() && mode & OWNER != OWNER => {
-                FileModes::new(self.to).dress(part, mode).await
+            Some(mode) if self.to.env.is_some() && mode & OWNER != OWNER => {
+                FileModes::new(self.to).apply_modes(part, mode).await
             }
             Some(_) | None => Ok(()),
         };
@@ -301,7 +305,7 @@ impl<'a> Copier<'a> {
         if self.options.resume == ResumeMode::Nothing {
             return Ok(0);
         }
-        let length = match look(&*self.to.files, part).await? {
+        let length = match metadata_if_exists(&*self.to.files, part).await? {
             Some(found) if found.is_file && found.size <= job.found.size => found.size,
             Some(_) | None => return Ok(0),
         };
@@ -366,20 +370,25 @@ impl<'a> Copier<'a> {
         }
         // It must be ours to write, and to compare, until it is whole.
         let mode = job.found.mode.map(|mode| mode & 0o777 | OWNER);
-        let empty = whole(part, mode);
-        persist(|| write_with_mode(&self.to.files, &empty, &Bytes::new())).await?;
+        let empty = whole_file_write(part, mode);
+        retry_disconnected(|| write_with_mode(&self.to.files, &empty, &Bytes::new())).await?;
         open(&self.to.files, part, OpenMode::Replace).await
     }
 
     async fn is_unchanged(&self, job: &CopyJob) -> Result<bool, CommandFailure> {
-        let now = look(&*self.from.files, &job.source).await;
+        let now = metadata_if_exists(&*self.from.files, &job.source).await;
         let now = now.map_err(|error| file_failure(&error))?;
         let before = FileFingerprint::from(job.found);
         Ok(now.is_some_and(|now| FileFingerprint::from(now) == before))
     }
 
     /// Says why a file is not copied. Its part is kept if the next run can go on with it.
-    async fn give_up(&self, job: &CopyJob, part: &PathUri, trouble: CopyError) -> CommandFailure {
+    async fn copy_failure(
+        &self,
+        job: &CopyJob,
+        part: &PathUri,
+        trouble: CopyError,
+    ) -> CommandFailure {
         match trouble {
             CopyError::Source(error @ FileError::Disconnected(_))
             | CopyError::Target(error @ FileError::Disconnected(_)) => file_failure(&error),
@@ -391,8 +400,8 @@ impl<'a> Copier<'a> {
             }
             CopyError::Shorter => {
                 self.remove(part).await;
-                let shown = self.from.shows(&job.source);
-                let what = format!("`{shown}` changed while it was copied");
+                let display_path = self.from.display(&job.source);
+                let what = format!("`{display_path}` changed while it was copied");
                 CommandFailure::new(FailureKind::Failed, what)
                     .next("copy it again when it is at rest")
             }
@@ -401,8 +410,8 @@ impl<'a> Copier<'a> {
 
     /// Gives the whole part the name of its target.
     async fn finish(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
-        if self.to.place.is_none() {
-            dress(job, part);
+        if self.to.env.is_none() {
+            apply_mode(job, part);
         }
         let rename = Rename {
             source_path: part.clone(),
@@ -412,11 +421,13 @@ impl<'a> Copier<'a> {
         };
         let outcome = match self.to.rename(&rename).await {
             // Asked a second time after a cut, it may have been done the first time.
-            Err(FileError::NotFound(text)) => match look(&*self.to.files, &job.target).await {
-                Ok(Some(found)) if found.size == job.found.size => Ok(()),
-                Ok(_) => Err(FileError::NotFound(text)),
-                Err(error) => Err(error),
-            },
+            Err(FileError::NotFound(text)) => {
+                match metadata_if_exists(&*self.to.files, &job.target).await {
+                    Ok(Some(found)) if found.size == job.found.size => Ok(()),
+                    Ok(_) => Err(FileError::NotFound(text)),
+                    Err(error) => Err(error),
+                }
+            }
             outcome => outcome,
         };
         if let Err(error) = outcome {
@@ -439,7 +450,7 @@ pub(super) fn name_target(
     part: &PathUri,
     target: &PathUri,
 ) -> CommandFailure {
-    let (part, target) = (shown(part), shown(target));
+    let (part, target) = (display_path(part), display_path(target));
     CommandFailure {
         what: failure.what.replace(&part, &target),
         ..failure
@@ -459,7 +470,7 @@ async fn remove(to: &CopyEndpoint, part: &PathUri) {
 }
 
 /// Gives a part here the time and the exact mode of its source.
-fn dress(job: &CopyJob, part: &PathUri) {
+fn apply_mode(job: &CopyJob, part: &PathUri) {
     use std::os::unix::fs::PermissionsExt;
     let Ok(path) = part.to_native() else { return };
     // Where times or modes cannot be set, the content is still worth to have.
@@ -482,7 +493,7 @@ fn name_of(path: &PathUri) -> String {
     String::from_utf8_lossy(&name).into_owned()
 }
 
-fn whole(path: &PathUri, mode: Option<u32>) -> WriteFile {
+fn whole_file_write(path: &PathUri, mode: Option<u32>) -> WriteFile {
     WriteFile {
         path: path.clone(),
         data_base64: None,
@@ -527,5 +538,5 @@ async fn open(
         mode,
         sandbox: None,
     };
-    persist(|| files.open(open.clone())).await
+    retry_disconnected(|| files.open(open.clone())).await
 }

@@ -11,7 +11,7 @@ use exec_wire::{
 use crate::command::{
     cp::{endpoint::CopyEndpoint, staged_tree::TargetState},
     failure::{CommandFailure, FailureKind},
-    files::{below, file_failure, leads_nowhere, look, persist},
+    files::{child_path, file_failure, is_dangling_link, metadata_if_exists, retry_disconnected},
     operand::PathOperand,
 };
 
@@ -46,21 +46,21 @@ impl CopyTarget {
         sources: usize,
     ) -> Result<Self, CommandFailure> {
         let path = side.path(operand).await?;
-        let found = look(&*side.files, &path).await;
+        let found = metadata_if_exists(&*side.files, &path).await;
         let found = found.map_err(|error| file_failure(&error))?;
-        let shown = side.shows(&path);
+        let display_path = side.display(&path);
         let must_be_directory = sources > 1 || operand.is_directory();
         match found {
             Some(found) if must_be_directory && !found.is_directory => {
-                let what = format!("`{shown}` is not a directory");
+                let what = format!("`{display_path}` is not a directory");
                 return Err(CommandFailure::new(FailureKind::Failed, what)
                     .next("name a directory to copy several sources into"));
             }
             None if must_be_directory => {
-                let what = format!("directory `{shown}` is not there");
+                let what = format!("directory `{display_path}` is not there");
                 return Err(CommandFailure::new(FailureKind::NotFound, what).next("make it first"));
             }
-            None => need_directory_above(&side, &path).await?,
+            None => require_parent_directory(&side, &path).await?,
             Some(_) => {}
         }
         Ok(Self { side, path, found })
@@ -74,38 +74,38 @@ impl CopyTarget {
         trees: DirectoryPolicy,
     ) -> Result<CopyPair, CommandFailure> {
         let source = from.path(operand).await?;
-        let shown = from.shows(&source);
-        let found = look(&*from.files, &source).await;
+        let display_path = from.display(&source);
+        let found = metadata_if_exists(&*from.files, &source).await;
         let found = found.map_err(|error| file_failure(&error))?;
         let Some(found) = found else {
-            return Err(nothing(from, &source).await);
+            return Err(source_missing(from, &source).await);
         };
         match (found.is_directory, found.is_file) {
             (true, _) if trees == DirectoryPolicy::Refused => {
-                let what = format!("`{shown}` is a directory");
+                let what = format!("`{display_path}` is a directory");
                 return Err(CommandFailure::new(FailureKind::Failed, what).next("copy it with -r"));
             }
             (false, true) if operand.is_directory() => {
-                let what = format!("`{shown}` is not a directory");
+                let what = format!("`{display_path}` is not a directory");
                 return Err(CommandFailure::new(FailureKind::Failed, what)
                     .next("leave the slash at its end away to copy the file"));
             }
             (false, false) => {
-                let what = format!("`{shown}` is neither a file nor a directory");
+                let what = format!("`{display_path}` is neither a file nor a directory");
                 return Err(CommandFailure::new(FailureKind::Failed, what)
                     .next("only files and directories are copied"));
             }
             (true, _) | (false, true) => {}
         }
-        let target = self.becomes(&source, operand)?;
+        let target = self.target_path(&source, operand)?;
         let landing = TargetKind::find(&self.side, target).await?;
         let (target, ground) = match (found.is_directory, landing) {
             (false, landing) => (landing.for_file(&self.side)?, TargetState::Bare),
             (true, TargetKind::Free(path)) => (path, TargetState::Bare),
             (true, TargetKind::Directory(path)) => (path, TargetState::Taken),
             (true, TargetKind::File(path)) => {
-                let shown = self.side.shows(&path);
-                let what = format!("`{shown}` is a file, and a directory cannot replace it");
+                let display_path = self.side.display(&path);
+                let what = format!("`{display_path}` is a file, and a directory cannot replace it");
                 return Err(
                     CommandFailure::new(FailureKind::Failed, what).next("name another target")
                 );
@@ -117,19 +117,25 @@ impl CopyTarget {
             target,
             ground,
         };
-        if from.is_where(&self.side) {
+        if from.is_same_machine(&self.side) {
             self.check_overlap(from, &pair).await?;
         }
         Ok(pair)
     }
 
-    fn becomes(&self, source: &PathUri, operand: &PathOperand) -> Result<PathUri, CommandFailure> {
-        let shown = self.side.shows(&self.path);
+    fn target_path(
+        &self,
+        source: &PathUri,
+        operand: &PathOperand,
+    ) -> Result<PathUri, CommandFailure> {
+        let display_path = self.side.display(&self.path);
         match self.found {
             Some(target) if target.is_directory && operand.has_name() => {
-                let below = source.file_name().and_then(|name| below(&self.path, &name));
-                below.ok_or_else(|| {
-                    let what = format!("`{}` has no name below `{shown}`", source.as_str());
+                let child_path = source
+                    .file_name()
+                    .and_then(|name| child_path(&self.path, &name));
+                child_path.ok_or_else(|| {
+                    let what = format!("`{}` has no name below `{display_path}`", source.as_str());
                     CommandFailure::new(FailureKind::Usage, what)
                 })
             }
@@ -144,18 +150,20 @@ impl CopyTarget {
         pair: &CopyPair,
     ) -> Result<(), CommandFailure> {
         let failed = |error| file_failure(&error);
-        let source = real(&*from.files, &pair.source).await.map_err(failed)?;
-        let target = real(&*self.side.files, &pair.target)
+        let source = resolved_path(&*from.files, &pair.source)
+            .await
+            .map_err(failed)?;
+        let target = resolved_path(&*self.side.files, &pair.target)
             .await
             .map_err(failed)?;
         let (Some(source), Some(target)) = (source, target) else {
             return Ok(());
         };
-        let shown = (from.shows(&pair.source), self.side.shows(&pair.target));
+        let display_path = (from.display(&pair.source), self.side.display(&pair.target));
         let what = if source == target {
-            format!("`{}` and `{}` are the same", shown.0, shown.1)
+            format!("`{}` and `{}` are the same", display_path.0, display_path.1)
         } else if pair.found.is_directory && source.contains(&target) {
-            format!("`{}` is inside `{}`", shown.1, shown.0)
+            format!("`{}` is inside `{}`", display_path.1, display_path.0)
         } else {
             return Ok(());
         };
@@ -164,7 +172,7 @@ impl CopyTarget {
 }
 
 /// Refuses sources that would become the same: whichever came last would be there.
-pub(super) fn check_twins(
+pub(super) fn check_duplicates(
     pairs: &[(CopyEndpoint, CopyPair)],
     to: &CopyEndpoint,
 ) -> Result<(), CommandFailure> {
@@ -175,9 +183,9 @@ pub(super) fn check_twins(
         };
         let what = format!(
             "`{}` and `{}` would both become `{}`",
-            other.shows(&twin.source),
-            from.shows(&pair.source),
-            to.shows(&pair.target)
+            other.display(&twin.source),
+            from.display(&pair.source),
+            to.display(&pair.target)
         );
         return Err(CommandFailure::new(FailureKind::Usage, what)
             .next("copy them one after the other, or to different targets"));
@@ -186,31 +194,34 @@ pub(super) fn check_twins(
 }
 
 /// Says that nothing is where a source should be.
-async fn nothing(from: &CopyEndpoint, source: &PathUri) -> CommandFailure {
-    let shown = from.shows(source);
-    let is_dead = leads_nowhere(&*from.files, source).await;
-    let what = match is_dead {
-        Ok(true) => format!("cannot copy `{shown}`: it is a link that leads nowhere"),
-        Ok(false) | Err(_) => format!("cannot copy `{shown}`: nothing is there"),
+async fn source_missing(from: &CopyEndpoint, source: &PathUri) -> CommandFailure {
+    let display_path = from.display(source);
+    let is_dangling = is_dangling_link(&*from.files, source).await;
+    let what = match is_dangling {
+        Ok(true) => format!("cannot copy `{display_path}`: it is a link that leads nowhere"),
+        Ok(false) | Err(_) => format!("cannot copy `{display_path}`: nothing is there"),
     };
     let failure = CommandFailure::new(FailureKind::NotFound, what);
-    match &from.place {
+    match &from.env {
         Some(_) => failure.next("`exec-server ls` shows what is in a directory there"),
         None => failure.next("`:` before a path names one in the environment"),
     }
 }
 
 /// A target that is not there needs a directory to be in.
-async fn need_directory_above(side: &CopyEndpoint, path: &PathUri) -> Result<(), CommandFailure> {
+async fn require_parent_directory(
+    side: &CopyEndpoint,
+    path: &PathUri,
+) -> Result<(), CommandFailure> {
     let Some(above) = path.parent() else {
         return Ok(());
     };
-    let found = look(&*side.files, &above).await;
+    let found = metadata_if_exists(&*side.files, &above).await;
     let what = match found.map_err(|error| file_failure(&error))? {
         Some(found) if found.is_directory => return Ok(()),
-        Some(_) => format!("`{}` is not a directory", side.shows(&above)),
+        Some(_) => format!("`{}` is not a directory", side.display(&above)),
         None => {
-            let what = format!("directory `{}` is not there", side.shows(&above));
+            let what = format!("directory `{}` is not there", side.display(&above));
             return Err(CommandFailure::new(FailureKind::NotFound, what).next("make it first"));
         }
     };
@@ -227,7 +238,7 @@ pub(super) enum DirectoryPolicy {
 }
 
 /// Returns a path without links; of one that is missing, the nearest directory above it is looked at.
-pub(super) async fn real(
+pub(super) async fn resolved_path(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
 ) -> Result<Option<PathUri>, FileError> {
@@ -238,10 +249,12 @@ pub(super) async fn real(
             path: existing.clone(),
             sandbox: None,
         };
-        match persist(|| files.canonicalize(request.clone())).await {
-            Ok(real) => {
+        match retry_disconnected(|| files.canonicalize(request.clone())).await {
+            Ok(resolved_path) => {
                 let mut names = missing.iter().rev();
-                return Ok(names.try_fold(real, |path, name: &Vec<u8>| below(&path, name)));
+                return Ok(names.try_fold(resolved_path, |path, name: &Vec<u8>| {
+                    child_path(&path, name)
+                }));
             }
             Err(FileError::NotFound(_)) => {
                 let (Some(parent), Some(name)) = (existing.parent(), existing.file_name()) else {
@@ -271,13 +284,17 @@ impl TargetKind {
     pub(super) async fn find(side: &CopyEndpoint, path: PathUri) -> Result<Self, CommandFailure> {
         let failed = |error: FileError| file_failure(&error);
         let refused = |why: &str| {
-            let what = format!("`{}` {why}", side.shows(&path));
+            let what = format!("`{}` {why}", side.display(&path));
             CommandFailure::new(FailureKind::Failed, what)
         };
-        let found = look(&*side.files, &path).await.map_err(failed)?;
+        let found = metadata_if_exists(&*side.files, &path)
+            .await
+            .map_err(failed)?;
         let Some(found) = found else {
-            let is_dead = leads_nowhere(&*side.files, &path).await.map_err(failed)?;
-            return match is_dead {
+            let is_dangling = is_dangling_link(&*side.files, &path)
+                .await
+                .map_err(failed)?;
+            return match is_dangling {
                 true => Err(refused("is a link that leads nowhere")
                     .next("remove it, or name the file that it should lead to")),
                 false => Ok(Self::Free(path)),
@@ -296,8 +313,9 @@ impl TargetKind {
             path: path.clone(),
             sandbox: None,
         };
-        let real = persist(|| side.files.canonicalize(canonicalize.clone())).await;
-        real.map(Self::File).map_err(failed)
+        let resolved_path =
+            retry_disconnected(|| side.files.canonicalize(canonicalize.clone())).await;
+        resolved_path.map(Self::File).map_err(failed)
     }
 
     /// Returns where a file goes.
@@ -305,8 +323,8 @@ impl TargetKind {
         match self {
             Self::Free(path) | Self::File(path) => Ok(path),
             Self::Directory(path) => {
-                let shown = side.shows(&path);
-                let what = format!("`{shown}` is a directory, and a file cannot replace it");
+                let display_path = side.display(&path);
+                let what = format!("`{display_path}` is a directory, and a file cannot replace it");
                 Err(CommandFailure::new(FailureKind::Failed, what).next("name another target"))
             }
         }

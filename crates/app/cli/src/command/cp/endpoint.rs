@@ -14,7 +14,7 @@ use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
     cp::staged_tree::remove,
     failure::{CommandFailure, FailureKind},
-    files::{DirectoryListing, entries, native_entries, persist, shown},
+    files::{DirectoryListing, display_path, entries, list_local_directory, retry_disconnected},
     operand::PathOperand,
 };
 
@@ -24,9 +24,9 @@ pub(super) struct CopyEndpoint {
     /// The files.
     pub(super) files: Arc<dyn ExecutorFileSystem>,
     /// The environment; none if it is this machine without a server in between.
-    pub(super) place: Option<ConnectedEnv>,
+    pub(super) env: Option<ConnectedEnv>,
     /// How the environment was asked for.
-    wanted: Option<EnvArgs>,
+    env_args: Option<EnvArgs>,
 }
 
 impl CopyEndpoint {
@@ -34,25 +34,25 @@ impl CopyEndpoint {
     pub(super) fn here() -> Self {
         Self {
             files: Arc::new(LocalFileSystem::default()),
-            place: None,
-            wanted: None,
+            env: None,
+            env_args: None,
         }
     }
 
     /// Connects to an environment.
-    pub(super) async fn there(wanted: EnvArgs) -> Result<Self, CommandFailure> {
-        let place = ConnectedEnv::open(&wanted).await?;
+    pub(super) async fn there(env_args: EnvArgs) -> Result<Self, CommandFailure> {
+        let env = ConnectedEnv::open(&env_args).await?;
         Ok(Self {
-            files: place.environment().files,
-            place: Some(place),
-            wanted: Some(wanted),
+            files: env.environment().files,
+            env: Some(env),
+            env_args: Some(env_args),
         })
     }
 
     /// The same end by another connection, on which nothing waits for what is under way on this one.
     pub(super) async fn again(&self) -> Result<Self, CommandFailure> {
-        match &self.wanted {
-            Some(wanted) => Self::there(wanted.clone()).await,
+        match &self.env_args {
+            Some(env_args) => Self::there(env_args.clone()).await,
             None => Ok(Self::here()),
         }
     }
@@ -60,7 +60,7 @@ impl CopyEndpoint {
     /// Gives something another name. A server that cannot do that, such as a stock one, copies it there, which
     /// is not one step.
     pub(super) async fn rename(&self, rename: &Rename) -> Result<(), FileError> {
-        match persist(|| self.files.rename(rename.clone())).await {
+        match retry_disconnected(|| self.files.rename(rename.clone())).await {
             Err(FileError::Remote(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => {
                 let copy = Copy {
                     source_path: rename.source_path.clone(),
@@ -68,7 +68,7 @@ impl CopyEndpoint {
                     recursive: true,
                     sandbox: None,
                 };
-                persist(|| self.files.copy(copy.clone())).await?;
+                retry_disconnected(|| self.files.copy(copy.clone())).await?;
                 remove(self, &rename.source_path).await
             }
             outcome => outcome,
@@ -77,12 +77,12 @@ impl CopyEndpoint {
 
     /// Tells whether its files are this machine's, with or without a server in between.
     pub(super) fn is_this_machine(&self) -> bool {
-        self.place.as_ref().is_none_or(|place| place.here)
+        self.env.as_ref().is_none_or(|env| env.here)
     }
 
     /// Tells whether both are the same environment.
     pub(super) fn is(&self, other: &Self) -> bool {
-        match (&self.place, &other.place) {
+        match (&self.env, &other.env) {
             (None, None) => true,
             (Some(one), Some(other)) => one.name == other.name,
             (None, Some(_)) | (Some(_), None) => false,
@@ -90,37 +90,37 @@ impl CopyEndpoint {
     }
 
     /// Tells whether files of the one are files of the other.
-    pub(super) fn is_where(&self, other: &Self) -> bool {
+    pub(super) fn is_same_machine(&self, other: &Self) -> bool {
         self.is(other) || self.is_this_machine() && other.is_this_machine()
     }
 
     /// Tells whether links that were copied from here to another end may lead later copies out of their
     /// target: whoever serves this end decides where its links lead.
-    pub(super) fn may_mislead(&self, to: &Self) -> bool {
+    pub(super) fn has_unreliable_listing(&self, to: &Self) -> bool {
         !self.is_this_machine() && !self.is(to)
     }
 
     /// Lists a directory. Only on a server its size matters.
     pub(super) async fn entries(&self, directory: &PathUri) -> Result<DirectoryListing, FileError> {
-        match (&self.place, directory.to_native()) {
-            (None, Ok(native)) => native_entries(native).await,
+        match (&self.env, directory.to_native()) {
+            (None, Ok(native)) => list_local_directory(native).await,
             _ => entries(&*self.files, directory).await,
         }
     }
 
     /// Reads a path as it was typed.
     pub(super) async fn path(&self, operand: &PathOperand) -> Result<PathUri, CommandFailure> {
-        match &self.place {
-            Some(place) => place.path(operand.path()).await,
+        match &self.env {
+            Some(env) => env.path(operand.path()).await,
             None => here(Path::new(operand.path())),
         }
     }
 
     /// Returns a path as people name it.
-    pub(super) fn shows(&self, path: &PathUri) -> String {
-        match &self.place {
-            Some(place) => format!("{}:{}", place.name, shown(path)),
-            None => shown(path),
+    pub(super) fn display(&self, path: &PathUri) -> String {
+        match &self.env {
+            Some(env) => format!("{}:{}", env.name, display_path(path)),
+            None => display_path(path),
         }
     }
 }

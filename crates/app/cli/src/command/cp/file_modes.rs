@@ -17,11 +17,11 @@ use exec_wire::path_uri::PathUri;
 use crate::command::{
     cp::{endpoint::CopyEndpoint, source_links::run_with_paths, staged_tree::TargetState},
     failure::{CommandFailure, FailureKind},
-    files::{file_failure, look},
+    files::{file_failure, metadata_if_exists},
 };
 
 /// Modes that are set together.
-const TOGETHER: usize = 1024;
+const BATCH: usize = 1024;
 const ALL: u32 = 0o777;
 /// What an owner needs to fill a directory.
 const OWNER: u32 = 0o700;
@@ -61,29 +61,29 @@ impl<'a> FileModes<'a> {
     pub(super) async fn made(
         &self,
         directory: &PathUri,
-        wanted: Option<u32>,
+        env_args: Option<u32>,
         ground: TargetState,
         above: Traversal,
     ) -> Result<Traversal, CommandFailure> {
-        let Some(wanted) = wanted.map(|mode| mode & ALL) else {
+        let Some(env_args) = env_args.map(|mode| mode & ALL) else {
             return Ok(above);
         };
-        let needed = wanted | OWNER;
+        let needed = env_args | OWNER;
         let Some(now) = self.now(directory, ground).await? else {
             return Ok(above);
         };
         let is_too_open = now & !needed != 0;
         let has = if now != needed
-            && (self.to.place.is_none() || is_too_open && above == Traversal::Open)
+            && (self.to.env.is_none() || is_too_open && above == Traversal::Open)
         {
             self.set(needed, &[directory]).await?;
             needed
         } else {
             now
         };
-        if has != wanted {
-            self.later.borrow_mut().push((directory.clone(), wanted));
-            if self.later.borrow().len() >= TOGETHER {
+        if has != env_args {
+            self.later.borrow_mut().push((directory.clone(), env_args));
+            if self.later.borrow().len() >= BATCH {
                 self.set_later(|mode| mode & OWNER == OWNER).await?;
             }
         }
@@ -99,7 +99,11 @@ impl<'a> FileModes<'a> {
     }
 
     /// Sets the mode of a file that was written by blocks.
-    pub(super) async fn dress(&self, file: &PathUri, mode: u32) -> Result<(), CommandFailure> {
+    pub(super) async fn apply_modes(
+        &self,
+        file: &PathUri,
+        mode: u32,
+    ) -> Result<(), CommandFailure> {
         self.set(mode & ALL, &[file]).await
     }
 
@@ -112,7 +116,7 @@ impl<'a> FileModes<'a> {
         if let (TargetState::Bare, Some(usual)) = (ground, self.usual.get()) {
             return Ok(Some(usual));
         }
-        let found = look(&*self.to.files, directory).await;
+        let found = metadata_if_exists(&*self.to.files, directory).await;
         let found = found.map_err(|error| file_failure(&error))?;
         let mode = found.and_then(|found| found.mode).map(|mode| mode & ALL);
         if ground == TargetState::Bare {
@@ -136,13 +140,13 @@ impl<'a> FileModes<'a> {
 
     async fn set(&self, mode: u32, paths: &[&PathUri]) -> Result<(), CommandFailure> {
         let failed = |why: &dyn std::fmt::Display| {
-            let shown = self.to.shows(paths[0]);
-            let what = format!("cannot give `{shown}` the mode {mode:03o}: {why}");
+            let display_path = self.to.display(paths[0]);
+            let what = format!("cannot give `{display_path}` the mode {mode:03o}: {why}");
             CommandFailure::new(FailureKind::Failed, what)
         };
-        if let Some(place) = &self.to.place {
+        if let Some(env) = &self.to.env {
             let mode = format!("{mode:04o}");
-            let set = run_with_paths(place, &["chmod", &mode, "--"], paths).await;
+            let set = run_with_paths(env, &["chmod", &mode, "--"], paths).await;
             return set.map_err(|error| failed(&error));
         }
         for path in paths {

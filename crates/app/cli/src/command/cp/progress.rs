@@ -9,7 +9,7 @@ use exec_client::connection::ConnectionState;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use crate::command::{failure::CommandFailure, print::printable, process_session::complain};
+use crate::command::{failure::CommandFailure, print::printable, process_session::print_notice};
 
 /// Complaints that are shown; the rest is counted.
 const MAX_COMPLAINTS: u64 = 20;
@@ -117,7 +117,7 @@ impl CopyProgress {
             counts.skipped
         };
         if skipped <= MAX_COMPLAINTS {
-            self.bar.suspend(|| complain(why));
+            self.bar.suspend(|| print_notice(why));
         }
     }
 
@@ -132,7 +132,7 @@ impl CopyProgress {
         if first.is_none() {
             *first = Some(failure);
         } else if failed <= MAX_COMPLAINTS {
-            self.bar.suspend(|| complain(&failure.to_string()));
+            self.bar.suspend(|| print_notice(&failure.to_string()));
         }
     }
 

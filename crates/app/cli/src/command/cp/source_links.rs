@@ -29,11 +29,11 @@ use crate::command::{
     connect::ConnectedEnv,
     cp::endpoint::CopyEndpoint,
     failure::{CommandFailure, FailureKind},
-    files::{exact, look},
+    files::{metadata_if_exists, path_bytes},
 };
 
 /// Links or times that are set by one program. Even, and far below what `xargs` passes on at once.
-const TOGETHER: usize = 1024;
+const BATCH: usize = 1024;
 
 /// What to do with links in a tree.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -62,21 +62,24 @@ impl SourceLinks {
         root: &PathUri,
         mode: LinkMode,
     ) -> Result<Self, CommandFailure> {
-        let place = match (mode, &from.place) {
+        let env = match (mode, &from.env) {
             (LinkMode::Follow, _) => return Ok(Self::Followed),
             (LinkMode::Keep, None) => return Ok(Self::Here),
-            (LinkMode::Keep, Some(place)) => place,
+            (LinkMode::Keep, Some(env)) => env,
         };
         // With the slash, a root that is a link is looked through.
-        let input = [&exact(root)[..], b"/\0"].concat();
+        let input = [&path_bytes(root)[..], b"/\0"].concat();
         let script =
             "for link; do printf '%s\\0' \"$link\"; readlink -n -- \"$link\"; printf '\\0'; done";
         let words = [
             "-I", "@ROOT@", "find", "@ROOT@", "-type", "l", "-exec", "sh", "-c", script, "sh",
             "{}", "+",
         ];
-        let listed = output_of(place, &words, input).await.map_err(|why| {
-            let what = format!("cannot list the links below `{}`: {why}", from.shows(root));
+        let listed = output_of(env, &words, input).await.map_err(|why| {
+            let what = format!(
+                "cannot list the links below `{}`: {why}",
+                from.display(root)
+            );
             CommandFailure::new(FailureKind::Failed, what).next("`cp -L` copies what they lead to")
         })?;
         let mut words = listed.split(|&byte| byte == 0);
@@ -95,7 +98,7 @@ impl SourceLinks {
                 let target = fs::read_link(path.to_native().ok()?).ok()?;
                 Some(target.into_os_string().into_vec())
             }
-            Self::Listed(links) => links.get(&exact(path)).cloned(),
+            Self::Listed(links) => links.get(&path_bytes(path)).cloned(),
         }
     }
 
@@ -105,12 +108,12 @@ impl SourceLinks {
         let Self::Listed(links) = self else {
             return Vec::new();
         };
-        let mut prefix = exact(directory);
+        let mut prefix = path_bytes(directory);
         if !prefix.ends_with(b"/") {
             prefix.push(b'/');
         }
-        let below = links.range::<[u8], _>((Bound::Included(&prefix[..]), Bound::Unbounded));
-        let names = below.map_while(|(path, _)| path.strip_prefix(&prefix[..]));
+        let child_path = links.range::<[u8], _>((Bound::Included(&prefix[..]), Bound::Unbounded));
+        let names = child_path.map_while(|(path, _)| path.strip_prefix(&prefix[..]));
         let names = names.filter(|name| !name.contains(&b'/'));
         names.map(<[u8]>::to_vec).collect()
     }
@@ -139,24 +142,25 @@ impl DeferredMetadata {
         let mut failures = Vec::new();
         let mut links = Vec::new();
         for (path, target) in self.links.take() {
-            match look(&*to.files, &path).await {
+            match metadata_if_exists(&*to.files, &path).await {
                 Ok(Some(found)) if found.is_directory && !found.is_symlink => {
-                    let shown = to.shows(&path);
-                    let what = format!("`{shown}` is a directory, and a link cannot replace it");
+                    let display_path = to.display(&path);
+                    let what =
+                        format!("`{display_path}` is a directory, and a link cannot replace it");
                     failures.push(CommandFailure::new(FailureKind::Failed, what));
                 }
                 _ => links.push((path, target)),
             }
         }
         let mut made = 0;
-        for some in links.chunks(TOGETHER / 2) {
-            let outcome = match &to.place {
-                Some(place) => {
+        for some in links.chunks(BATCH / 2) {
+            let outcome = match &to.env {
+                Some(env) => {
                     let words = some.iter().flat_map(|(path, target)| {
-                        [&target[..], b"\0", &exact(path), b"\0"].concat()
+                        [&target[..], b"\0", &path_bytes(path), b"\0"].concat()
                     });
                     let line = ["-n", "2", "ln", "-sfn", "--"];
-                    run_with_input(place, &line, words.collect::<Vec<u8>>()).await
+                    run_with_input(env, &line, words.collect::<Vec<u8>>()).await
                 }
                 None => some.iter().try_for_each(|(path, target)| {
                     let path = path.to_native().map_err(|error| error.to_string())?;
@@ -166,8 +170,8 @@ impl DeferredMetadata {
             match outcome {
                 Ok(()) => made += some.len(),
                 Err(why) => {
-                    let shown = to.shows(&some[0].0);
-                    let what = format!("cannot make links such as `{shown}`: {why}");
+                    let display_path = to.display(&some[0].0);
+                    let what = format!("cannot make links such as `{display_path}`: {why}");
                     let failure = CommandFailure::new(FailureKind::Failed, what);
                     failures.push(failure.next("`cp -L` copies what they lead to"));
                 }
@@ -180,19 +184,19 @@ impl DeferredMetadata {
     pub(super) async fn set_times(&self, to: &CopyEndpoint) -> Result<(), CommandFailure> {
         let mut times = self.times.take();
         times.sort_by_key(|(path, _)| std::cmp::Reverse(path.as_str().matches('/').count()));
-        for some in times.chunks(TOGETHER / 2) {
-            let outcome = match &to.place {
-                Some(place) => {
+        for some in times.chunks(BATCH / 2) {
+            let outcome = match &to.env {
+                Some(env) => {
                     let words = some.iter().flat_map(|(path, time)| {
                         let time =
                             format!("{}.{:03}", time.div_euclid(1000), time.rem_euclid(1000));
-                        [time.as_bytes(), b"\0", &exact(path), b"\0"].concat()
+                        [time.as_bytes(), b"\0", &path_bytes(path), b"\0"].concat()
                     });
                     // Some know whole seconds only.
                     let script = "while [ $# -gt 1 ]; do touch -c -d \"@$1\" -- \"$2\" 2>/dev/null || \
                                   touch -c -d \"@${1%.*}\" -- \"$2\" || exit 1; shift 2; done";
                     let line = ["-n", "256", "sh", "-c", script, "sh"];
-                    run_with_input(place, &line, words.collect::<Vec<u8>>()).await
+                    run_with_input(env, &line, words.collect::<Vec<u8>>()).await
                 }
                 None => some.iter().try_for_each(|(path, time)| {
                     let path = path.to_native().map_err(|error| error.to_string())?;
@@ -200,8 +204,8 @@ impl DeferredMetadata {
                 }),
             };
             outcome.map_err(|why| {
-                let shown = to.shows(&some[0].0);
-                let what = format!("cannot set times such as that of `{shown}`: {why}");
+                let display_path = to.display(&some[0].0);
+                let what = format!("cannot set times such as that of `{display_path}`: {why}");
                 CommandFailure::new(FailureKind::Failed, what)
             })?;
         }
@@ -228,7 +232,7 @@ fn set_time_here(path: &Path, modified_at_ms: i64) -> io::Result<()> {
 }
 
 /// How long one may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How often one is started: a connection may be cut meanwhile.
 const ATTEMPTS: usize = 3;
 /// What is kept of what it says: links of large trees among it.
@@ -237,7 +241,7 @@ const KEPT_BYTES: usize = 16 << 20;
 /// Runs a program with paths behind its other words; doing it twice must be as good as once. Paths are
 /// bytes, and words are text: so they go through `xargs`. Fails with one line.
 pub(super) async fn run_with_paths(
-    place: &ConnectedEnv,
+    env: &ConnectedEnv,
     words: &[&str],
     paths: &[&PathUri],
 ) -> Result<(), String> {
@@ -247,20 +251,20 @@ pub(super) async fn run_with_paths(
         input.extend_from_slice(native.as_os_str().as_bytes());
         input.push(0);
     }
-    run_with_input(place, words, input).await
+    run_with_input(env, words, input).await
 }
 
 /// Runs a program by `xargs` with words of any bytes, each followed by a NUL; doing it twice must be as
 /// good as once. Fails with one line.
 pub(super) async fn run_with_input(
-    place: &ConnectedEnv,
+    env: &ConnectedEnv,
     words: &[&str],
     input: Vec<u8>,
 ) -> Result<(), String> {
     let input = Bytes::from(input);
     let mut outcome = Ok(());
     for _ in 0..ATTEMPTS {
-        outcome = match run_once(place, words, input.clone()).await {
+        outcome = match run_once(env, words, input.clone()).await {
             Ok(said) if said.exit.as_ref().is_some_and(|exit| exit.code == 0) => return Ok(()),
             Ok(said) => Err(why(words, &said)),
             Err(error) => Err(error),
@@ -271,11 +275,11 @@ pub(super) async fn run_with_input(
 
 /// Runs a program in the same way, and returns everything that it prints.
 pub(super) async fn output_of(
-    place: &ConnectedEnv,
+    env: &ConnectedEnv,
     words: &[&str],
     input: Vec<u8>,
 ) -> Result<Vec<u8>, String> {
-    let said = run_once(place, words, Bytes::from(input)).await?;
+    let said = run_once(env, words, Bytes::from(input)).await?;
     if said.truncated() {
         return Err("there are too many".to_owned());
     }
@@ -287,8 +291,8 @@ pub(super) async fn output_of(
 
 /// Finds the links below a directory that lead nowhere, which no method lists. Directories behind links are
 /// not entered, and what cannot be read is left out.
-pub(super) async fn dead_links(
-    place: &ConnectedEnv,
+pub(super) async fn dangling_links(
+    env: &ConnectedEnv,
     root: &PathUri,
 ) -> Result<Vec<Vec<u8>>, String> {
     let native = root.to_native().map_err(|error| error.to_string())?;
@@ -298,14 +302,14 @@ pub(super) async fn dead_links(
         "-I", "@ROOT@", "find", "@ROOT@", "-type", "l", "!", "-exec", "test", "-e", "{}", ";",
         "-print0",
     ];
-    let said = run_once(place, &words, Bytes::from(input)).await?;
+    let said = run_once(env, &words, Bytes::from(input)).await?;
     let paths = said.stdout.data.split(|&byte| byte == 0);
     let paths = paths.filter(|path| !path.is_empty());
     Ok(paths.map(<[u8]>::to_vec).collect())
 }
 
 async fn run_once(
-    place: &ConnectedEnv,
+    env: &ConnectedEnv,
     words: &[&str],
     input: Bytes,
 ) -> Result<Communicated, String> {
@@ -322,11 +326,11 @@ async fn run_once(
         env_policy: Some(EVERYTHING),
         ..Command::new(id, argv, root)
     };
-    let started = place.environment().backend.start(command).await;
+    let started = env.environment().backend.start(command).await;
     let started = started.map_err(|error| error.to_string())?;
     let communicate = Communicate {
         max_bytes: KEPT_BYTES,
-        time_limit: Some(PATIENCE),
+        time_limit: Some(TIMEOUT),
     };
     let said = started.process.communicate(input, communicate).await;
     said.map_err(|error| error.to_string())

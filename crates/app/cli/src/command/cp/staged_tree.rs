@@ -22,7 +22,7 @@ use crate::command::{
         endpoint::CopyEndpoint,
     },
     failure::{CommandFailure, FailureKind},
-    files::{FileFingerprint, below, file_failure, look, persist},
+    files::{FileFingerprint, child_path, file_failure, metadata_if_exists, retry_disconnected},
 };
 
 /// What was in a place before something is copied there.
@@ -59,7 +59,7 @@ impl StagedTree {
     ) -> Result<(Self, TargetState), CommandFailure> {
         let failed = |error: FileError| file_failure(&error);
         let Some(StagedPaths { part, journal }) = tree_parts(target, source) else {
-            let what = format!("`{}` is no name for a directory", to.shows(target));
+            let what = format!("`{}` is no name for a directory", to.display(target));
             return Err(CommandFailure::new(FailureKind::Usage, what));
         };
         if resume == ResumeMode::Nothing {
@@ -67,7 +67,10 @@ impl StagedTree {
                 remove(to, left).await.map_err(failed)?;
             }
         }
-        let is_begun = look(&*to.files, &part).await.map_err(failed)?.is_some();
+        let is_begun = metadata_if_exists(&*to.files, &part)
+            .await
+            .map_err(failed)?
+            .is_some();
         let (journal, ground) = match is_begun {
             true => {
                 let journal = CopyJournal::read(to, journal).await.map_err(failed)?;
@@ -106,18 +109,20 @@ impl StagedTree {
         };
         let outcome = match to.rename(&rename).await {
             // Asked a second time after a cut, it may have been done the first time.
-            Err(FileError::NotFound(text)) => match look(&*to.files, &self.target).await {
-                Ok(Some(found)) if found.is_directory => Ok(()),
-                Ok(_) => Err(FileError::NotFound(text)),
-                Err(error) => Err(error),
-            },
+            Err(FileError::NotFound(text)) => {
+                match metadata_if_exists(&*to.files, &self.target).await {
+                    Ok(Some(found)) if found.is_directory => Ok(()),
+                    Ok(_) => Err(FileError::NotFound(text)),
+                    Err(error) => Err(error),
+                }
+            }
             outcome => outcome,
         };
         outcome.map_err(|error| {
             let failure = file_failure(&error);
             match failure.kind == FailureKind::Lost {
                 true => failure,
-                false => failure.next(format!("the whole copy is `{}`", to.shows(&self.part))),
+                false => failure.next(format!("the whole copy is `{}`", to.display(&self.part))),
             }
         })?;
         self.journal.remove().await;
@@ -134,14 +139,14 @@ pub(super) async fn remove(to: &CopyEndpoint, path: &PathUri) -> Result<(), File
         follow_symlinks: None,
         sandbox: None,
     };
-    persist(|| to.files.remove(remove.clone())).await
+    retry_disconnected(|| to.files.remove(remove.clone())).await
 }
 
 /// Numbers that are gathered before they are written: what a killed run may have to do again.
-const GATHERED: usize = 256;
+const BATCH_KEYS: usize = 256;
 /// Most numbers of one journal; files beyond it are copied again.
-const MAX_NUMBERS: u64 = 8 << 20;
-const NUMBER_BYTES: usize = size_of::<u64>();
+const MAX_KEYS: u64 = 8 << 20;
+const KEY_BYTES: usize = size_of::<u64>();
 
 /// The journal of a tree that is being copied.
 #[derive(Debug)]
@@ -149,7 +154,7 @@ pub(super) struct CopyJournal {
     side: CopyEndpoint,
     path: PathUri,
     known: BTreeSet<u64>,
-    gathered: RefCell<Vec<u8>>,
+    pending: RefCell<Vec<u8>>,
     /// Where the next numbers go.
     end: Cell<u64>,
 }
@@ -174,7 +179,7 @@ impl CopyJournal {
             side: side.clone(),
             path,
             known: BTreeSet::new(),
-            gathered: RefCell::default(),
+            pending: RefCell::default(),
             end: Cell::new(0),
         }
     }
@@ -186,30 +191,30 @@ impl CopyJournal {
             follow_symlinks: None,
             sandbox: None,
         };
-        let content = match persist(|| side.files.read_file(read.clone())).await {
+        let content = match retry_disconnected(|| side.files.read_file(read.clone())).await {
             Ok(content) => content,
             Err(error @ FileError::Disconnected(_)) => return Err(error),
             Err(_) => Bytes::new(),
         };
         let mut journal = Self::new(side, path);
-        let (numbers, _torn) = content.as_chunks::<NUMBER_BYTES>();
+        let (numbers, _torn) = content.as_chunks::<KEY_BYTES>();
         journal.known = numbers.iter().copied().map(u64::from_be_bytes).collect();
         // Whatever is written over a torn number makes it whole.
-        journal.end = Cell::new((numbers.len() * NUMBER_BYTES) as u64);
+        journal.end = Cell::new((numbers.len() * KEY_BYTES) as u64);
         Ok(journal)
     }
 
     /// Tells whether an earlier run has copied this.
-    pub(super) fn knows(&self, JournalKey(number): JournalKey) -> bool {
+    pub(super) fn contains_key(&self, JournalKey(number): JournalKey) -> bool {
         self.known.contains(&number)
     }
 
     /// Notes that this is copied.
-    pub(super) async fn note(&self, JournalKey(number): JournalKey) {
+    pub(super) async fn record(&self, JournalKey(number): JournalKey) {
         let is_full = {
-            let mut gathered = self.gathered.borrow_mut();
-            gathered.extend_from_slice(&number.to_be_bytes());
-            gathered.len() >= GATHERED * NUMBER_BYTES
+            let mut pending = self.pending.borrow_mut();
+            pending.extend_from_slice(&number.to_be_bytes());
+            pending.len() >= BATCH_KEYS * KEY_BYTES
         };
         if is_full {
             self.write().await;
@@ -218,9 +223,9 @@ impl CopyJournal {
 
     /// Writes what was gathered. If that fails, the next run has more to do, and nothing else.
     pub(super) async fn write(&self) {
-        let data = Bytes::from(self.gathered.take());
+        let data = Bytes::from(self.pending.take());
         let offset = self.end.get();
-        if data.is_empty() || offset >= MAX_NUMBERS * NUMBER_BYTES as u64 {
+        if data.is_empty() || offset >= MAX_KEYS * KEY_BYTES as u64 {
             return;
         }
         self.end.set(offset + data.len() as u64);
@@ -229,7 +234,7 @@ impl CopyJournal {
             mode: OpenMode::Update,
             sandbox: None,
         };
-        if let Ok(file) = persist(|| self.side.files.open(open.clone())).await {
+        if let Ok(file) = retry_disconnected(|| self.side.files.open(open.clone())).await {
             drop(file.write_block(offset, data).await);
         }
     }
@@ -243,7 +248,7 @@ impl CopyJournal {
             follow_symlinks: None,
             sandbox: None,
         };
-        drop(persist(|| self.side.files.remove(remove.clone())).await);
+        drop(retry_disconnected(|| self.side.files.remove(remove.clone())).await);
     }
 }
 
@@ -286,7 +291,7 @@ fn beside(target: &PathUri, hash: &FnvHash, end: &str) -> Option<PathUri> {
     let mut part = vec![b'.'];
     part.extend_from_slice(kept(&name));
     part.extend_from_slice(format!(".{:016x}.{end}", hash.0).as_bytes());
-    below(&directory, &part)
+    child_path(&directory, &part)
 }
 
 /// Returns as much of a name as fits, whole characters if it is text.
@@ -349,24 +354,26 @@ mod tests {
         let path = PathUri::from_native(&file).unwrap();
         let side = CopyEndpoint::here();
         let journal = CopyJournal::read(&side, path.clone()).await.unwrap();
-        assert!(!journal.knows(number(0)));
-        for of in 0..GATHERED + 1 {
-            journal.note(number(of)).await;
+        assert!(!journal.contains_key(number(0)));
+        for of in 0..BATCH_KEYS + 1 {
+            journal.record(number(of)).await;
         }
         // What was not written is not known.
         let begun = CopyJournal::read(&side, path.clone()).await.unwrap();
-        assert!(begun.knows(number(GATHERED - 1)) && !begun.knows(number(GATHERED)));
+        assert!(
+            begun.contains_key(number(BATCH_KEYS - 1)) && !begun.contains_key(number(BATCH_KEYS))
+        );
         journal.write().await;
         let mut content = std::fs::read(&file).unwrap();
         content.extend_from_slice(b"torn");
         std::fs::write(&file, content).unwrap();
         let next = CopyJournal::read(&side, path.clone()).await.unwrap();
-        assert!(next.knows(number(GATHERED)));
-        next.note(number(1000)).await;
+        assert!(next.contains_key(number(BATCH_KEYS)));
+        next.record(number(1000)).await;
         next.write().await;
         let last = CopyJournal::read(&side, path).await.unwrap();
-        assert!((0..=GATHERED).all(|of| last.knows(number(of))));
-        assert!(last.knows(number(1000)));
+        assert!((0..=BATCH_KEYS).all(|of| last.contains_key(number(of))));
+        assert!(last.contains_key(number(1000)));
         last.remove().await;
         assert!(!file.exists());
     }

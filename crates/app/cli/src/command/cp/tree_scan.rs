@@ -21,15 +21,18 @@ use tokio::sync::mpsc;
 use crate::command::{
     cp::{
         copier::{CopyOptions, KeepTimes, ResumeMode},
-        copy_target::{CopyPair, real},
+        copy_target::{CopyPair, resolved_path},
         endpoint::CopyEndpoint,
         file_modes::{FileModes, Traversal},
         progress::CopyProgress,
-        source_links::{DeferredMetadata, LinkMode, SourceLinks, dead_links},
+        source_links::{DeferredMetadata, LinkMode, SourceLinks, dangling_links},
         staged_tree::{StagedTree, TargetState, part_of, remove, tree_parts},
     },
     failure::{CommandFailure, FailureKind},
-    files::{DirectoryListing, ListedEntry, ListedEntryKind, below, file_failure, look, persist},
+    files::{
+        DirectoryListing, ListedEntry, ListedEntryKind, child_path, file_failure,
+        metadata_if_exists, retry_disconnected,
+    },
 };
 
 /// Deepest tree: as far as `fs/walk` goes.
@@ -37,7 +40,7 @@ const MAX_DEPTH: usize = exec_wire::limits::MAX_WALK_DEPTH;
 /// How often links may lead to one directory: a few links that cross can name it without end.
 const MAX_REPEATS: u32 = 16;
 /// Files that are looked at together.
-const LOOKS: usize = 32;
+const CONCURRENT_LOOKUPS: usize = 32;
 
 /// A file that is to be copied.
 #[derive(Clone, Debug)]
@@ -117,16 +120,16 @@ impl<'a> TreeScan<'a> {
 
     /// Keeps out of the directories that are copied to.
     pub(super) async fn avoiding(mut self, pairs: &[CopyPair]) -> Result<Self, CommandFailure> {
-        if !self.from.is_where(self.to) {
+        if !self.from.is_same_machine(self.to) {
             return Ok(self);
         }
         for pair in pairs.iter().filter(|pair| pair.found.is_directory) {
-            let parts = tree_parts(&pair.target, &self.from.shows(&pair.source));
+            let parts = tree_parts(&pair.target, &self.from.display(&pair.source));
             let part = parts.map(|parts| parts.part);
             for path in part.iter().chain([&pair.target]) {
-                let real = real(&*self.to.files, path).await;
-                let real = real.map_err(|error| file_failure(&error))?;
-                self.avoided.extend(real);
+                let resolved_path = resolved_path(&*self.to.files, path).await;
+                let resolved_path = resolved_path.map_err(|error| file_failure(&error))?;
+                self.avoided.extend(resolved_path);
             }
         }
         Ok(self)
@@ -147,7 +150,7 @@ impl<'a> TreeScan<'a> {
                 ground: pair.ground,
                 tree: None,
             };
-            return self.hand_on(job, jobs).await;
+            return self.queue_job(job, jobs).await;
         }
         if self.link_mode == LinkMode::Follow {
             self.roots.borrow_mut().push(pair.source.clone());
@@ -155,7 +158,7 @@ impl<'a> TreeScan<'a> {
         let mut levels = vec![self.root(pair).await?];
         while let Some(level) = levels.pop() {
             match self.list(&level, jobs).await {
-                Ok(below) => levels.extend(below),
+                Ok(child_path) => levels.extend(child_path),
                 Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
                 Err(failure) => self.meter.fail(match &level.tree {
                     Some(tree) => tree.name_target(failure),
@@ -176,7 +179,7 @@ impl<'a> TreeScan<'a> {
             }
             Ok(()) => Ok(()),
         };
-        self.tell_dead().await;
+        self.report_dangling_links().await;
         let (made, failures) = self.finishing.make_links(self.to).await;
         for _ in 0..made {
             self.meter.file(0);
@@ -196,16 +199,16 @@ impl<'a> TreeScan<'a> {
     }
 
     /// Says which links on a server lead nowhere: it lists none of them.
-    async fn tell_dead(&self) {
-        let Some(place) = &self.from.place else {
+    async fn report_dangling_links(&self) {
+        let Some(env) = &self.from.env else {
             return;
         };
         for root in self.roots.take() {
             // Where there is no `find`, nobody can say.
-            for path in dead_links(place, &root).await.unwrap_or_default() {
+            for path in dangling_links(env, &root).await.unwrap_or_default() {
                 let path = String::from_utf8_lossy(&path);
                 self.meter
-                    .skip(&format!("link `{}:{path}` leads nowhere", place.name));
+                    .skip(&format!("link `{}:{path}` leads nowhere", env.name));
             }
         }
     }
@@ -230,7 +233,7 @@ impl<'a> TreeScan<'a> {
         if pair.ground == TargetState::Taken {
             return Ok(root);
         }
-        let source = self.from.shows(&root.source);
+        let source = self.from.display(&root.source);
         let (tree, ground) = StagedTree::begin(self.to, &root.target, &source, self.resume).await?;
         let tree = Rc::new(tree);
         self.trees.borrow_mut().push(Rc::clone(&tree));
@@ -251,19 +254,19 @@ impl<'a> TreeScan<'a> {
             path: level.source.clone(),
             sandbox: None,
         };
-        let (real, found, source) = join3(
-            persist(|| self.from.files.canonicalize(canonicalize.clone())),
+        let (resolved_path, found, source) = join3(
+            retry_disconnected(|| self.from.files.canonicalize(canonicalize.clone())),
             self.from.entries(&level.source),
-            look(&*self.from.files, &level.source),
+            metadata_if_exists(&*self.from.files, &level.source),
         )
         .await;
-        let (real, found) = (real.map_err(failed)?, found.map_err(failed)?);
+        let (resolved_path, found) = (resolved_path.map_err(failed)?, found.map_err(failed)?);
         let source = source.map_err(failed)?;
         let mode = source.and_then(|source| source.mode);
-        let is_linked = level.is_linked || is_elsewhere(&real, level);
-        if let Some(why) = self.why_not(&real, level, is_linked) {
-            let shown = self.from.shows(&level.source);
-            self.meter.skip(&format!("`{shown}` {why}"));
+        let is_linked = level.is_linked || is_elsewhere(&resolved_path, level);
+        if let Some(why) = self.why_not(&resolved_path, level, is_linked) {
+            let display_path = self.from.display(&level.source);
+            self.meter.skip(&format!("`{display_path}` {why}"));
             return Ok(Vec::new());
         }
         self.check(level, &found)?;
@@ -277,12 +280,12 @@ impl<'a> TreeScan<'a> {
         }
         self.meter.directory();
         let mut above = level.above.clone();
-        above.push(real);
+        above.push(resolved_path);
         let mut directories = Vec::new();
         let mut files = Vec::new();
         let mut names = BTreeMap::new();
         for entry in found.entries {
-            let Some(target) = below(&level.target, &entry.name) else {
+            let Some(target) = child_path(&level.target, &entry.name) else {
                 self.skip(&entry, "its name cannot be written there");
                 continue;
             };
@@ -311,16 +314,20 @@ impl<'a> TreeScan<'a> {
                     self.skip(&entry, "it is neither a file nor a directory");
                     continue;
                 }
-                ListedEntryKind::Nowhere => {
-                    let shown = self.from.shows(&entry.path);
-                    self.meter.skip(&format!("link `{shown}` leads nowhere"));
+                ListedEntryKind::DanglingLink => {
+                    let display_path = self.from.display(&entry.path);
+                    self.meter
+                        .skip(&format!("link `{display_path}` leads nowhere"));
                     continue;
                 }
             }
             names.insert(entry.name, entry.kind);
         }
         for name in level.links.names_in(&level.source) {
-            let (source, target) = (below(&level.source, &name), below(&level.target, &name));
+            let (source, target) = (
+                child_path(&level.source, &name),
+                child_path(&level.target, &name),
+            );
             let (Some(source), Some(target)) = (source, target) else {
                 continue;
             };
@@ -328,17 +335,17 @@ impl<'a> TreeScan<'a> {
                 (names.contains_key(&name), level.links.target(&source))
             {
                 self.finishing.add_link(target, leads_to);
-                names.insert(name, ListedEntryKind::Nowhere);
+                names.insert(name, ListedEntryKind::DanglingLink);
             }
         }
         // The last one is taken first.
         directories.reverse();
         let mut looked = stream::iter(files)
             .map(|(source, target)| async {
-                let found = look(&*self.from.files, &source).await;
+                let found = metadata_if_exists(&*self.from.files, &source).await;
                 (source, target, found)
             })
-            .buffered(LOOKS);
+            .buffered(CONCURRENT_LOOKUPS);
         let mut ready = Vec::new();
         while let Some((source, target, found)) = looked.next().await {
             // One that is gone meanwhile is not there to be copied.
@@ -355,31 +362,40 @@ impl<'a> TreeScan<'a> {
             match ground {
                 TargetState::Begun => ready.push(job),
                 // Whoever copies is gone only if everything is given up.
-                TargetState::Bare | TargetState::Taken => drop(self.hand_on(job, jobs).await),
+                TargetState::Bare | TargetState::Taken => drop(self.queue_job(job, jobs).await),
             }
         }
         if ground == TargetState::Begun {
             self.clear(level, &names, &ready).await.map_err(failed)?;
         }
         for job in ready {
-            drop(self.hand_on(job, jobs).await);
+            drop(self.queue_job(job, jobs).await);
         }
         Ok(directories)
     }
 
     /// Says why a directory is not entered.
-    fn why_not(&self, real: &PathUri, level: &ScanLevel, is_linked: bool) -> Option<&'static str> {
-        if level.above.iter().any(|above| real.contains(above)) {
+    fn why_not(
+        &self,
+        resolved_path: &PathUri,
+        level: &ScanLevel,
+        is_linked: bool,
+    ) -> Option<&'static str> {
+        if level
+            .above
+            .iter()
+            .any(|above| resolved_path.contains(above))
+        {
             return Some("leads back to a directory above it");
         }
-        if self.avoided.contains(real) {
+        if self.avoided.contains(resolved_path) {
             return Some("is where it is copied to");
         }
         if !is_linked {
             return None;
         }
         let mut repeats = self.repeats.borrow_mut();
-        let times = repeats.entry(real.clone()).or_default();
+        let times = repeats.entry(resolved_path.clone()).or_default();
         *times += 1;
         (*times > MAX_REPEATS).then_some("is left out: links lead to it again and again")
     }
@@ -392,15 +408,18 @@ impl<'a> TreeScan<'a> {
     ) -> Result<(TargetState, Traversal), CommandFailure> {
         let failed = |error: FileError| file_failure(&error);
         if level.ground != TargetState::Bare {
-            let found = look(&*self.to.files, &level.target).await;
+            let found = metadata_if_exists(&*self.to.files, &level.target).await;
             let found = found.map_err(failed)?;
             // What a source had as a link in an earlier run may be a directory now: nothing of it is
             // written where the link leads.
             let is_link = found.is_some_and(|found| found.is_symlink) && !level.above.is_empty();
             match (level.ground, found) {
-                (TargetState::Taken, Some(_)) if is_link && self.from.may_mislead(self.to) => {
-                    let shown = self.to.shows(&level.target);
-                    let what = format!("`{shown}` is a link, and a directory cannot replace it");
+                (TargetState::Taken, Some(_))
+                    if is_link && self.from.has_unreliable_listing(self.to) =>
+                {
+                    let display_path = self.to.display(&level.target);
+                    let what =
+                        format!("`{display_path}` is a link, and a directory cannot replace it");
                     return Err(
                         CommandFailure::new(FailureKind::Failed, what).next("remove it first")
                     );
@@ -421,7 +440,7 @@ impl<'a> TreeScan<'a> {
             follow_symlinks: None,
             sandbox: None,
         };
-        let made = persist(|| self.to.files.create_directory(create.clone())).await;
+        let made = retry_disconnected(|| self.to.files.create_directory(create.clone())).await;
         made.map_err(failed)?;
         let ground = match level.ground {
             TargetState::Taken | TargetState::Bare => TargetState::Bare,
@@ -439,7 +458,7 @@ impl<'a> TreeScan<'a> {
         jobs: &[CopyJob],
     ) -> Result<(), FileError> {
         let parts = jobs.iter().filter_map(|job| {
-            let source = self.from.shows(&job.source);
+            let source = self.from.display(&job.source);
             let part = part_of(&job.target, &source, job.found.into())?;
             part.file_name()
         });
@@ -463,13 +482,13 @@ impl<'a> TreeScan<'a> {
         if !found.truncated {
             return Ok(());
         }
-        let shown = self.from.shows(&level.source);
-        let what = format!("directory `{shown}` has too many entries to be listed");
+        let display_path = self.from.display(&level.source);
+        let what = format!("directory `{display_path}` has too many entries to be listed");
         let failure = CommandFailure::new(FailureKind::Failed, what);
-        Err(match (&self.from.place, level.source.to_native()) {
-            (Some(place), Ok(path)) => failure.next(format!(
+        Err(match (&self.from.env, level.source.to_native()) {
+            (Some(env), Ok(path)) => failure.next(format!(
                 "`exec-server run -E {} -- tar -C {} -cf - . | tar -xf -` brings it here",
-                place.name,
+                env.name,
                 path.display()
             )),
             _ => failure.next("copy it with `tar`"),
@@ -477,12 +496,13 @@ impl<'a> TreeScan<'a> {
     }
 
     fn skip(&self, entry: &ListedEntry, why: &str) {
-        let shown = self.from.shows(&entry.path);
-        self.meter.skip(&format!("`{shown}` is left out: {why}"));
+        let display_path = self.from.display(&entry.path);
+        self.meter
+            .skip(&format!("`{display_path}` is left out: {why}"));
     }
 
     /// Hands a file on to be copied; waits when they are not copied so fast.
-    async fn hand_on(
+    async fn queue_job(
         &self,
         job: CopyJob,
         jobs: &mpsc::Sender<CopyJob>,
@@ -494,10 +514,10 @@ impl<'a> TreeScan<'a> {
 }
 
 /// Tells whether a directory is not where its name is: a link led to it.
-fn is_elsewhere(real: &PathUri, level: &ScanLevel) -> bool {
+fn is_elsewhere(resolved_path: &PathUri, level: &ScanLevel) -> bool {
     let Some(above) = level.above.last() else {
         return false;
     };
     let name = level.source.file_name();
-    name.and_then(|name| below(above, &name)).as_ref() != Some(real)
+    name.and_then(|name| child_path(above, &name)).as_ref() != Some(resolved_path)
 }

@@ -19,8 +19,8 @@ use crate::{
 };
 
 /// How long somebody else may take with the file.
-const PATIENCE: Duration = Duration::from_secs(5);
-const GLANCE: Duration = Duration::from_millis(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The file, which nobody else of ours changes as long as this value lives.
 #[derive(Debug)]
@@ -145,13 +145,13 @@ fn write(draft: &Path, text: &str, mode: u32) -> io::Result<()> {
 /// Locks the directory, so that of two who change the file at once none loses what they wrote.
 fn lock(directory: &Path) -> io::Result<File> {
     let file = File::open(directory)?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(fs::TryLockError::Error(error)) => return Err(error),
             Err(fs::TryLockError::WouldBlock) if Instant::now() < until => {
-                std::thread::sleep(GLANCE);
+                std::thread::sleep(POLL_INTERVAL);
             }
             Err(fs::TryLockError::WouldBlock) => {
                 return Err(io::Error::other("somebody else is changing it"));

@@ -16,14 +16,14 @@ use crate::{
     command::{
         connect::{ConnectedEnv, EnvRoute, LocalSocket, select},
         failure::{CommandFailure, FailureKind},
-        print::{TextTable, json, print, say},
+        print::{TextTable, json, print, print_stderr},
     },
     environments::{EnvEndpoint, EnvironmentSelection, SelectionInputs, foreign_keys},
     settings_source::{self, VariableLookup},
 };
 
 /// How long one environment may take to answer. A hub is asked for a while whether an executor is there.
-const PATIENCE: Duration = Duration::from_secs(25);
+const TIMEOUT: Duration = Duration::from_secs(25);
 /// Calls of which the fastest is the round trip.
 const CALLS: usize = 5;
 
@@ -48,8 +48,13 @@ impl EnvStatusCommand {
         let asked = routes(&self.names, &|name| std::env::var_os(name))?;
         let found = join_all(asked.into_iter().map(examine)).await;
         let text = match self.json {
-            true => json(&found.iter().map(|(shown, _)| shown).collect::<Vec<_>>())?,
-            false => text(found.iter().map(|(shown, _)| shown)),
+            true => json(
+                &found
+                    .iter()
+                    .map(|(display_path, _)| display_path)
+                    .collect::<Vec<_>>(),
+            )?,
+            false => text(found.iter().map(|(display_path, _)| display_path)),
         };
         print(&text)?;
         let failed = found.iter().find_map(|(_, failed)| *failed);
@@ -94,29 +99,29 @@ struct EnvStatusReport {
 async fn examine(route: EnvRoute) -> (EnvStatusReport, Option<FailureKind>) {
     let name = route.name.clone();
     let slow = || {
-        let what = format!("no answer within {} seconds", PATIENCE.as_secs());
+        let what = format!("no answer within {} seconds", TIMEOUT.as_secs());
         CommandFailure::new(FailureKind::Unreachable, what)
     };
-    let answered = timeout(PATIENCE, ask(route)).await;
+    let answered = timeout(TIMEOUT, ask(route)).await;
     match answered.unwrap_or_else(|_| Err(slow())) {
-        Ok(shown) => (shown, None),
+        Ok(display_path) => (display_path, None),
         Err(failure) => {
-            let shown = EnvStatusReport {
+            let display_path = EnvStatusReport {
                 name,
                 error: Some(failure.to_string()),
                 ..EnvStatusReport::default()
             };
-            (shown, Some(failure.kind))
+            (display_path, Some(failure.kind))
         }
     }
 }
 
 async fn ask(route: EnvRoute) -> Result<EnvStatusReport, CommandFailure> {
-    let place = ConnectedEnv::reach(route).await?;
+    let env = ConnectedEnv::reach(route).await?;
     let mut fastest = Duration::MAX;
     for _ in 0..CALLS {
         let asked = Instant::now();
-        place.client.status().await?;
+        env.client.status().await?;
         fastest = fastest.min(asked.elapsed());
     }
     let native = |path: &exec_wire::path_uri::PathUri| match path.to_native() {
@@ -124,12 +129,12 @@ async fn ask(route: EnvRoute) -> Result<EnvStatusReport, CommandFailure> {
         Err(_) => path.to_string(),
     };
     Ok(EnvStatusReport {
-        name: place.name,
+        name: env.name,
         reachable: true,
-        version: Some(place.info.executor_version),
-        os: place.info.platform_os,
-        shell: Some(place.info.shell.path),
-        cwd: place.info.cwd.as_ref().map(native),
+        version: Some(env.info.executor_version),
+        os: env.info.platform_os,
+        shell: Some(env.info.shell.path),
+        cwd: env.info.cwd.as_ref().map(native),
         round_trip_micros: Some(u64::try_from(fastest.as_micros()).unwrap_or(u64::MAX)),
         error: None,
     })
@@ -139,21 +144,21 @@ async fn ask(route: EnvRoute) -> Result<EnvStatusReport, CommandFailure> {
 fn text<'a>(found: impl Iterator<Item = &'a EnvStatusReport>) -> String {
     let mut table = TextTable::new(&["NAME", "ROUND TRIP", "VERSION", "OS", "CWD"]);
     let mut errors = String::new();
-    for shown in found {
+    for display_path in found {
         let cell = |cell: &Option<String>| cell.clone().unwrap_or_default();
-        let reached = match &shown.error {
+        let reached = match &display_path.error {
             Some(error) => {
-                errors.push_str(&format!("{}: {error}\n", shown.name));
+                errors.push_str(&format!("{}: {error}\n", display_path.name));
                 "unreachable".to_owned()
             }
-            None => shown.round_trip_micros.map(span).unwrap_or_default(),
+            None => display_path.round_trip_micros.map(span).unwrap_or_default(),
         };
         table.push([
-            shown.name.clone(),
+            display_path.name.clone(),
             reached,
-            cell(&shown.version),
-            cell(&shown.os),
-            cell(&shown.cwd),
+            cell(&display_path.version),
+            cell(&display_path.os),
+            cell(&display_path.cwd),
         ]);
     }
     format!("{table}{errors}")
@@ -194,7 +199,7 @@ impl EnvListCommand {
             table.push([
                 row.name,
                 row.kind.as_str().to_owned(),
-                row.place,
+                row.env,
                 default.to_owned(),
             ]);
         }
@@ -210,7 +215,7 @@ pub fn warn_of_foreign_keys(lookup: VariableLookup<'_>) {
         read: &settings_source::read_text,
     };
     for key in foreign_keys(facts) {
-        say(&format!("warning: {key}"));
+        print_stderr(&format!("warning: {key}"));
     }
 }
 
@@ -222,7 +227,7 @@ pub(super) struct EnvRow {
     /// How it is reached.
     pub(super) kind: EnvKind,
     /// Where it is.
-    pub(super) place: String,
+    pub(super) env: String,
     /// Whether it is used when none is named.
     pub(super) default: bool,
 }
@@ -255,32 +260,33 @@ impl EnvKind {
 
 /// Lists what is selected, this machine first.
 pub(super) fn rows(selection: &EnvironmentSelection, lookup: VariableLookup<'_>) -> Vec<EnvRow> {
-    let row = |id: &EnvironmentId, kind, place| EnvRow {
+    let row = |id: &EnvironmentId, kind, env| EnvRow {
         name: id.to_string(),
         kind,
-        place,
+        env,
         default: selection.default.as_ref() == Some(id),
     };
     let mut rows = Vec::new();
     if selection.local {
         let socket = LocalSocket::find(lookup);
-        let place = format!("unix://{}", socket.path().display());
-        rows.push(row(&EnvironmentId::local(), EnvKind::Local, place));
+        let env = format!("unix://{}", socket.path().display());
+        rows.push(row(&EnvironmentId::local(), EnvKind::Local, env));
     }
     for remote in &selection.remotes {
-        let (kind, place) = place(&remote.reach);
-        rows.push(row(&remote.id, kind, place));
+        let (kind, env) = env(&remote.reach);
+        rows.push(row(&remote.id, kind, env));
     }
     rows
 }
 
-fn place(reach: &EnvEndpoint) -> (EnvKind, String) {
+fn env(reach: &EnvEndpoint) -> (EnvKind, String) {
     match reach {
         // Path and query may be secret, which the address leaves out.
         EnvEndpoint::Url(url) => {
             let address = url.url.parse::<Address>();
-            let shown = address.map_or_else(|error| error.to_string(), |url| url.to_string());
-            (EnvKind::Url, shown)
+            let display_path =
+                address.map_or_else(|error| error.to_string(), |url| url.to_string());
+            (EnvKind::Url, display_path)
         }
         EnvEndpoint::Relay(relay) => {
             let (hub, id) = (&relay.registry_url, &relay.environment_id);

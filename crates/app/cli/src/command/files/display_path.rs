@@ -9,7 +9,7 @@ use exec_wire::path_uri::PathUri;
 
 /// Returns the path that a URI names, as its host writes it; what is no path of a host of this kind is
 /// shown as a URI.
-pub(crate) fn shown(path: &PathUri) -> String {
+pub(crate) fn display_path(path: &PathUri) -> String {
     match path.to_native() {
         Ok(native) => native.to_string_lossy().into_owned(),
         Err(_) => path.as_str().to_owned(),
@@ -17,7 +17,7 @@ pub(crate) fn shown(path: &PathUri) -> String {
 }
 
 /// Returns the same path byte by byte: programs take it for what it is.
-pub(crate) fn exact(path: &PathUri) -> Vec<u8> {
+pub(crate) fn path_bytes(path: &PathUri) -> Vec<u8> {
     match path.to_native() {
         Ok(native) => native.into_os_string().into_vec(),
         Err(_) => path.as_str().as_bytes().to_vec(),
@@ -25,23 +25,23 @@ pub(crate) fn exact(path: &PathUri) -> Vec<u8> {
 }
 
 /// Returns a path below a root as it is reached from what was typed for the root.
-pub(crate) fn relative(typed: &str, root: &PathUri, path: &PathUri) -> String {
-    let bytes = relative_bytes(typed.as_bytes(), root, path);
+pub(crate) fn display_relative(typed: &str, root: &PathUri, path: &PathUri) -> String {
+    let bytes = relative_path_bytes(typed.as_bytes(), root, path);
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Returns the same path byte by byte.
-pub(crate) fn relative_bytes(typed: &[u8], root: &PathUri, path: &PathUri) -> Vec<u8> {
-    let (root_path, path) = (exact(root), exact(path));
-    let below = path
+pub(crate) fn relative_path_bytes(typed: &[u8], root: &PathUri, path: &PathUri) -> Vec<u8> {
+    let (root_path, path) = (path_bytes(root), path_bytes(path));
+    let child_path = path
         .strip_prefix(&root_path[..])
         .filter(|_| root_path != b"/");
-    match below.and_then(|below| below.strip_prefix(b"/")) {
-        Some(below) if typed == b"." => below.to_vec(),
-        Some(below) => {
+    match child_path.and_then(|child_path| child_path.strip_prefix(b"/")) {
+        Some(child_path) if typed == b"." => child_path.to_vec(),
+        Some(child_path) => {
             let end = typed.iter().rposition(|&byte| byte != b'/');
             let typed = &typed[..end.map_or(0, |end| end + 1)];
-            [typed, b"/", below].concat()
+            [typed, b"/", child_path].concat()
         }
         None => path,
     }
@@ -49,20 +49,20 @@ pub(crate) fn relative_bytes(typed: &[u8], root: &PathUri, path: &PathUri) -> Ve
 
 /// Returns the path of something in a directory. There is none for what is no name, and would lead
 /// elsewhere.
-pub(crate) fn below(directory: &PathUri, name: &[u8]) -> Option<PathUri> {
-    if !is_name(name) {
+pub(crate) fn child_path(directory: &PathUri, name: &[u8]) -> Option<PathUri> {
+    if !is_file_name(name) {
         return None;
     }
     directory.child(OsStr::from_bytes(name)).or_else(|| {
         let name = std::str::from_utf8(name).ok()?;
         // It may be a path of a host where these separate, too.
-        let is_name = !name.contains(['\\', ':']);
-        directory.join(name).ok().filter(|_| is_name)
+        let is_file_name = !name.contains(['\\', ':']);
+        directory.join(name).ok().filter(|_| is_file_name)
     })
 }
 
 /// Tells whether something can be a name in a directory. What a server calls one need not be.
-pub(crate) fn is_name(name: &[u8]) -> bool {
+pub(crate) fn is_file_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0)
 }
 
@@ -73,38 +73,53 @@ mod tests {
     #[test]
     fn a_path_is_shown_as_its_host_writes_it() {
         let path = PathUri::parse("file:///srv/a%20b").unwrap();
-        assert_eq!(shown(&path), "/srv/a b");
+        assert_eq!(display_path(&path), "/srv/a b");
         let windows = PathUri::parse("file:///C:/x").unwrap();
-        assert_eq!(shown(&windows), "file:///C:/x");
+        assert_eq!(display_path(&windows), "file:///C:/x");
     }
 
     #[test]
     fn a_path_is_shown_from_what_was_typed() {
         let uri = |text: &str| PathUri::parse(text).unwrap();
         let (root, path) = (uri("file:///srv/app"), uri("file:///srv/app/a/b"));
-        assert_eq!(relative(".", &root, &path), "a/b");
-        assert_eq!(relative("app/", &root, &path), "app/a/b");
-        assert_eq!(relative("/", &uri("file:///"), &path), "/srv/app/a/b");
-        assert_eq!(relative("x", &uri("file:///sr"), &path), "/srv/app/a/b");
-        assert_eq!(relative("app", &path, &path), "/srv/app/a/b");
+        assert_eq!(display_relative(".", &root, &path), "a/b");
+        assert_eq!(display_relative("app/", &root, &path), "app/a/b");
+        assert_eq!(
+            display_relative("/", &uri("file:///"), &path),
+            "/srv/app/a/b"
+        );
+        assert_eq!(
+            display_relative("x", &uri("file:///sr"), &path),
+            "/srv/app/a/b"
+        );
+        assert_eq!(display_relative("app", &path, &path), "/srv/app/a/b");
     }
 
     #[test]
     fn bytes_that_are_no_text_are_kept_for_programs() {
         let uri = |text: &str| PathUri::parse(text).unwrap();
         let (root, path) = (uri("file:///srv/%FF"), uri("file:///srv/%FF/a%FEb"));
-        assert_eq!(relative_bytes(b".", &root, &path), b"a\xfeb");
-        assert_eq!(relative_bytes(b"x\xff/", &root, &path), b"x\xff/a\xfeb");
-        assert_eq!(exact(&path), b"/srv/\xff/a\xfeb");
+        assert_eq!(relative_path_bytes(b".", &root, &path), b"a\xfeb");
+        assert_eq!(
+            relative_path_bytes(b"x\xff/", &root, &path),
+            b"x\xff/a\xfeb"
+        );
+        assert_eq!(path_bytes(&path), b"/srv/\xff/a\xfeb");
     }
 
     #[test]
     fn a_name_is_put_below_a_directory_of_either_kind() {
         let path = PathUri::parse("file:///srv").unwrap();
-        assert_eq!(below(&path, b"a b").unwrap().as_str(), "file:///srv/a%20b");
+        assert_eq!(
+            child_path(&path, b"a b").unwrap().as_str(),
+            "file:///srv/a%20b"
+        );
         let windows = PathUri::parse("file:///C:/x").unwrap();
-        assert_eq!(below(&windows, b"y").unwrap().as_str(), "file:///C:/x/y");
-        assert_eq!(below(&windows, b"\xff"), None);
+        assert_eq!(
+            child_path(&windows, b"y").unwrap().as_str(),
+            "file:///C:/x/y"
+        );
+        assert_eq!(child_path(&windows, b"\xff"), None);
     }
 
     #[test]
@@ -112,12 +127,12 @@ mod tests {
         let path = PathUri::parse("file:///srv").unwrap();
         let windows = PathUri::parse("file:///C:/x").unwrap();
         for name in ["", ".", "..", "../x", "/x", "a/b", "a/", "a\0b"] {
-            assert_eq!(below(&path, name.as_bytes()), None, "{name:?}");
-            assert_eq!(below(&windows, name.as_bytes()), None, "{name:?}");
+            assert_eq!(child_path(&path, name.as_bytes()), None, "{name:?}");
+            assert_eq!(child_path(&windows, name.as_bytes()), None, "{name:?}");
         }
-        assert!(below(&path, b"a\\b:c").is_some());
+        assert!(child_path(&path, b"a\\b:c").is_some());
         for name in ["a\\b", "..\\x", "D:x"] {
-            assert_eq!(below(&windows, name.as_bytes()), None, "{name:?}");
+            assert_eq!(child_path(&windows, name.as_bytes()), None, "{name:?}");
         }
     }
 }

@@ -21,8 +21,8 @@ use exec_wire::{
 use futures_util::future::join;
 
 use crate::command::files::{
-    display_path::{below, is_name, shown},
-    persist,
+    display_path::{child_path, display_path, is_file_name},
+    retry_disconnected,
 };
 
 /// What a directory holds.
@@ -57,7 +57,7 @@ pub(crate) enum ListedEntryKind {
     /// A pipe, a socket or a device.
     Other,
     /// Nothing: a link leads nowhere.
-    Nowhere,
+    DanglingLink,
 }
 
 /// Lists a directory.
@@ -80,8 +80,8 @@ pub(crate) async fn entries(
         path: directory.clone(),
         sandbox: None,
     };
-    let walked = persist(|| files.walk(walk.clone()));
-    let listed = persist(|| files.read_directory(read.clone()));
+    let walked = retry_disconnected(|| files.walk(walk.clone()));
+    let listed = retry_disconnected(|| files.read_directory(read.clone()));
     let (walked, listed) = join(walked, listed).await;
     let walked = walked?;
     let listed = match listed {
@@ -93,18 +93,18 @@ pub(crate) async fn entries(
     let mut is_whole = listed.is_some();
     let (mut found, mut errors) = (BTreeMap::new(), walked.errors);
     let mut is_sound = |name: &[u8]| {
-        let is_name = is_name(name);
-        if !is_name {
+        let is_file_name = is_file_name(name);
+        if !is_file_name {
             let said = String::from_utf8_lossy(name);
             errors.push(WalkError {
                 path: directory.clone(),
                 message: format!(
                     "`{}` has `{said}` in it, which is no name",
-                    shown(directory)
+                    display_path(directory)
                 ),
             });
         }
-        is_name
+        is_file_name
     };
     for entry in walked.entries {
         let name = entry.path.file_name().unwrap_or_default();
@@ -123,7 +123,7 @@ pub(crate) async fn entries(
         let is_odd = is_replaced(&name);
         is_whole &= !is_odd;
         let is_known = is_odd || found.contains_key(&name) || !is_sound(&name);
-        let Some(path) = below(directory, &name).filter(|_| !is_known) else {
+        let Some(path) = child_path(directory, &name).filter(|_| !is_known) else {
             continue;
         };
         let kind = match (entry.is_file, entry.is_directory) {
@@ -156,7 +156,9 @@ const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
 const MAX_ENTRIES: usize = 4_000_000;
 
 /// Lists a directory of this machine.
-pub(crate) async fn native_entries(directory: PathBuf) -> Result<DirectoryListing, FileError> {
+pub(crate) async fn list_local_directory(
+    directory: PathBuf,
+) -> Result<DirectoryListing, FileError> {
     let listed = tokio::task::spawn_blocking(move || list(&directory)).await;
     listed.map_err(|error| FileError::Host(error.to_string()))?
 }
@@ -202,7 +204,7 @@ fn kind(entry: &fs::DirEntry) -> io::Result<ListedEntryKind> {
     }
     Ok(match fs::metadata(entry.path()) {
         Ok(found) => of(found.file_type()),
-        Err(_) => ListedEntryKind::Nowhere,
+        Err(_) => ListedEntryKind::DanglingLink,
     })
 }
 
@@ -217,7 +219,9 @@ mod tests {
         for number in 0..count {
             fs::write(directory.path().join(number.to_string()), "").unwrap();
         }
-        let found = native_entries(directory.path().to_owned()).await.unwrap();
+        let found = list_local_directory(directory.path().to_owned())
+            .await
+            .unwrap();
         assert_eq!((found.entries.len(), found.truncated), (count, false));
     }
 
@@ -230,13 +234,15 @@ mod tests {
         for (link, to) in [("a", "file"), ("b", "."), ("c", "none"), ("d", "d")] {
             symlink(to, at(link)).unwrap();
         }
-        let found = native_entries(directory.path().to_owned()).await.unwrap();
+        let found = list_local_directory(directory.path().to_owned())
+            .await
+            .unwrap();
         let kinds: Vec<_> = found.entries.iter().map(|entry| entry.kind).collect();
         let expected = [
             ListedEntryKind::File,
             ListedEntryKind::Directory,
-            ListedEntryKind::Nowhere,
-            ListedEntryKind::Nowhere,
+            ListedEntryKind::DanglingLink,
+            ListedEntryKind::DanglingLink,
             ListedEntryKind::File,
         ];
         assert_eq!(kinds, expected);

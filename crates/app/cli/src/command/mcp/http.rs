@@ -110,7 +110,7 @@ impl McpHttpServer {
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
-                () = stop.asked() => break,
+                () = stop.recv() => break,
                 Some(_) = connections.join_next() => {}
                 (stream, permit) = next(&listener, &room) => {
                     let door = door.clone();

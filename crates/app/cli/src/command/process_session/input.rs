@@ -244,7 +244,7 @@ impl InputForwarder<'_> {
                         return ForwardOutcome::GivenUp;
                     }
                     if let Some(keys) = &mut self.keys {
-                        data = match keys.look(&data) {
+                        data = match keys.metadata_if_exists(&data) {
                             KeyMatch::Keys(data) => data,
                             KeyMatch::Detach(data) => {
                                 leave_at = Some(Instant::now() + LEAVING);
@@ -305,7 +305,7 @@ pub(crate) enum KeyMatch {
 
 impl DetachKeys {
     /// Looks at what was typed.
-    pub(crate) fn look(&mut self, typed: &[u8]) -> KeyMatch {
+    pub(crate) fn metadata_if_exists(&mut self, typed: &[u8]) -> KeyMatch {
         let mut passed = BytesMut::with_capacity(typed.len() + self.typed);
         for &key in typed {
             if key == self.keys[self.typed] {
@@ -387,19 +387,22 @@ mod tests {
     #[test]
     fn the_sequence_is_found_across_reads_and_what_came_before_it_is_passed_on() {
         let mut keys = keys("ctrl-p,ctrl-q");
-        assert_eq!(keys.look(b"ab"), passed(b"ab"));
-        assert_eq!(keys.look(b"c\x10"), passed(b"c"));
+        assert_eq!(keys.metadata_if_exists(b"ab"), passed(b"ab"));
+        assert_eq!(keys.metadata_if_exists(b"c\x10"), passed(b"c"));
         let left = KeyMatch::Detach(Bytes::new());
-        assert_eq!(keys.look(b"\x11rest"), left);
+        assert_eq!(keys.metadata_if_exists(b"\x11rest"), left);
     }
 
     #[test]
     fn a_beginning_that_goes_on_otherwise_is_passed_on_whole() {
         let mut keys = keys("ctrl-p,ctrl-q");
-        assert_eq!(keys.look(b"\x10"), passed(b""));
-        assert_eq!(keys.look(b"x"), passed(b"\x10x"));
-        assert_eq!(keys.look(b"\x10\x10"), passed(b"\x10"));
-        assert_eq!(keys.look(b"\x11"), KeyMatch::Detach(Bytes::new()));
+        assert_eq!(keys.metadata_if_exists(b"\x10"), passed(b""));
+        assert_eq!(keys.metadata_if_exists(b"x"), passed(b"\x10x"));
+        assert_eq!(keys.metadata_if_exists(b"\x10\x10"), passed(b"\x10"));
+        assert_eq!(
+            keys.metadata_if_exists(b"\x11"),
+            KeyMatch::Detach(Bytes::new())
+        );
     }
 
     #[test]

@@ -13,7 +13,8 @@ use rustix::{
 };
 
 use crate::command::{
-    failure::CommandFailure, print::printable, process_session::unwritten, terminal::StandardStream,
+    failure::CommandFailure, print::printable, process_session::output_failure,
+    terminal::StandardStream,
 };
 
 /// What a pipe that is ready takes without waiting: the smallest `PIPE_BUF` of Linux.
@@ -64,22 +65,22 @@ fn wait(fd: BorrowedFd<'_>, limit: Option<&Timespec>) -> io::Result<usize> {
 }
 
 /// Says a line on standard error, beside what the process says there.
-pub(crate) fn complain(text: &str) {
+pub(crate) fn print_notice(text: &str) {
     let line = format!("exec-server: {}\n", printable(text));
     // Nobody can be told that standard error is gone.
     drop(write_all(StandardStream::Error.fd(), line.as_bytes()));
 }
 
 /// Prints the result of a command that has one.
-pub(crate) fn say(text: &str) -> Result<ExitCode, CommandFailure> {
-    say_bytes(text.as_bytes())
+pub(crate) fn write_result(text: &str) -> Result<ExitCode, CommandFailure> {
+    write_result_bytes(text.as_bytes())
 }
 
 /// Prints a result that need not be text.
-pub(crate) fn say_bytes(bytes: &[u8]) -> Result<ExitCode, CommandFailure> {
+pub(crate) fn write_result_bytes(bytes: &[u8]) -> Result<ExitCode, CommandFailure> {
     match write_all(StandardStream::Output.fd(), bytes) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => unwritten(&error),
+        Err(error) => output_failure(&error),
     }
 }
 
@@ -143,7 +144,7 @@ fn write_stderr(text: &str) {
 }
 
 /// Does something, and tells meanwhile when the connection is out.
-pub(crate) async fn telling<T>(client: &ExecServerClient, work: impl Future<Output = T>) -> T {
+pub(crate) async fn show_outages<T>(client: &ExecServerClient, work: impl Future<Output = T>) -> T {
     let (mut connection, mut notice) = (client.connection(), ConnectionNotice::new());
     // It may be out already.
     notice.show(*connection.borrow_and_update());

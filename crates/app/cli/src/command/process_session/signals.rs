@@ -116,14 +116,14 @@ impl SignalListener {
 /// How many Ctrl-C within a moment end us.
 const PRESSES: usize = 3;
 /// The moment.
-const MOMENT: Duration = Duration::from_secs(2);
+const INTERRUPT_WINDOW: Duration = Duration::from_secs(2);
 
 /// How often a person asked for the end: a process may have its reasons to go on, and a person not to
 /// wait for them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StopRequests {
     pressed: VecDeque<Instant>,
-    told: Vec<ProcessSignal>,
+    requested: Vec<ProcessSignal>,
 }
 
 impl StopRequests {
@@ -133,12 +133,12 @@ impl StopRequests {
         match signal {
             ProcessSignal::Interrupt | ProcessSignal::Quit => {
                 self.pressed.push_back(now);
-                self.pressed.retain(|then| now - *then <= MOMENT);
+                self.pressed.retain(|then| now - *then <= INTERRUPT_WINDOW);
                 self.pressed.len() >= PRESSES
             }
             ProcessSignal::Terminate | ProcessSignal::Hangup => {
-                let again = self.told.contains(&signal);
-                self.told.push(signal);
+                let again = self.requested.contains(&signal);
+                self.requested.push(signal);
                 again
             }
             ProcessSignal::Kill
@@ -159,12 +159,12 @@ mod tests {
         let (mut patience, now) = (StopRequests::default(), Instant::now());
         let press = ProcessSignal::Interrupt;
         assert!(!patience.is_over(press, now));
-        assert!(!patience.is_over(press, now + MOMENT / 2));
-        assert!(patience.is_over(press, now + MOMENT));
+        assert!(!patience.is_over(press, now + INTERRUPT_WINDOW / 2));
+        assert!(patience.is_over(press, now + INTERRUPT_WINDOW));
         let mut patience = StopRequests::default();
         for presses in 0..10 {
             assert!(
-                !patience.is_over(press, now + presses * MOMENT),
+                !patience.is_over(press, now + presses * INTERRUPT_WINDOW),
                 "{presses}"
             );
         }
@@ -178,6 +178,6 @@ mod tests {
         for _ in 0..5 {
             assert!(!patience.is_over(ProcessSignal::User1, now));
         }
-        assert!(patience.is_over(ProcessSignal::Terminate, now + 100 * MOMENT));
+        assert!(patience.is_over(ProcessSignal::Terminate, now + 100 * INTERRUPT_WINDOW));
     }
 }

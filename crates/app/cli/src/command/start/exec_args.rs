@@ -109,11 +109,11 @@ impl FromStr for VariableArg {
 
 impl ExecArgs {
     /// Returns the directory to run in.
-    pub(crate) async fn directory(&self, place: &ConnectedEnv) -> Result<PathUri, CommandFailure> {
+    pub(crate) async fn directory(&self, env: &ConnectedEnv) -> Result<PathUri, CommandFailure> {
         if let Some(typed) = &self.cwd {
-            return place.path(typed).await;
+            return env.path(typed).await;
         }
-        if place.here {
+        if env.here {
             let here = std::env::current_dir().map_err(|error| {
                 let what = format!("cannot tell which directory this is: {error}");
                 CommandFailure::new(FailureKind::Failed, what).next("-C chooses another")
@@ -121,10 +121,10 @@ impl ExecArgs {
             return PathUri::from_native(&here)
                 .map_err(|error| CommandFailure::new(FailureKind::Failed, error));
         }
-        let info = &place.info;
+        let info = &env.info;
         let theirs = info.cwd.clone().or_else(|| info.user_home_dir.clone());
         theirs.ok_or_else(|| {
-            let what = format!("`{}` does not tell its directory", place.name);
+            let what = format!("`{}` does not tell its directory", env.name);
             CommandFailure::new(FailureKind::Failed, what).next("-C chooses one")
         })
     }
@@ -133,10 +133,10 @@ impl ExecArgs {
     pub(super) async fn surround(
         &self,
         command: &mut Command,
-        place: &ConnectedEnv,
+        env: &ConnectedEnv,
     ) -> Result<(), CommandFailure> {
         let ours = || std::env::vars_os().filter_map(text);
-        if place.here {
+        if env.here {
             command.env = ours().collect();
         } else {
             command.env_policy = Some(EVERYTHING);
@@ -162,9 +162,9 @@ impl ExecArgs {
         if let Some(choice) = self.sandbox {
             let mut writable = Vec::new();
             for typed in &self.writable {
-                writable.push(place.path(typed).await?);
+                writable.push(env.path(typed).await?);
             }
-            let sandbox = self.enclose(choice, &command.cwd, writable, place);
+            let sandbox = self.enclose(choice, &command.cwd, writable, env);
             command.sandbox = Some(Box::new(sandbox));
             command.network.proxy = match self.network {
                 Some(NetworkChoice::Loopback) => Some(NetworkProxy::for_loopback()),
@@ -179,7 +179,7 @@ impl ExecArgs {
         choice: SandboxChoice,
         cwd: &PathUri,
         writable: Vec<PathUri>,
-        place: &ConnectedEnv,
+        env: &ConnectedEnv,
     ) -> Sandbox {
         let entry = |path, access| Entry {
             path,
@@ -219,8 +219,8 @@ impl ExecArgs {
             cwd: Some(cwd.clone()),
             workspace_roots: vec![cwd.clone()],
             policy_context: None,
-            user_home_dir: place.info.user_home_dir.clone(),
-            temporary_directories: place.info.temporary_directories.clone(),
+            user_home_dir: env.info.user_home_dir.clone(),
+            temporary_directories: env.info.temporary_directories.clone(),
             windows_sandbox_level: WindowsSandboxLevel::Disabled,
             windows_sandbox_proxy_settings_mode: None,
             use_legacy_landlock: false,

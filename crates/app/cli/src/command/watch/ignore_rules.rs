@@ -6,7 +6,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use crate::command::{
     failure::{CommandFailure, FailureKind},
-    files::{below, persist, shown},
+    files::{child_path, display_path, retry_disconnected},
 };
 
 /// Files that say what is to be ignored, in a watched directory.
@@ -26,16 +26,16 @@ pub(super) struct IgnoreRules {
 #[derive(Clone, Debug)]
 pub(super) struct ChangeFilter {
     /// If there are any, only paths that match count.
-    wanted: Gitignore,
+    env_args: Gitignore,
     /// Paths that match do not count.
     unwanted: Gitignore,
 }
 
 impl ChangeFilter {
     /// Compiles globs.
-    pub(super) fn new(wanted: &[String], unwanted: &[String]) -> Result<Self, CommandFailure> {
+    pub(super) fn new(env_args: &[String], unwanted: &[String]) -> Result<Self, CommandFailure> {
         Ok(Self {
-            wanted: compile(wanted)?,
+            env_args: compile(env_args)?,
             unwanted: compile(unwanted)?,
         })
     }
@@ -43,7 +43,7 @@ impl ChangeFilter {
     fn counts(&self, path: &str) -> bool {
         let matches =
             |globs: &Gitignore| globs.matched_path_or_any_parents(path, false).is_ignore();
-        (self.wanted.is_empty() || matches(&self.wanted)) && !matches(&self.unwanted)
+        (self.env_args.is_empty() || matches(&self.env_args)) && !matches(&self.unwanted)
     }
 }
 
@@ -53,8 +53,10 @@ fn compile(globs: &[String]) -> Result<Gitignore, CommandFailure> {
         let added = compiled.add_line(None, glob);
         added.map_err(|error| invalid(glob, &error))?;
     }
-    let shown = globs.join(" ");
-    compiled.build().map_err(|error| invalid(&shown, &error))
+    let display_path = globs.join(" ");
+    compiled
+        .build()
+        .map_err(|error| invalid(&display_path, &error))
 }
 
 fn invalid(glob: &str, error: &ignore::Error) -> CommandFailure {
@@ -73,7 +75,7 @@ impl IgnoreRules {
     ) -> Self {
         let mut rules = GitignoreBuilder::new("");
         for name in FILES {
-            let Some(path) = below(root, name.as_bytes()) else {
+            let Some(path) = child_path(root, name.as_bytes()) else {
                 continue;
             };
             let read = ReadFile {
@@ -81,7 +83,7 @@ impl IgnoreRules {
                 follow_symlinks: None,
                 sandbox: None,
             };
-            let content = persist(|| files.read_file(read.clone())).await;
+            let content = retry_disconnected(|| files.read_file(read.clone())).await;
             let content = content.unwrap_or_default();
             for line in String::from_utf8_lossy(&content).lines() {
                 // A broken line ignores nothing, as with git.
@@ -97,20 +99,20 @@ impl IgnoreRules {
 
     /// Tells whether a change of this path is ignored.
     pub(super) fn is_ignored(&self, path: &PathUri) -> bool {
-        let (root, path) = (shown(&self.root), shown(path));
-        let below = path.strip_prefix(&root).unwrap_or(&path);
-        let below = below.trim_start_matches('/');
-        if below.split('/').any(|name| ALWAYS.contains(&name)) {
+        let (root, path) = (display_path(&self.root), display_path(path));
+        let child_path = path.strip_prefix(&root).unwrap_or(&path);
+        let child_path = child_path.trim_start_matches('/');
+        if child_path.split('/').any(|name| ALWAYS.contains(&name)) {
             return true;
         }
-        if !below.is_empty() && !self.filter.counts(below) {
+        if !child_path.is_empty() && !self.filter.counts(child_path) {
             return true;
         }
         // A rule for directories covers what is in them; whether the last name is one is not told.
-        !below.is_empty()
+        !child_path.is_empty()
             && self
                 .rules
-                .matched_path_or_any_parents(below, false)
+                .matched_path_or_any_parents(child_path, false)
                 .is_ignore()
     }
 }
@@ -154,8 +156,8 @@ mod tests {
                 .map(|&glob| glob.to_owned())
                 .collect::<Vec<_>>()
         };
-        let filter = |wanted: &[&str], unwanted: &[&str]| {
-            ChangeFilter::new(&globs(wanted), &globs(unwanted)).unwrap()
+        let filter = |env_args: &[&str], unwanted: &[&str]| {
+            ChangeFilter::new(&globs(env_args), &globs(unwanted)).unwrap()
         };
         let sources = filter(&["*.rs", "docs/**"], &["generated/", "tmp.rs"]);
         for (path, counts) in [
