@@ -1,6 +1,6 @@
-//! The commands for people: each does one thing in an environment, and ends with a status that tells
-//! what became of it.
-//! Invariant: what goes wrong is one line that says what, why and what to do next.
+//! Commands for people: each works in one environment and exits with a status that reports the
+//! result.
+//! Invariant: an error is one line that names the problem, its cause and the next step.
 
 mod attach;
 mod bench;
@@ -73,10 +73,10 @@ pub use crate::doctor::examine;
 
 pub(crate) use self::connect::LocalSocket;
 
-/// A command for people.
+/// Command for people.
 #[derive(Clone, Debug, Subcommand)]
 pub enum UserCommand {
-    /// Runs a command, and ends as it ends.
+    /// Runs a command and exits with its status.
     Run(RunCommand),
     /// Opens a shell.
     Shell(ShellCommand),
@@ -88,7 +88,7 @@ pub enum UserCommand {
     Attach(AttachCommand),
     /// Ends a detached process, or signals it.
     Kill(KillCommand),
-    /// Waits for a detached process, and ends as it ended.
+    /// Waits for a detached process and exits with its status.
     Wait(WaitCommand),
     /// Copies files and directories, in either direction.
     Cp(CpCommand),
@@ -102,19 +102,19 @@ pub enum UserCommand {
     Mv(MvCommand),
     /// Prints files.
     Cat(CatCommand),
-    /// Opens a file in an editor here and puts it back.
+    /// Edits a file of the environment in a local editor.
     Edit(EditCommand),
-    /// Finds files by their names.
+    /// Finds files by name.
     Find(FindCommand),
-    /// Finds lines that match.
+    /// Searches files for lines that match a pattern.
     Grep(GrepCommand),
-    /// Runs a command again whenever files change.
+    /// Reruns a command whenever files change.
     Watch(WatchCommand),
     /// Lists, adds and checks environments.
     Env(EnvCommand),
     /// Serves the tools for agents as an MCP server.
     Mcp(McpCommand),
-    /// Measures an environment: the time of a call, of a command, of a byte.
+    /// Measures latency and throughput of an environment.
     Bench(BenchCommand),
     /// Prints a completion script for a shell.
     Completions(CompletionsCommand),
@@ -123,8 +123,9 @@ pub enum UserCommand {
 }
 
 impl UserCommand {
-    /// Does it. Servers are left with last words.
-    /// `cli` describes the whole command line, for completions and manual pages.
+    /// Runs the command, then drains the connections it opened.
+    ///
+    /// `cli` describes the whole command line; completions and manual pages are generated from it.
     pub async fn run(self, cli: fn() -> clap::Command) -> Result<ExitCode, CommandFailure> {
         drain_connections(self.dispatch(cli)).await
     }

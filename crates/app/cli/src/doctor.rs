@@ -1,7 +1,7 @@
-//! `exec-server doctor`: what this machine can enforce, what blocks the rest, and how to unblock it.
+//! `exec-server doctor`: reports what this machine can enforce, what prevents the rest, and how to
+//! fix it.
 //!
-//! What is found is found by trying, by the code that serves with it (`exec-sandbox`); what is advised
-//! is a pure function of what was found. Not here: printing.
+//! The probes are those of `exec-sandbox`; the advice is a pure function of their results.
 
 mod advice;
 #[cfg(test)]
@@ -33,30 +33,30 @@ use crate::{
 
 pub use self::advice::{DoctorAdvice, advice};
 
-/// How long finding out may take. The tries themselves give up earlier, and say which one hangs.
+/// Limit for all probes. Each probe gives up earlier and reports what hangs.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What this machine can enforce. As JSON its members are stable: some may be added, none changes.
+/// What this machine can enforce. Its JSON members are stable: members may be added, none changes.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DoctorReport {
-    /// The server's version.
+    /// Version of this program.
     pub version: String,
-    /// Every kind of policy can be enforced.
+    /// Whether every kind of policy can be enforced.
     pub enforceable: bool,
-    /// What works.
+    /// Probed abilities.
     pub abilities: Abilities,
-    /// What would enforce each kind of policy.
+    /// Mechanism for each kind of policy.
     pub outlook: Vec<Outlook>,
-    /// What blocks the rest, and how to unblock it.
+    /// What prevents the rest, and how to fix it.
     pub advice: Vec<DoctorAdvice>,
-    /// The server of the commands for people, if it was looked for.
+    /// State of the local server, if it was checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_server: Option<LocalServerStatus>,
 }
 
 impl DoctorReport {
-    /// Draws the conclusions from what works, for a server with these settings.
+    /// Builds the report for a server with these settings.
     pub fn new(abilities: Abilities, settings: Settings) -> Self {
         Self::with_outlook(
             outlook(&abilities, settings.mechanism, settings.processes),
@@ -76,7 +76,7 @@ impl DoctorReport {
     }
 }
 
-/// Tries what works here. Nothing is left running.
+/// Probes this machine. Leaves nothing running.
 ///
 /// # Errors
 /// When the machine does not answer in time.
@@ -90,24 +90,24 @@ pub async fn examine(settings: Settings) -> Result<DoctorReport, ExamineError> {
     })
 }
 
-/// Host: something hangs.
+/// Host: a probe hangs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("this machine did not answer within {} seconds", TIMEOUT.as_secs())]
 pub struct ExamineError;
 
-/// Whether the server of this machine runs. Nothing is started to find out.
+/// State of the local server. Checking it starts nothing.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LocalServerStatus {
-    /// Where it listens, or would.
+    /// Path of its socket.
     pub socket: PathBuf,
-    /// Its process. Absent: it does not run.
+    /// Process id. `None`: it is not running.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
 }
 
 impl LocalServerStatus {
-    /// Looks for it.
+    /// Checks the socket.
     pub fn look(lookup: VariableLookup<'_>) -> Self {
         let socket = LocalSocket::find(lookup).path().to_owned();
         let listener = UnixStream::connect(&socket).ok();
@@ -126,13 +126,13 @@ impl fmt::Display for LocalServerStatus {
             Some(pid) => write!(f, "their server runs as process {pid}, at unix://{socket}"),
             None => write!(
                 f,
-                "the first of them starts their server, at unix://{socket}"
+                "the first command starts their server, at unix://{socket}"
             ),
         }
     }
 }
 
-/// The parent of a command is its supervisor, which is the server's program.
+/// The parent of a command is its supervisor, which runs the server's executable.
 const SCRIPT: &str = r#"
 program=/proc/$PPID/exe
 case $("$program" --version 2>/dev/null) in
@@ -142,10 +142,10 @@ echo "error: the server there cannot examine_remote its machine; run \`exec-serv
 exit 69
 "#;
 
-/// How long it may take: longer than the probes do.
+/// Limit for the remote report: longer than the probes take.
 const REMOTE_TIMEOUT: DurationArg = DurationArg(Duration::from_secs(60));
 
-/// Tells what the machine of an environment can enforce.
+/// Reports what the machine of an environment can enforce.
 pub async fn examine_remote(
     env_args: &EnvArgs,
     options: &[&str],

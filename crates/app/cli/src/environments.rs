@@ -1,10 +1,9 @@
-//! Which environments a harness works in: the variables of the relay, our own `environments.toml`, that
-//! of Codex, another variable, and a key of the configuration file of the Codex home.
-//! The files of Codex are never written.
+//! Selects the environments of a harness from the relay variables, our own `environments.toml`,
+//! that of Codex, `CODEX_EXEC_SERVER_URL`, and a key of Codex's `config.toml`. The files of Codex
+//! are never written.
 //!
-//! [`EnvironmentSelection::find`] looks where the settings are and decides; what it reads comes in as arguments,
-//! so that it is a pure function. Invariant: a setting that cannot be understood is an error that names
-//! its place, never a reason to run commands somewhere else.
+//! [`EnvironmentSelection::find`] is a pure function: its inputs are passed in. Invariant: an
+//! invalid setting is an error that names its location, never a reason to run commands elsewhere.
 
 mod file;
 mod foreign;
@@ -38,22 +37,22 @@ pub(crate) use self::{
     file::parse_over, reach::EndpointError, relay::VARIABLES as RELAY_VARIABLES,
 };
 
-/// The environments of a harness.
+/// Environments of a harness.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EnvironmentSelection {
-    /// The one that is used when none is named. Absent: there is none.
+    /// Default environment, if any.
     pub default: Option<EnvironmentId>,
-    /// Whether this machine is one, under the id `local`.
+    /// Whether this machine is included, with the id `local`.
     pub local: bool,
-    /// Those on servers. No two have the same id.
+    /// Environments on servers, with unique ids.
     pub remotes: Vec<RemoteEntry>,
 }
 
 impl EnvironmentSelection {
-    /// Finds the settings of this process and reads them.
+    /// Reads the settings of this process.
     ///
     /// # Errors
-    /// As [`EnvironmentSelection::find`].
+    /// See [`EnvironmentSelection::find`].
     pub fn load() -> Result<Self, SelectionError> {
         Self::find(SelectionInputs {
             lookup: &|name| std::env::var_os(name),
@@ -61,21 +60,22 @@ impl EnvironmentSelection {
         })
     }
 
-    /// Reads the variables of the relay, which decide alone if they are set. Otherwise reads our own
-    /// `environments.toml` ([`EnvironmentSelection::own_file`]) on top of what the settings of Codex select: its
-    /// environments come first, hide those of Codex with the same id, and its `default` decides.
+    /// Reads the relay variables, which take precedence over everything else. Otherwise reads our
+    /// own `environments.toml` ([`EnvironmentSelection::own_file`]) on top of the settings of
+    /// Codex: its environments come first and override those of Codex with the same id, and its
+    /// `default` wins.
     ///
-    /// Of the settings of Codex the first that exists decides: `environments.toml` of the Codex home;
-    /// `CODEX_EXEC_SERVER_URL`; `[exec_server] url` of the Codex home's `config.toml`. Without any of
-    /// them commands run on this machine.
+    /// Of the settings of Codex the first that exists applies: `environments.toml` of the Codex
+    /// home; `CODEX_EXEC_SERVER_URL`; `[exec_server] url` in the Codex home's `config.toml`.
+    /// Without any of them commands run on this machine.
     ///
-    /// The relay's variables need each other, and select one environment with the id `remote`. Of the
-    /// other variable, as of the key, the value `none` means no environment, and any other is the URL
-    /// of such a one; this machine is none then.
+    /// The relay variables must be set together and select one environment with the id `remote`.
+    /// The other variable and the key are the URL of such an environment, which then excludes this
+    /// machine, or `none` for no environment at all.
     ///
     /// # Errors
-    /// When a setting that decides cannot be read or does not make sense. Those behind it are not
-    /// looked at.
+    /// When a setting that applies cannot be read or is invalid. Settings of lower precedence are
+    /// not read.
     pub fn find(facts: SelectionInputs<'_>) -> Result<Self, SelectionError> {
         if let Some(relay) = relay::of_variables(facts.lookup)? {
             return Ok(Self::only(EnvEndpoint::Relay(relay)));
@@ -93,7 +93,7 @@ impl EnvironmentSelection {
         settings_source::config_directory(lookup).map(|home| home.join("environments.toml"))
     }
 
-    /// Reads what the settings of Codex select, without the variables of the relay.
+    /// Reads the settings of Codex, without the relay variables.
     pub(crate) fn of_codex(facts: SelectionInputs<'_>) -> Result<Self, SelectionError> {
         let home = CodexHome::find(facts.lookup);
         let file = |name: &str| {
@@ -112,7 +112,7 @@ impl EnvironmentSelection {
         Ok(setting.into())
     }
 
-    /// Makes one server the only environment, and the default.
+    /// Selects one server as the only environment, and the default.
     fn only(reach: EnvEndpoint) -> Self {
         let remote = RemoteEntry {
             id: EnvironmentId::remote(),
@@ -127,17 +127,17 @@ impl EnvironmentSelection {
     }
 }
 
-/// What selecting looks at.
+/// Inputs of the selection.
 #[derive(Clone, Copy)]
 pub struct SelectionInputs<'a> {
-    /// Gives the value of an environment variable, as `std::env::var_os` does.
+    /// Returns the value of an environment variable, like `std::env::var_os`.
     pub lookup: VariableLookup<'a>,
-    /// Reads a file whole.
+    /// Reads a whole file.
     pub read: &'a dyn Fn(&Path) -> io::Result<String>,
 }
 
 impl SelectionInputs<'_> {
-    /// Reads a file that need not be there.
+    /// Reads a file; `None` if it does not exist.
     fn file(self, path: PathBuf) -> Result<Option<(PathBuf, String)>, SelectionError> {
         match (self.read)(&path) {
             Ok(text) => Ok(Some((path, text))),
@@ -153,61 +153,61 @@ impl fmt::Debug for SelectionInputs<'_> {
     }
 }
 
-/// Why no environment is selected. Nothing runs then, neither here nor elsewhere.
+/// Why the selection failed. Nothing runs anywhere then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SelectionError {
-    /// Caller: a file says what cannot be.
+    /// Caller: a file has invalid content.
     #[error(transparent)]
     File(#[from] EnvironmentsError),
-    /// Host: a file is there and cannot be read.
+    /// Host: a file exists but cannot be read.
     #[error("cannot read `{}`", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Cause.
         source: io::Error,
     },
-    /// Caller: the variable is not one of the values that it can have.
+    /// Caller: invalid value of the variable.
     #[error(
         "environment variable {URL_VARIABLE}: expected ws://HOST:PORT, wss://HOST:PORT or `none`"
     )]
     Url,
-    /// Caller: the relay needs all of its variables.
+    /// Caller: some of the relay variables are missing.
     #[error(
-        "environment variable {missing} is missing: {} need each other",
+        "environment variable {missing} is missing: set all of {}",
         relay::VARIABLES.join(", ")
     )]
     RelayIncomplete {
-        /// The first that is not set.
+        /// The first missing variable.
         missing: &'static str,
     },
-    /// Caller: a variable of the relay's does not make sense.
+    /// Caller: invalid relay variable.
     #[error("environment variable {variable}")]
     Relay {
         /// The variable.
         variable: &'static str,
-        /// What is wrong with it.
+        /// What is wrong.
         source: RelaySettingError,
     },
 }
 
-/// Names a server, or `none`.
+/// Variable with the URL of a server, or `none`.
 const URL_VARIABLE: &str = "CODEX_EXEC_SERVER_URL";
 
-/// What one URL setting says.
+/// Value of a URL setting.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum UrlSetting {
-    /// Nothing.
+    /// Not set.
     Unset,
-    /// That there is no environment.
+    /// No environment.
     Nowhere,
-    /// Where the only one is.
+    /// URL of the only environment.
     At(String),
 }
 
 impl UrlSetting {
-    /// Reads a value, without the blanks around it.
+    /// Parses a trimmed value.
     fn parse(value: &str) -> Option<Self> {
         let value = value.trim();
         if value.is_empty() {
@@ -245,12 +245,12 @@ fn url_variable(lookup: VariableLookup<'_>) -> Result<UrlSetting, SelectionError
         .ok_or(SelectionError::Url)
 }
 
-/// The Codex home: `CODEX_HOME`, or else `.codex` in the home of the account.
+/// The Codex home: `CODEX_HOME`, else `.codex` in the account's home.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CodexHome(PathBuf);
 
 impl CodexHome {
-    /// Finds it. A variable that is set to nothing counts as not set.
+    /// Finds the directory. An empty variable counts as not set.
     pub fn find(lookup: VariableLookup<'_>) -> Option<Self> {
         let path = |name| lookup(name).filter(|value| !value.is_empty());
         path("CODEX_HOME")
@@ -259,7 +259,7 @@ impl CodexHome {
             .map(Self)
     }
 
-    /// Returns its path.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -1,8 +1,8 @@
-//! The commands of `exec-server` for people, `doctor`, and terminal detection.
+//! Commands of `exec-server` for people, `doctor`, and terminal detection.
 //!
-//! The crate also holds what those commands share with the server: the selection of environments,
-//! this machine as an environment, and the sources of settings. Not here: the command line of the
-//! server, its configuration and its start-up (`exec-server`).
+//! Also holds what the commands share with the server: the selection of environments, this machine
+//! as an environment, and sources of settings. Not here: command line, configuration and start-up
+//! of the server (`exec-server`).
 
 pub mod command;
 pub mod doctor;
@@ -14,5 +14,5 @@ pub mod shutdown_signal;
 pub mod terminal_detection;
 pub mod token_file;
 
-/// Name of the program, which is also its name in completion scripts and in process lists.
+/// Program name in completion scripts and process lists.
 const PROGRAM_NAME: &str = "exec-server";

@@ -1,4 +1,4 @@
-//! This machine as an environment: for the sessions of a server, or for a harness in this process.
+//! This machine as an environment, for sessions of a server or for a harness in this process.
 
 use std::{
     collections::BTreeMap,
@@ -22,10 +22,10 @@ use exec_wire::limits;
 
 use crate::{command::LocalSocket, environments::CodexHome};
 
-/// Makes this machine an environment, without a server in between.
+/// Returns this machine as an environment, without a server.
 ///
-/// Nothing is started before the first command. The environment of this process is what commands
-/// inherit from, as their policies say.
+/// Starts nothing before the first command. Commands inherit the environment of this process, as
+/// their policies say.
 ///
 /// # Errors
 /// When the working directory or the helper cannot be found.
@@ -34,14 +34,14 @@ pub fn local_environment(paths: &ExecServerRuntimePaths) -> anyhow::Result<Envir
     Ok(machine.environment())
 }
 
-/// What is settled about this machine before anything runs on it.
+/// Settings of this machine as an environment.
 #[derive(Clone, Debug)]
 pub struct LocalMachineSettings {
-    /// Output kept of each process, in bytes.
+    /// Retained output per process, in bytes.
     pub retained_output_bytes: usize,
-    /// How policies are enforced.
+    /// Sandbox settings.
     pub sandbox: exec_sandbox::Settings,
-    /// Files that no sandbox may write or replace, beside the directory of this machine's own socket.
+    /// Files that no sandbox may write or replace, besides the directory of the local socket.
     pub protected: Vec<PathBuf>,
 }
 
@@ -55,7 +55,7 @@ impl Default for LocalMachineSettings {
     }
 }
 
-/// What runs commands, works on files, makes requests and knows the configuration on this machine.
+/// Backend, files, HTTP client and catalog of this machine.
 #[derive(Clone, Debug)]
 pub struct LocalMachine {
     backend: LocalBackend,
@@ -65,13 +65,13 @@ pub struct LocalMachine {
 }
 
 impl LocalMachine {
-    /// Looks at the machine and at the environment of this process. Starts nothing.
+    /// Inspects the machine and the environment of this process. Starts nothing.
     pub fn new(paths: &ExecServerRuntimePaths) -> anyhow::Result<Self> {
         let files = LocalFileSystem::default();
         Self::with_files(files, LocalMachineSettings::default(), paths)
     }
 
-    /// As [`LocalMachine::new`], but reads no more of files than clients take.
+    /// Like [`LocalMachine::new`], but limits file reads to what clients accept.
     pub fn for_a_server(
         settings: LocalMachineSettings,
         paths: &ExecServerRuntimePaths,
@@ -106,7 +106,7 @@ impl LocalMachine {
         self.backend.warm_up().await;
     }
 
-    /// Makes an environment of its own for one session, or for one harness.
+    /// Returns an environment for one session or harness.
     pub fn environment(&self) -> Environment {
         Environment {
             backend: Arc::new(self.backend.clone()),
@@ -117,7 +117,7 @@ impl LocalMachine {
     }
 }
 
-/// Finds what is started as spawner and as helper, from wherever it is started.
+/// Finds the helper executable.
 fn find_helper(paths: &ExecServerRuntimePaths) -> anyhow::Result<PathBuf> {
     let missing = || {
         format!(
@@ -132,8 +132,8 @@ fn find_helper(paths: &ExecServerRuntimePaths) -> anyhow::Result<PathBuf> {
 
 fn config(settings: &LocalMachineSettings) -> anyhow::Result<LocalConfig> {
     let env: BTreeMap<_, _> = std::env::vars_os().collect();
-    let cwd = std::env::current_dir().context("cannot find the working directory")?;
-    // Without the file, the shell and the home come from the environment.
+    let cwd = std::env::current_dir().context("cannot determine the working directory")?;
+    // Without the file, shell and home come from the environment.
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let host = Host::new(&HostFacts {
         env: &env,
@@ -154,10 +154,10 @@ fn config(settings: &LocalMachineSettings) -> anyhow::Result<LocalConfig> {
     })
 }
 
-/// Where the machine's own configuration lies, for all accounts.
+/// System-wide configuration directory.
 const SYSTEM: &str = "/etc/codex";
 
-/// The places that were found.
+/// Directories of configuration, plugins and skills.
 #[derive(Debug)]
 pub(crate) struct CatalogPaths {
     codex_home: PathBuf,
@@ -166,10 +166,10 @@ pub(crate) struct CatalogPaths {
 }
 
 impl CatalogPaths {
-    /// Finds them. Without a home, the root directory stands for it.
+    /// Finds the directories. Without a home, uses the root directory.
     pub(crate) fn find(config: &LocalConfig) -> Self {
         let user_home = config.host.home.clone();
-        // Only what is said by the variable: the account's home may be known without `HOME`.
+        // Only the variable counts: the account's home may be known without `HOME`.
         let said = CodexHome::find(&|name| match name {
             "CODEX_HOME" => config.env.get(OsStr::new(name)).cloned(),
             _ => None,
@@ -190,7 +190,7 @@ impl CatalogPaths {
         }
     }
 
-    /// Makes a catalog that reads through `files`.
+    /// Builds a catalog that reads through `files`.
     pub(crate) fn catalog(self, files: Arc<dyn ExecutorFileSystem>) -> LocalCatalog {
         LocalCatalog::new(CatalogConfig {
             files,
@@ -207,25 +207,25 @@ fn without_links(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| absolute())
 }
 
-/// The executables that run commands and work on files for a server, or for a local environment.
+/// Executables that run commands and file operations for a server, or for a local environment.
 ///
-/// There is one: it becomes the spawner of commands, and the helper that works on files under a
-/// sandbox policy, when it is started under their names. Every program that links this crate can be
-/// it, because it looks at its name before `main`. So an embedder passes
-/// [`ExecServerRuntimePaths::default`], unless its code is a library in somebody else's program, such
-/// as an interpreter's extension: then it passes the path of an `exec-server` of the same version.
+/// There is one: started under their names, it becomes the spawner of commands, or the helper for
+/// file operations under a sandbox policy. Every program that links this crate can be the helper,
+/// because it checks its name before `main`. An embedder passes
+/// [`ExecServerRuntimePaths::default`], unless its code is a library in another program, such as an
+/// interpreter's extension: then it passes the path of an `exec-server` of the same version.
 ///
-/// Where the C library passes no arguments to initialisers, as musl, the program calls
-/// [`run_if_helper`] first thing in `main`.
+/// With a C library that passes no arguments to initialisers, such as musl, the program calls
+/// [`run_if_helper`] first in `main`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct ExecServerRuntimePaths {
-    /// What is started as spawner and as helper.
+    /// Executable to start as spawner and as helper.
     pub helper: PathBuf,
 }
 
 impl ExecServerRuntimePaths {
-    /// Makes another program the helper.
+    /// Uses another program as the helper.
     pub fn with_helper(helper: impl Into<PathBuf>) -> Self {
         Self {
             helper: helper.into(),
@@ -234,18 +234,18 @@ impl ExecServerRuntimePaths {
 }
 
 impl Default for ExecServerRuntimePaths {
-    /// Makes this program its own helper, also when its file is replaced or removed meanwhile.
+    /// Uses this program as its own helper, even after its file was replaced or removed.
     fn default() -> Self {
         Self::with_helper(THIS_PROGRAM)
     }
 }
 
-/// Serves as spawner or as helper, and never returns, if this process was started as one. Programs on
-/// glibc need not call it: it has run before their `main`.
+/// Runs as spawner or helper and never returns, if this process was started as one. Not needed with
+/// glibc, where it runs before `main`.
 pub fn run_if_helper() {
     exec_process::spawner::run_if_spawner();
     exec_sandbox::files::run_if_hand();
 }
 
-/// The executable of this process.
+/// Executable of this process.
 const THIS_PROGRAM: &str = "/proc/self/exe";

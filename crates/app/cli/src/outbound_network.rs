@@ -1,4 +1,4 @@
-//! Ways out of this machine, as variables say: proxies, and whose certificates are trusted.
+//! Outbound connections as variables configure them: proxies and trusted certificates.
 
 use exec_registry::http::{BaseUrl, Http, is_near};
 use exec_transport::{
@@ -10,22 +10,22 @@ use hyper_util::client::proxy::matcher::Matcher;
 
 use crate::settings_source::{NotUtf8Error, VariableLookup, text};
 
-/// How a registry and what it names are reached.
+/// How to connect to a registry and the addresses it returns.
 #[derive(Clone, Debug, Default)]
 pub struct OutboundNetwork {
-    /// Whose certificates are accepted.
+    /// Trusted certificates.
     pub trust: Trust,
-    /// The proxy on the way, if there is one.
+    /// Proxy, if any.
     pub proxy: Option<Proxy>,
-    /// What is sent with every websocket.
+    /// Headers of every websocket request.
     pub headers: Headers,
 }
 
 impl OutboundNetwork {
-    /// Reads the variables, for a registry.
+    /// Reads the variables for a registry.
     ///
-    /// `SSL_CERT_FILE` takes the place of the host's roots, and `CODEX_CA_CERTIFICATE` is trusted
-    /// beside them. A proxy is found as others find it; what is on this machine needs none.
+    /// `SSL_CERT_FILE` replaces the host's roots, and `CODEX_CA_CERTIFICATE` is added to them.
+    /// Proxy variables have their usual meaning; loopback addresses use no proxy.
     pub fn find(
         lookup: VariableLookup<'_>,
         registry: &BaseUrl,
@@ -35,10 +35,10 @@ impl OutboundNetwork {
             let Some(value) = lookup(variable).filter(|value| !value.is_empty()) else {
                 continue;
             };
-            // They are set for others, so none of them is a reason not to start.
+            // These variables are set for other programs, so an invalid one is not an error.
             let added = value.to_str().map(|value| headers.add(header, value));
             if !matches!(added, Some(Ok(()))) {
-                tracing::warn!(variable, "variable is passed over: it makes no header");
+                tracing::warn!(variable, "ignoring variable: not a valid header value");
             }
         }
         Ok(Self {
@@ -48,7 +48,7 @@ impl OutboundNetwork {
         })
     }
 
-    /// Reads whose certificates are accepted.
+    /// Reads the trusted certificates.
     pub fn trust(lookup: VariableLookup<'_>) -> Trust {
         let file = |name| lookup(name).filter(|value| !value.is_empty());
         let roots = file("SSL_CERT_FILE").map_or_else(Trust::platform, Trust::only);
@@ -58,8 +58,8 @@ impl OutboundNetwork {
         }
     }
 
-    /// Makes a client for requests to a registry, and to others that vouch. Reads certificates; where
-    /// there are none, a registry without TLS can still be asked.
+    /// Returns an HTTP client for the registry and identity services. Reads certificates; without
+    /// any, a registry without TLS still works.
     pub async fn http(&self, registry: &BaseUrl) -> anyhow::Result<Http> {
         match self.trust.config().await {
             Ok(config) => Ok(Http::new(&config)?),
@@ -72,25 +72,25 @@ impl OutboundNetwork {
     }
 }
 
-/// Caller: the variables that describe the network cannot be used.
+/// Caller: the network variables are invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutboundNetworkError {
     /// A variable is not valid UTF-8.
     #[error(transparent)]
     Text(#[from] NotUtf8Error),
-    /// The proxy that variables name cannot be used.
-    #[error("the proxy that the environment names cannot be used")]
+    /// The configured proxy cannot be used.
+    #[error("the proxy in the environment variables cannot be used")]
     Proxy(#[source] ProxyError),
 }
 
-/// Headers that some rendezvous want with a websocket, and where their values are.
+/// Headers that some rendezvous servers expect, and the variables with their values.
 const AUXILIARY: [(&str, &str); 2] = [
     ("x-cluster-name", "OPENAI_CLUSTER"),
     ("x-openai-internal-caller", "DD_SERVICE"),
 ];
 
-/// Finds the proxy for a registry. It names the websockets too, so the same proxy leads to them.
+/// Finds the proxy for a registry. The registry names the websockets, so they use the same proxy.
 fn proxy(
     lookup: VariableLookup<'_>,
     registry: &BaseUrl,
@@ -177,7 +177,7 @@ mod tests {
             let text = format!("{:#}", anyhow::Error::from(error));
             assert!(!text.contains("s3cret"), "{text}");
         }
-        // It is not needed, so nothing is wrong with it.
+        // It is not used, so it is not an error.
         assert!(found("http://127.0.0.1", &[("HTTP_PROXY", "socks5://p:1")]).is_ok());
     }
 

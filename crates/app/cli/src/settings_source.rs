@@ -1,4 +1,4 @@
-//! Sources of settings: environment variables, which are passed in for tests, and small files.
+//! Sources of settings: environment variables, injected for tests, and small files.
 
 use std::{
     ffi::OsString,
@@ -9,11 +9,11 @@ use std::{
     time::Duration,
 };
 
-/// Gives the value of an environment variable, as `std::env::var_os` does.
+/// Returns the value of an environment variable, like `std::env::var_os`.
 pub type VariableLookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// Returns the directory of our own settings: `EXEC_SERVER_HOME`, or `exec-server` in
-/// `XDG_CONFIG_HOME`, or in `~/.config`.
+/// Returns our settings directory: `EXEC_SERVER_HOME`, else `exec-server` in `XDG_CONFIG_HOME` or
+/// `~/.config`.
 pub fn config_directory(lookup: VariableLookup<'_>) -> Option<PathBuf> {
     path(lookup, "EXEC_SERVER_HOME").or_else(|| {
         // The XDG specification ignores relative paths.
@@ -49,12 +49,12 @@ pub fn text(
 #[error("environment variable {0}: expected text in UTF-8")]
 pub struct NotUtf8Error(pub &'static str);
 
-/// A span of time, written in seconds with an optional fraction.
+/// Duration in seconds with an optional fraction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Seconds(pub Duration);
 
 impl Seconds {
-    /// The longest span that is accepted, a hundred years: it can be added to any clock reading.
+    /// Maximum, a hundred years: it can be added to any clock reading.
     const MAX: u64 = 100 * 366 * 24 * 60 * 60;
 }
 
@@ -71,16 +71,16 @@ impl FromStr for Seconds {
     }
 }
 
-/// Caller: the text is no span of time.
+/// Caller: invalid duration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected seconds from 0 to {}, such as 30 or 0.5", Seconds::MAX)]
 pub struct SecondsParseError;
 
-/// The largest file that is read, in bytes: far above any configuration or secret, and far below
-/// what a device file given by mistake would yield.
+/// Maximum file size: far above any configuration or secret, and far below what a device file would
+/// yield.
 const LIMIT: u64 = 1024 * 1024;
 
-/// Reads a file whole. Pipes are fine, so that a shell can pass a secret without a file.
+/// Reads a whole file. Accepts pipes, so that a shell can pass a secret without a file.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = File::open(path)?.take(LIMIT + 1).read_to_end(&mut bytes)?;
@@ -93,7 +93,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a file whole, as UTF-8.
+/// Reads a whole file as UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "file is not UTF-8 text"))

@@ -1,21 +1,21 @@
-//! What stops a server: two signals, and the end of its standard input if that was asked for.
+//! What stops a server: SIGTERM, SIGINT, and optionally the end of stdin.
 
 use tokio::{
     io::{AsyncReadExt, Stdin},
     signal::unix::{Signal, SignalKind, signal},
 };
 
-/// What standard input is to a server.
+/// Role of stdin for a server.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum StdinClose {
-    /// Nothing; or its end is somebody else's business.
+    /// Ignored, or handled elsewhere.
     #[default]
     Ignored,
-    /// Its end is the server's. What comes before it is read and forgotten.
+    /// Its end stops the server. Data before it is discarded.
     Ends,
 }
 
-/// Whatever asks a server to stop.
+/// Requests to shut down.
 #[derive(Debug)]
 pub struct ShutdownSignal {
     terminate: Signal,
@@ -24,7 +24,7 @@ pub struct ShutdownSignal {
 }
 
 impl ShutdownSignal {
-    /// Listens from now on.
+    /// Registers the handlers.
     pub fn new(stdin: StdinClose) -> anyhow::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -36,7 +36,7 @@ impl ShutdownSignal {
         })
     }
 
-    /// Waits until the server is asked. Standard input ends once, signals come again.
+    /// Waits for a request. Stdin ends once; signals repeat.
     pub async fn recv(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -46,17 +46,17 @@ impl ShutdownSignal {
     }
 }
 
-/// Waits for the end of standard input. What comes before it is read and forgotten.
+/// Waits for the end of stdin. Discards data before it.
 pub async fn stdin_closed() {
     closed(&mut Some(tokio::io::stdin())).await;
 }
 
-/// Waits for the end of an input, if there is one.
+/// Waits for the end of the input; forever without one.
 async fn closed(stdin: &mut Option<Stdin>) {
     let Some(stdin) = stdin else {
         return std::future::pending().await;
     };
     let mut ignored = [0; 4096];
-    // An input that cannot be read has no other end than this.
+    // A read error counts as the end.
     while stdin.read(&mut ignored).await.is_ok_and(|read| read > 0) {}
 }

@@ -1,13 +1,13 @@
-//! Which terminal and multiplexer a person sits in, from the variables of their environment alone.
+//! Detects the user's terminal and multiplexer from environment variables.
 //!
-//! [`DetectedTerminal::detect`] asks for variables and nothing else: no terminal is queried, no file read, no
-//! program started. Invariant: pure, and what it makes of hostile variables is short and printable.
-//! Not here: sizes and modes of a terminal, which its descriptor knows.
+//! [`DetectedTerminal::detect`] only reads variables: it queries no terminal, reads no file and
+//! starts no program. Invariant: pure; hostile variables yield short and printable text. Not here:
+//! size and modes of a terminal, which its descriptor knows.
 //!
 //! ```
-//! use exec_cli::terminal_detection::Terminal;
+//! use exec_cli::terminal_detection::DetectedTerminal;
 //!
-//! let terminal = Terminal::detect(&|name| match name {
+//! let terminal = DetectedTerminal::detect(&|name| match name {
 //!     "TERM_PROGRAM" => Some("WezTerm".into()),
 //!     "TERM_PROGRAM_VERSION" => Some("20240203".into()),
 //!     "TERM" => Some("xterm-256color".into()),
@@ -19,31 +19,30 @@
 #[cfg(test)]
 mod tests;
 
-/// Gives the value of an environment variable, as `std::env::var_os` does.
-pub type VariableLookup<'a> = &'a dyn Fn(&str) -> Option<std::ffi::OsString>;
+pub use crate::settings_source::VariableLookup;
 
-/// The terminal that a person sits in. Everything in it may be missing: a variable is only a hint.
+/// The user's terminal. Everything may be missing: variables are only hints.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DetectedTerminal {
-    /// Which one, if it is known by name.
+    /// Known terminal.
     pub kind: Option<TerminalKind>,
-    /// What it calls itself, if it is not.
+    /// Name of an unknown terminal.
     pub program: Option<String>,
-    /// Its version.
+    /// Version.
     pub version: Option<String>,
-    /// What is between it and this process.
+    /// Multiplexer between the terminal and this process.
     pub multiplexer: Option<Multiplexer>,
-    /// `TERM`: how programs are to write to it.
+    /// `TERM`: the terminal description.
     pub term: Option<String>,
-    /// `COLORTERM`, as it is set here.
+    /// `COLORTERM`.
     pub colorterm: Option<String>,
-    /// Whether it is reached over ssh, so that it is on another machine.
+    /// Whether it is reached over ssh.
     pub over_ssh: bool,
 }
 
 impl DetectedTerminal {
-    /// Returns one line for a log or a header: `kitty/0.35.2 tmux/3.4 ssh`, or `unknown`. It has
-    /// printable ASCII alone, no brackets, and at most 200 bytes, whatever the variables hold.
+    /// Returns one line for a log or a header: `kitty/0.35.2 tmux/3.4 ssh`, or `unknown`. It is
+    /// printable ASCII without brackets, at most 200 bytes, whatever the variables hold.
     pub fn token(&self) -> String {
         let name = match (self.kind, &self.program, &self.term) {
             (Some(kind), _, _) => kind.name().to_owned(),
@@ -70,7 +69,7 @@ fn versioned(name: &str, version: Option<&str>) -> String {
     }
 }
 
-/// A terminal that is known by name.
+/// Known terminal.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum TerminalKind {
@@ -82,21 +81,21 @@ pub enum TerminalKind {
     Foot,
     /// Ghostty.
     Ghostty,
-    /// A terminal built on VTE, such as GNOME Terminal.
+    /// Terminal based on VTE, such as GNOME Terminal.
     Vte,
     /// iTerm2.
     ITerm2,
-    /// A terminal of a JetBrains editor.
+    /// Terminal of a JetBrains editor.
     JetBrains,
     /// kitty.
     Kitty,
     /// Konsole.
     Konsole,
-    /// The console of Linux itself.
+    /// Linux console.
     LinuxConsole,
     /// mintty.
     Mintty,
-    /// The terminal of Visual Studio Code and of editors made from it.
+    /// Terminal of Visual Studio Code and its derivatives.
     VsCode,
     /// Warp.
     Warp,
@@ -104,14 +103,14 @@ pub enum TerminalKind {
     WezTerm,
     /// Windows Terminal.
     WindowsTerminal,
-    /// xterm itself.
+    /// xterm.
     Xterm,
-    /// The terminal of Zed.
+    /// Terminal of Zed.
     Zed,
 }
 
 impl TerminalKind {
-    /// Returns its name, as logs have it.
+    /// Returns the name used in logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Alacritty => "alacritty",
@@ -134,7 +133,7 @@ impl TerminalKind {
         }
     }
 
-    /// Tells whether it shows 24-bit colours, whatever else is set.
+    /// Returns whether it always supports 24-bit colours.
     pub(crate) fn has_truecolor(self) -> bool {
         match self {
             Self::Alacritty
@@ -155,7 +154,7 @@ impl TerminalKind {
         }
     }
 
-    /// Finds the terminal that calls itself this in `TERM_PROGRAM`.
+    /// Finds the terminal with this value of `TERM_PROGRAM`.
     pub(crate) fn of_program(name: &str) -> Option<Self> {
         let name: String = name
             .chars()
@@ -182,21 +181,21 @@ impl TerminalKind {
     }
 }
 
-/// A program between the person's terminal and this process.
+/// Program between the terminal and this process.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Multiplexer {
-    /// tmux, and its version if it says one.
+    /// tmux, with its version if known.
     Tmux(Option<String>),
     /// GNU screen.
     Screen,
-    /// Zellij, and its version if it says one.
+    /// Zellij, with its version if known.
     Zellij(Option<String>),
 }
 
 impl Multiplexer {
-    /// Finds it. The innermost is the one whose variables were set last, which cannot be told; tmux
-    /// names itself in more of them than others.
+    /// Detects the multiplexer. Which one is innermost cannot be determined; tmux sets the most
+    /// variables.
     pub(crate) fn detect(lookup: VariableLookup<'_>) -> Option<Self> {
         let is_set = |name| lookup(name).is_some_and(|value| !value.is_empty());
         let program = text(lookup, "TERM_PROGRAM");
@@ -211,7 +210,7 @@ impl Multiplexer {
         is_set("STY").then_some(Self::Screen)
     }
 
-    /// Returns its name, as logs have it.
+    /// Returns the name used in logs.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Tmux(_) => "tmux",
@@ -220,7 +219,7 @@ impl Multiplexer {
         }
     }
 
-    /// Returns its version.
+    /// Returns the version.
     pub fn version(&self) -> Option<&str> {
         match self {
             Self::Tmux(version) | Self::Zellij(version) => version.as_deref(),
@@ -229,12 +228,12 @@ impl Multiplexer {
     }
 }
 
-/// The variables of a pty on another host.
+/// Variables for a pty on another host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PtyVariables {
     /// `TERM`: a description that the other host knows.
     pub term: String,
-    /// `COLORTERM`, if the terminal shows 24-bit colours.
+    /// `COLORTERM`, if the terminal supports 24-bit colours.
     pub colorterm: Option<&'static str>,
 }
 
@@ -247,11 +246,11 @@ impl PtyVariables {
 }
 
 impl DetectedTerminal {
-    /// Returns the variables for a pty on another host, on which this terminal's output is written.
+    /// Returns the variables for a pty on another host whose output this terminal shows.
     ///
-    /// `TERM` goes as it is if most hosts have its description. One that came with the terminal
-    /// itself, such as `xterm-kitty`, is unknown elsewhere, and programs would refuse to start: those
-    /// become `xterm-256color`, which all of them understand.
+    /// Common values of `TERM` are passed unchanged. Descriptions that come with a terminal itself,
+    /// such as `xterm-kitty`, are unknown on other hosts and become `xterm-256color`, which all of
+    /// these terminals understand.
     pub fn pty_variables(&self) -> PtyVariables {
         let known = self.term.as_deref().filter(|term| COMMON.contains(term));
         let term = match (known, self.term.as_deref()) {
@@ -268,21 +267,21 @@ impl DetectedTerminal {
         }
     }
 
-    /// Tells whether it shows 24-bit colours.
+    /// Returns whether it supports 24-bit colours.
     pub fn has_truecolor(&self) -> bool {
         let said = self.colorterm.as_deref();
         if matches!(said, Some("truecolor" | "24bit")) {
             return true;
         }
-        // Screen reduces colours, whatever is around it.
+        // Screen reduces colours.
         self.multiplexer.is_none() && self.kind.is_some_and(TerminalKind::has_truecolor)
     }
 }
 
-/// What is sent instead of a description that other hosts lack.
+/// Fallback for descriptions that other hosts lack.
 const FALLBACK: &str = "xterm-256color";
 
-/// Descriptions that come with the smallest installations.
+/// Descriptions in minimal installations.
 const COMMON: [&str; 12] = [
     "ansi",
     "cygwin",
@@ -299,11 +298,11 @@ const COMMON: [&str; 12] = [
 ];
 
 impl DetectedTerminal {
-    /// Finds out, from variables alone.
+    /// Detects the terminal from variables.
     pub fn detect(lookup: VariableLookup<'_>) -> Self {
         let multiplexer = Multiplexer::detect(lookup);
         let term = text(lookup, "TERM");
-        // A multiplexer puts its own name where its terminal's was.
+        // A multiplexer overwrites `TERM_PROGRAM`.
         let program = text(lookup, "TERM_PROGRAM").filter(|name| name != "tmux");
         let named = program.as_deref().and_then(TerminalKind::of_program);
         let marked = || MARKS.iter().find(|(name, _, _)| is_set(lookup, name));
@@ -339,13 +338,13 @@ fn own_version(lookup: VariableLookup<'_>) -> Option<String> {
     text(lookup, "TERM_PROGRAM_VERSION")
 }
 
-/// Returns the version that a terminal says in a variable of its own.
+/// Returns the version from a terminal's own variable.
 fn version_of(kind: TerminalKind, lookup: VariableLookup<'_>) -> Option<String> {
     let of_its_own = MARKS.iter().find(|(_, marked, _)| *marked == kind);
     of_its_own.and_then(|(_, _, version)| text(lookup, (*version)?))
 }
 
-/// Variables that one terminal sets, and the one that has its version.
+/// Variables that identify a terminal, and the one with its version.
 const MARKS: [(&str, TerminalKind, Option<&str>); 18] = [
     (
         "WEZTERM_VERSION",
@@ -383,7 +382,7 @@ const MARKS: [(&str, TerminalKind, Option<&str>); 18] = [
     ("TERMINAL_EMULATOR", TerminalKind::JetBrains, None),
 ];
 
-/// Finds the terminal whose description is its own.
+/// Finds a terminal by its own description.
 fn of_term(term: &str) -> Option<TerminalKind> {
     let family = |name: &str| {
         let rest = term.strip_prefix(name);
@@ -405,18 +404,18 @@ fn of_term(term: &str) -> Option<TerminalKind> {
         .find_map(|(name, kind)| family(name).then_some(kind))
 }
 
-/// The longest word that is kept of a variable.
+/// Maximum length of a word.
 const WORD: usize = 40;
 
-/// Returns the text of a variable that is set to something.
+/// Returns the text of a non-empty variable.
 pub(crate) fn text(lookup: VariableLookup<'_>, name: &str) -> Option<String> {
     let value = lookup(name)?.into_string().ok()?;
     let value = value.trim();
     (!value.is_empty()).then(|| value.to_owned())
 }
 
-/// Makes a word of any text: letters, digits and `-_.+`, and `_` for everything else, cut where it
-/// gets long. Nothing is left of text that has none of them.
+/// Reduces a text to letters, digits and `-_.+`, with `_` for everything else, and truncates it.
+/// Returns an empty string if nothing is left.
 pub(crate) fn word(text: &str) -> String {
     let word: String = text
         .chars()

@@ -1,4 +1,4 @@
-//! A token in a file, which somebody may replace.
+//! Token in a file that may be replaced at any time.
 
 use std::{
     fmt,
@@ -13,8 +13,8 @@ use tokio::task::spawn_blocking;
 
 use crate::settings_source;
 
-/// Presents what is in a file at each request. While the file cannot be read, or has nothing that could
-/// be presented, it is what was read last: whoever replaces it may be in the middle of that.
+/// Presents the token in a file, read for each request. While the file is unreadable or invalid,
+/// presents the last valid token: a replacement may be in progress.
 pub struct TokenFile {
     path: PathBuf,
     last: Mutex<Token>,
@@ -36,8 +36,8 @@ impl TokenFile {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match read {
             Ok(Ok(token)) => *last = token,
-            Ok(Err(error)) => tracing::warn!(%error, "token file is passed over"),
-            Err(error) => tracing::warn!(%error, "token file was not read"),
+            Ok(Err(error)) => tracing::warn!(%error, "ignoring invalid token file"),
+            Err(error) => tracing::warn!(%error, "failed to read token file"),
         }
         last.clone()
     }
@@ -72,24 +72,24 @@ fn read(path: &Path) -> Result<Token, TokenFileError> {
     })
 }
 
-/// Caller: a file is not one with a token.
+/// Caller: the file holds no token.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenFileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read `{}`", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Cause.
         source: std::io::Error,
     },
-    /// What it has is no token.
+    /// The content is not a valid token.
     #[error("`{}` has no token", path.display())]
     Token {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong.
         source: TokenError,
     },
 }

@@ -25,33 +25,33 @@ use crate::command::{
 
 /// Follows a process and types into its terminal.
 ///
-/// It may be a detached one, or one of another session that `ps --all` lists: that is taken over, and
-/// outlives its session from then on. A terminal is shown as it is now; of other output what is written
-/// from now on is shown, and `logs` has what was written before. What is typed goes to the process: to
-/// its terminal, or to its input if it was started with --interactive. Several may attach.
+/// The process is a detached one, or one of another session that `ps --all` lists. The latter is
+/// taken over, and outlives its session from then on. A terminal is redrawn as it is now; other
+/// output is shown from now on, and `logs` prints the earlier part. Input goes to the terminal, or
+/// to stdin if the process was started with --interactive. Several clients may attach.
 ///
-/// The detach keys leave it running; so does closing the window, and Ctrl-C, unless it has a terminal,
-/// which gets it.
+/// The detach keys, closing the window and Ctrl-C leave the process running. On a terminal, Ctrl-C
+/// goes to the process.
 #[derive(Args, Clone, Debug)]
 pub struct AttachCommand {
     #[command(flatten)]
     #[doc(hidden)]
     pub env_args: EnvArgs,
 
-    /// Keys that leave the process, on a terminal.
+    /// Keys that detach from a terminal.
     #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q")]
     pub detach_keys: DetachKeys,
 
-    /// Shows only; nothing that is typed goes to the process.
+    /// Only shows output; sends no input.
     #[arg(long)]
     pub no_stdin: bool,
 
-    /// The id that `run --detach` printed, or a beginning of it.
+    /// Id that `run --detach` printed, or a unique prefix of it.
     pub id: String,
 }
 
 impl AttachCommand {
-    /// Follows a process and types into its terminal.
+    /// Attaches to the process and forwards input and output until it exits or the user detaches.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let env = ConnectedEnv::open(&self.env_args).await?;
         let client = &env.client;
@@ -99,7 +99,7 @@ impl AttachCommand {
             owner: ProcessOwner::Server,
             input,
             terminal,
-            // What is piped in holds no keys.
+            // Piped input contains no key presses.
             keys: (found.tty && StandardStream::Input.is_terminal()).then_some(self.detach_keys),
             snapshot: snapshot.map(|snapshot| snapshot.bytes).unwrap_or_default(),
             limit: None,
@@ -109,19 +109,19 @@ impl AttachCommand {
     }
 }
 
-/// What a terminal shows.
+/// Contents of a terminal screen at one point of the output.
 #[derive(Debug)]
 struct ScreenSnapshot {
-    /// What makes our terminal show it.
+    /// Escape sequences that redraw the screen.
     bytes: Vec<u8>,
-    /// The last event that it shows.
+    /// Last output event that the screen includes.
     after: OutputSeq,
-    /// Whether nothing that was written before is missing.
+    /// Whether the screen was built from the complete output.
     complete: bool,
 }
 
 impl ScreenSnapshot {
-    /// Makes it from the output that is kept, as a terminal of our size shows that.
+    /// Replays the retained output on a virtual screen of the local size.
     async fn take(client: &ExecServerClient, id: &ProcessId) -> Result<Self, CommandFailure> {
         let retained_output = retained_output(client, id).await?;
         let mut screen = Screen::new(terminal::size().unwrap_or_default());
@@ -136,8 +136,8 @@ impl ScreenSnapshot {
     }
 }
 
-/// Gives a program's terminal our size. If what it has drawn is not known, it is made to draw again,
-/// which it only does when the size changes.
+/// Resizes the remote terminal to the local size. If its contents are not fully known, resizes
+/// twice: programs redraw only when the size changes.
 fn resize(process: &dyn ExecProcess, complete: bool) {
     let Some(size) = terminal::size() else {
         return;
@@ -146,7 +146,7 @@ fn resize(process: &dyn ExecProcess, complete: bool) {
         1 => 2,
         rows => rows - 1,
     };
-    // The requests are sent by asking, in this order.
+    // `resize` sends its request when called, so the order is kept.
     if !complete {
         drop(process.resize(TerminalSize { rows, ..size }));
     }
@@ -156,6 +156,6 @@ fn resize(process: &dyn ExecProcess, complete: bool) {
 fn report_exited(env: &ConnectedEnv, process: &ProcessSummary) -> ExitCode {
     let id = &process.process_id;
     let logs = env.line("logs", &[id.as_str()]);
-    print_notice(&format!("`{id}` has ended; `{logs}` prints what it wrote"));
+    print_notice(&format!("`{id}` has exited; `{logs}` prints its output"));
     ExitCode::from(process.exit_code.map_or(1, exit_byte))
 }

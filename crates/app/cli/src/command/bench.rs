@@ -1,6 +1,7 @@
-//! `exec-server bench`: what an environment can do, measured from here.
-//! Invariant: bounded in time and in bytes, and nothing is left behind there.
-//! Not here: comparisons of servers (`bench/`).
+//! `exec-server bench`: measures an environment from this machine.
+//!
+//! Invariant: bounded in time and bytes, and leaves nothing behind. Not here: comparisons of
+//! servers (`bench/`).
 
 mod report;
 
@@ -36,17 +37,17 @@ use crate::command::{
     print::{json, print},
 };
 
-/// Measures an environment: the time of a call, of a command and of a keystroke, and the rate of
-/// output and files.
+/// Measures an environment: latency of calls, commands and keystrokes, and throughput of output and
+/// files.
 ///
-/// Commands and files there are the measurement's own, and nothing is left behind.
+/// It runs its own commands on its own files, and leaves nothing behind.
 #[derive(Args, Clone, Debug)]
 pub struct BenchCommand {
-    /// Which environment.
+    /// Environment to measure.
     #[command(flatten)]
     pub env_args: EnvArgs,
 
-    /// How long it all may take, about.
+    /// Approximate duration of the whole measurement.
     #[arg(
         long,
         value_name = "N",
@@ -61,7 +62,7 @@ pub struct BenchCommand {
 }
 
 impl BenchCommand {
-    /// Measures it. Ends with status 1 if something could not be measured.
+    /// Runs every measurement. Exits with status 1 if any of them failed.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let env = ConnectedEnv::open(&self.env_args).await?;
         let name = env.name.clone();
@@ -83,7 +84,7 @@ impl BenchCommand {
     }
 }
 
-/// Measures everything, one after the other.
+/// Runs all measurements in sequence.
 async fn all(measure: &BenchRunner) -> Vec<Measurement> {
     let entry = |name, typical, outcome: Result<MeasurementOutcome, CommandFailure>| Measurement {
         name,
@@ -104,34 +105,34 @@ async fn all(measure: &BenchRunner) -> Vec<Measurement> {
     ]
 }
 
-/// What is printed for programs.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct BenchReport {
     environment: String,
     measured: Vec<MeasurementNumbers>,
 }
 
-/// Measurements among which the time is divided.
+/// Number of measurements that share the total time.
 const PARTS: u32 = 6;
 
-/// Longest that one run of anything may take.
+/// Limit for one iteration of any measurement.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of the file, at most.
+/// Maximum size of the test file.
 const FILE: u64 = 256 << 20;
-/// Blocks of a file that are under way at once.
+/// Concurrent block requests for a file.
 const CONCURRENCY: usize = 8;
 
-/// Measures one environment.
+/// Runs measurements in one environment.
 #[derive(Debug)]
 struct BenchRunner {
     env: ConnectedEnv,
-    /// How long one measurement takes.
+    /// Duration of one measurement.
     span: Duration,
     commands: AtomicU64,
 }
 
 impl BenchRunner {
-    /// Measures an environment, each of its sides for so long.
+    /// Creates a runner that spends `span` on each measurement.
     fn new(env: ConnectedEnv, span: Duration) -> Self {
         Self {
             env,
@@ -140,7 +141,7 @@ impl BenchRunner {
         }
     }
 
-    /// Measures a call that does nothing.
+    /// Measures the latency of a no-op call.
     async fn call(&self) -> Result<MeasurementOutcome, CommandFailure> {
         let mut samples = LatencySamples::default();
         let until = Instant::now() + self.span;
@@ -152,7 +153,7 @@ impl BenchRunner {
         Ok(MeasurementOutcome::of_times(samples))
     }
 
-    /// Measures a command that does nothing, from start to exit.
+    /// Measures a no-op command from start to exit.
     async fn command(&self) -> Result<MeasurementOutcome, CommandFailure> {
         let mut samples = LatencySamples::default();
         let until = Instant::now() + self.span;
@@ -170,7 +171,7 @@ impl BenchRunner {
         Ok(MeasurementOutcome::of_times(samples))
     }
 
-    /// Measures a keystroke, until what a terminal makes of it is here.
+    /// Measures the latency of a keystroke until its echo arrives.
     async fn keystroke(&self) -> Result<MeasurementOutcome, CommandFailure> {
         let cat = self
             .start(&["cat"], Some(TerminalSize { rows: 24, cols: 80 }))
@@ -189,7 +190,7 @@ impl BenchRunner {
         Ok(MeasurementOutcome::of_times(samples))
     }
 
-    /// Measures how much output of a command comes here.
+    /// Measures the throughput of command output.
     async fn output(&self) -> Result<MeasurementOutcome, CommandFailure> {
         let zeros = self.start(&["cat", "/dev/zero"], None).await?;
         let mut events = follow(&*zeros);
@@ -203,7 +204,7 @@ impl BenchRunner {
         Ok(MeasurementOutcome::of_bytes(bytes, took))
     }
 
-    /// Measures how fast a file is written.
+    /// Measures write throughput of a file.
     async fn write(&self) -> Result<MeasurementOutcome, CommandFailure> {
         let path = self.scratch().await?;
         let written = self.write_file(&path).await;
@@ -212,7 +213,7 @@ impl BenchRunner {
         Ok(MeasurementOutcome::of_bytes(bytes, took))
     }
 
-    /// Measures how fast a file is read.
+    /// Measures read throughput of a file.
     async fn read(&self) -> Result<MeasurementOutcome, CommandFailure> {
         let path = self.scratch().await?;
         let read = self.read_file(&path).await;
@@ -286,7 +287,7 @@ impl BenchRunner {
         removed.map_err(failed)
     }
 
-    /// Names a file that nobody else has, where files do not stay.
+    /// Returns a unique path in the temporary directory.
     async fn scratch(&self) -> Result<PathUri, CommandFailure> {
         let info = &self.env.info;
         let directory = match &info.temp_dir {
@@ -332,12 +333,12 @@ fn follow(process: &dyn ExecProcess) -> EventStream {
     })
 }
 
-/// Waits for output, and returns how many bytes it has.
+/// Waits for output and returns its number of bytes.
 async fn next_output(events: &mut EventStream) -> Result<u64, CommandFailure> {
     match within(events.next()).await? {
         Some(ExecProcessEvent::Output(chunk)) => Ok(chunk.data.len() as u64),
         Some(ExecProcessEvent::Failed(error)) => Err(failed(error)),
-        other => Err(failed(format!("the command ended: {other:?}"))),
+        other => Err(failed(format!("the command exited: {other:?}"))),
     }
 }
 
@@ -347,7 +348,7 @@ async fn end(process: &dyn ExecProcess) -> Result<(), CommandFailure> {
 }
 
 async fn within<T>(what: impl Future<Output = T>) -> Result<T, CommandFailure> {
-    let late = |_| failed(format!("nothing came within {} seconds", TIMEOUT.as_secs()));
+    let late = |_| failed(format!("no output within {} seconds", TIMEOUT.as_secs()));
     timeout(TIMEOUT, what).await.map_err(late)
 }
 
@@ -355,5 +356,5 @@ fn failed(error: impl std::fmt::Display) -> CommandFailure {
     CommandFailure::new(FailureKind::Failed, error)
 }
 
-/// How often a file is read at most.
+/// Maximum number of read passes over the file.
 const PASSES: u64 = 64;

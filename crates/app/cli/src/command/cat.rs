@@ -1,5 +1,7 @@
 //! `exec-server cat`.
-//! Invariant: a file that changes while it is printed is not patched together after a cut.
+//!
+//! Invariant: after a reconnect, output of a file that has changed meanwhile is never spliced
+//! together.
 
 use std::{ffi::OsString, io, process::ExitCode};
 
@@ -20,7 +22,7 @@ use crate::command::{
     process_session::{OutputSink, output_failure, show_outages},
 };
 
-/// Blocks that are asked for ahead of what is printed.
+/// Blocks requested ahead of the printed position.
 const READ_AHEAD: usize = 8;
 
 /// Prints files.
@@ -34,13 +36,13 @@ pub struct CatCommand {
     #[arg(short, long)]
     pub number: bool,
 
-    /// Files of the environment; of any size. `NAME:PATH` is a file of the environment NAME.
+    /// Files of the environment, of any size. `NAME:PATH` is a file of the environment NAME.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<OsString>,
 }
 
 impl CatCommand {
-    /// Prints files.
+    /// Prints the files in order.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.env_args);
         let mut numbers = self.number.then(LineNumbers::default);
@@ -58,7 +60,7 @@ impl CatCommand {
     }
 }
 
-/// Why a file was not printed whole.
+/// Why a file was not printed completely.
 enum PrintError {
     File(CommandFailure),
     Output(io::Error),
@@ -78,7 +80,7 @@ async fn print(
         ))
     };
     let before = match found {
-        None => return Err(wrong(FailureKind::NotFound, "is not there")),
+        None => return Err(wrong(FailureKind::NotFound, "does not exist")),
         Some(found) if found.is_directory => {
             let failure = format!("`{}` is a directory", display_path(path));
             let failure = CommandFailure::new(FailureKind::Failed, failure);
@@ -97,7 +99,7 @@ async fn print(
             Err(CatError::Cut) => {
                 return Err(wrong(
                     FailureKind::Lost,
-                    "was cut off: the connection is lost",
+                    "was truncated: the connection is lost",
                 ));
             }
             Err(CatError::File(error)) => return Err(failed(error)),
@@ -106,7 +108,7 @@ async fn print(
         if now.map(FileFingerprint::from) != Some(before) {
             return Err(wrong(
                 FailureKind::Failed,
-                "changed while the connection was out, and is printed in part",
+                "changed during a disconnect, and is printed only in part",
             ));
         }
     }
@@ -127,7 +129,7 @@ impl From<FileError> for CatError {
     }
 }
 
-/// Prints what there is from `offset` on, and moves it along.
+/// Prints the file from `offset` on, and advances the offset.
 async fn print_from(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
@@ -166,11 +168,11 @@ async fn write(data: Bytes) -> io::Result<()> {
     }
 }
 
-/// Numbers lines as `cat -n` does, on through all files.
+/// Numbers lines like `cat -n`, continuing across files.
 #[derive(Debug, Default)]
 struct LineNumbers {
     lines: u64,
-    /// Whether the last line has not ended yet.
+    /// Whether the last line is still incomplete.
     is_within: bool,
 }
 

@@ -1,7 +1,7 @@
-//! `exec-server completions`: a script for a shell, and the lists that the script asks for.
+//! `exec-server completions`: completion scripts for shells, and the dynamic lists they query.
 //!
-//! clap writes the static part. Names of environments and ids of processes are asked for when somebody
-//! presses Tab: by `completions --list KIND -- WORDS`, which never starts a server.
+//! clap generates the static part. Environment names and process ids are queried on Tab with
+//! `completions --list KIND -- WORDS`, which never starts a server.
 
 use std::{os::unix::net::UnixStream, process::ExitCode, time::Duration};
 
@@ -20,27 +20,27 @@ use crate::{
     },
 };
 
-/// How long a server may take to list its processes while somebody waits for a completion.
+/// Limit for listing processes while the user waits for a completion.
 const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Prints a completion script for a shell.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = INSTALL)]
 pub struct CompletionsCommand {
-    /// The shell.
+    /// Shell to print the script for.
     #[arg(required_unless_present = "list")]
     pub shell: Option<Shell>,
 
-    /// Prints what can be completed at the moment, one a line.
+    /// Prints current candidates, one per line.
     #[arg(long, hide = true, value_enum, conflicts_with = "shell")]
     pub list: Option<CompletionList>,
 
-    /// The words of the line so far.
+    /// Words of the command line so far.
     #[arg(last = true, hide = true, requires = "list")]
     pub line: Vec<String>,
 }
 
-/// What a completion script asks for.
+/// Kind of dynamic candidates.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub enum CompletionList {
     /// Names of environments.
@@ -50,7 +50,7 @@ pub enum CompletionList {
 }
 
 impl CompletionsCommand {
-    /// Prints it.
+    /// Prints the script, or the requested list.
     pub(crate) async fn run(self, cli: fn() -> Command) -> Result<ExitCode, CommandFailure> {
         match (self.list, self.shell) {
             (Some(list), _) => {
@@ -64,7 +64,7 @@ impl CompletionsCommand {
             }
             (None, Some(shell)) => print_bytes(&script(shell, cli()))?,
             (None, None) => {
-                return Err(CommandFailure::new(FailureKind::Usage, "no shell is named"));
+                return Err(CommandFailure::new(FailureKind::Usage, "missing shell"));
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -72,7 +72,7 @@ impl CompletionsCommand {
 }
 
 impl CompletionList {
-    /// Returns what can stand there. What cannot be found out is left out: nobody reads errors here.
+    /// Returns the candidates. Errors yield an empty list, because the shell cannot show them.
     async fn names(self, line: &[String]) -> Vec<String> {
         let lookup = &|name: &str| std::env::var_os(name);
         match self {
@@ -97,7 +97,7 @@ impl CompletionList {
     }
 }
 
-/// Lists the processes of the environment that a line names.
+/// Lists the processes of the environment that the command line names.
 async fn processes(line: &[String]) -> Option<Vec<ProcessSummary>> {
     let lookup = &|name: &str| std::env::var_os(name);
     let variable = |name| lookup(name).and_then(|value| value.into_string().ok());
@@ -118,7 +118,7 @@ async fn processes(line: &[String]) -> Option<Vec<ProcessSummary>> {
     detached::list(&env.client).await.ok()
 }
 
-/// Tells whether a command of the line can do something with a process.
+/// Returns whether the command on the line applies to a process in this state.
 fn is_wanted(line: &[String], is_running: bool) -> bool {
     let has = |word: &str| line.iter().any(|one| one == word);
     if has("kill") || has("attach") {
@@ -149,8 +149,8 @@ fn script(shell: Shell, cli: Command) -> Vec<u8> {
     let text = String::from_utf8_lossy(&script);
     match shell {
         Shell::Bash => {
-            // Words of the line are looked up by one spelling of the name, and listed by another, if there is
-            // a hyphen in it.
+            // clap looks up words under one spelling of a hyphenated name and lists them under
+            // another.
             let text = text.replace("exec__subcmd__server", "exec__server");
             let text = text.replace(
                 "complete -F _exec__server ",
@@ -175,8 +175,8 @@ fn script(shell: Shell, cli: Command) -> Vec<u8> {
     }
 }
 
-/// Marks arguments that name environments and processes, by hints that no other argument has: user
-/// names and host names. The generated functions for those are replaced by ours.
+/// Marks arguments that name environments and processes with value hints that no other argument
+/// uses: user names and host names. The generated completers for those are replaced by ours.
 fn with_hints(command: Command, parent: &str) -> Command {
     let name = command.get_name().to_owned();
     let hint = |arg: Arg| {
@@ -196,8 +196,8 @@ fn with_hints(command: Command, parent: &str) -> Command {
         .mut_subcommands(|sub| with_hints(sub, &name))
 }
 
-/// Completes what changes; the rest is left to clap's function. Flags are offered once a hyphen is
-/// typed, not before every command.
+/// Completes dynamic candidates, and leaves the rest to clap's function. Flags are offered only
+/// after a hyphen.
 const BASH: &str = r#"_exec_server_complete() {
     local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" kind="" word
     if [[ $prev == -E || $prev == --env ]]; then

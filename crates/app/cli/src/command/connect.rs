@@ -1,7 +1,7 @@
-//! Which environment a command is for, and the way there.
-//! Invariant: commands reach the environment that was asked for, or none: what cannot be reached is
-//! never replaced by this machine.
-//! Not here: what is done in the environment.
+//! Resolves the environment of a command and connects to it.
+//!
+//! Invariant: a command runs in the requested environment or not at all; it never falls back to
+//! this machine.
 
 mod local_server;
 mod route;
@@ -35,26 +35,25 @@ pub(crate) use self::{
     route::{EnvRoute, RouteKind, select},
 };
 
-/// An environment that somebody is connected to.
+/// Environment with an open connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectedEnv {
-    /// What people call it.
+    /// Name shown to users.
     pub(crate) name: String,
-    /// How it was asked for, if it was.
+    /// Name as given with `--env`, if any.
     asked: Option<String>,
-    /// The connection.
+    /// Connection to the server.
     pub(crate) client: ExecServerClient,
-    /// The host of the server.
+    /// Facts about the server's host.
     pub(crate) info: EnvironmentInfo,
-    /// How it was reached.
+    /// Route that was used.
     route: EnvRoute,
-    /// Whether it is this machine: commands then begin in this directory, with these variables.
+    /// Whether it is this machine. Commands then inherit the working directory and the variables.
     pub(crate) here: bool,
 }
 
 impl ConnectedEnv {
-    /// Connects to the environment that was asked for. This machine's own server is started if nobody
-    /// listens.
+    /// Connects to the requested environment. Starts the local server if none is listening.
     pub(crate) async fn open(env_args: &EnvArgs) -> Result<Self, CommandFailure> {
         let env = Self::reach(EnvRoute::find(env_args, &|name| std::env::var_os(name))?).await?;
         if let Some(DurationArg(limit)) = env_args.reconnect_timeout {
@@ -64,14 +63,14 @@ impl ConnectedEnv {
         Ok(Self { asked, ..env })
     }
 
-    /// Connects once more to the same environment, in a session of its own.
+    /// Opens a second connection to the same environment, in a session of its own.
     pub(crate) async fn open_again(&self) -> Result<Self, CommandFailure> {
         let env = Self::reach(self.route.clone()).await?;
         let asked = self.asked.clone();
         Ok(Self { asked, ..env })
     }
 
-    /// Connects to the environment at the end of a way.
+    /// Connects along a route.
     pub(crate) async fn reach(route: EnvRoute) -> Result<Self, CommandFailure> {
         let EnvRoute { name, way } = route.clone();
         let (client, here) = match way {
@@ -95,7 +94,7 @@ impl ConnectedEnv {
         })
     }
 
-    /// Returns a line that a person may type next, for this environment.
+    /// Returns a command line that the user can type for this environment.
     pub(crate) fn line(&self, command: &str, arguments: &[&str]) -> String {
         let mut line = format!("exec-server {command}");
         for word in self.asked.iter().flat_map(|asked| ["-E", asked]) {
@@ -109,18 +108,18 @@ impl ConnectedEnv {
         line
     }
 
-    /// Returns the environment.
+    /// Returns the environment's backend, files, HTTP client and catalog.
     pub(crate) fn environment(&self) -> Environment {
         self.client.environment()
     }
 
-    /// Reads a path as it was typed: a `file:` URI, absolute, below the home (`~/x`), or relative to
-    /// this directory if the environment is this machine, else to the server's. Bytes that are no
-    /// text are kept; a `..` behind a link is what the host makes of it.
+    /// Resolves a typed path: a `file:` URI, an absolute path, a path below the home (`~/x`), or a
+    /// path relative to the working directory (on this machine) or to the server's directory. Keeps
+    /// bytes that are not UTF-8; the host resolves `..` after a symbolic link.
     pub(crate) async fn path(&self, typed: impl AsRef<OsStr>) -> Result<PathUri, CommandFailure> {
         let base = match self.here {
             true => Some(std::env::current_dir().map_err(|error| {
-                let what = format!("cannot find the working directory: {error}");
+                let what = format!("cannot determine the working directory: {error}");
                 CommandFailure::new(FailureKind::Failed, what)
             })?),
             false => None,
@@ -130,7 +129,7 @@ impl ConnectedEnv {
     }
 }
 
-/// Returns a word as a shell reads it.
+/// Quotes a word for a shell.
 fn shell_quoted(word: &str) -> String {
     let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_./:=@%+,".contains(sign);
     match !word.is_empty() && word.chars().all(plain) {
@@ -152,18 +151,18 @@ async fn connect(
     Ok(client)
 }
 
-/// Returns how servers know this program in their logs.
+/// Returns the client name that servers write to their logs.
 fn client_name() -> String {
     let terminal = DetectedTerminal::detect(&|name| std::env::var_os(name));
     let version = env!("CARGO_PKG_VERSION");
     format!("exec-server/{version} ({})", terminal.token())
 }
 
-/// Which environment.
+/// Selects the environment.
 #[derive(Args, Clone, Debug, Default)]
 pub struct EnvArgs {
-    /// Environment: a name that `env list` shows, `local`, or the ws://, wss:// or unix:// URL of a
-    /// server [default: the one that `env default` sets, or this machine].
+    /// Environment: a name from `env list`, `local`, or the ws://, wss:// or unix:// URL of a
+    /// server [default: the one set with `env default`, else this machine].
     #[arg(
         short = 'E',
         long = "env",
@@ -173,7 +172,7 @@ pub struct EnvArgs {
     )]
     pub env: Option<String>,
 
-    /// File with the token that a server at a URL asks for; EXEC_SERVER_TOKEN is the token itself.
+    /// File with the token for a server at a URL; EXEC_SERVER_TOKEN holds the token itself.
     #[arg(
         long,
         value_name = "FILE",
@@ -182,7 +181,7 @@ pub struct EnvArgs {
     )]
     pub token_file: Option<PathBuf>,
 
-    /// Gives up after this long without a connection, such as 30s or 10m [default: as long as the
+    /// Gives up after this time without a connection, such as 30s or 10m [default: as long as the
     /// server keeps the session].
     #[arg(
         long,
@@ -195,16 +194,16 @@ pub struct EnvArgs {
 
 const ENVIRONMENT: &str = "Environment";
 
-/// How the environment was asked for.
+/// How the user specified the environment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum EnvOrigin {
-    /// By a name.
+    /// By name.
     Named,
-    /// By a URL.
+    /// By URL.
     Typed,
 }
 
-/// Says why an environment was not reached.
+/// Explains why a connection failed, and suggests the next step.
 fn connect_failure(
     name: &str,
     reach: &EnvEndpoint,
@@ -235,18 +234,18 @@ fn connect_failure(
         }
         ConnectError::Address(_) => match reach {
             EnvEndpoint::Program(_) => failure(FailureKind::Unreachable)
-                .next("check its command in environments.toml, by running it yourself"),
+                .next("check its command in environments.toml by running it yourself"),
             EnvEndpoint::Url(_) | EnvEndpoint::Relay(_) => failure(FailureKind::Usage),
         },
         ConnectError::Link(_) => failure(FailureKind::Unreachable).next(unreachable(name, reach)),
         ConnectError::Busy(_) => {
-            failure(FailureKind::Unreachable).next("try again in a moment, or ask who runs it")
+            failure(FailureKind::Unreachable).next("try again in a moment, or ask its operator")
         }
         ConnectError::Unwelcome(_) => match is_tls(reach) {
             true => failure(FailureKind::Unreachable)
                 .next("check the URL; SSL_CERT_FILE names certificates to trust"),
             false => failure(FailureKind::Unreachable)
-                .next("check that the URL is one of an exec-server"),
+                .next("check that the URL belongs to an exec-server"),
         },
         ConnectError::Replaced(_)
         | ConnectError::Refused(_)
@@ -258,7 +257,7 @@ fn connect_failure(
     }
 }
 
-/// Says where the token came from.
+/// Suggests where to fix the token.
 fn access_denied(reach: &EnvEndpoint) -> String {
     match reach {
         EnvEndpoint::Relay(relay) => match &relay.auth_token {
@@ -314,24 +313,24 @@ fn is_tls(reach: &EnvEndpoint) -> bool {
     }
 }
 
-/// How long last words may take. The client gives its peer a second; the rest is for handles that are
-/// still held somewhere.
+/// Limit for draining. The client allows its peer one second; the rest is for handles that are
+/// still in use.
 const TIMEOUT: Duration = Duration::from_millis(1200);
 
 tokio::task_local! {
-    /// Connections that were opened by what runs.
+    /// Connections that the running command has opened.
     static OPEN_CONNECTIONS: RefCell<Vec<BoxFuture<'static, ()>>>;
 }
 
-/// Does something, and then waits until the connections that it has asked for have ended. It has let go
-/// of them by then.
+/// Runs `work`, then waits until the connections it opened have closed. `work` has dropped its
+/// handles by then.
 pub(crate) async fn drain_connections<T>(work: impl Future<Output = T>) -> T {
     OPEN_CONNECTIONS
         .scope(RefCell::default(), async {
             let done = work.await;
             let opened = OPEN_CONNECTIONS.with(RefCell::take);
             if !opened.is_empty() {
-                // Whoever is not heard in time is left all the same.
+                // Connections that do not close in time are abandoned.
                 drop(timeout(TIMEOUT, join_all(opened)).await);
             }
             done
@@ -339,7 +338,7 @@ pub(crate) async fn drain_connections<T>(work: impl Future<Output = T>) -> T {
         .await
 }
 
-/// Asks for last words on a connection. Nobody waits for them outside of [`drain_connections`].
+/// Registers a connection to drain. Only [`drain_connections`] waits for it.
 fn drain_connection(client: &ExecServerClient) {
     let ended = client.ended().boxed();
     let _outside = OPEN_CONNECTIONS.try_with(|opened| opened.borrow_mut().push(ended));

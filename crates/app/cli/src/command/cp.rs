@@ -1,11 +1,11 @@
 //! `exec-server cp`: copies files and directories between this machine and environments.
 //!
-//! Both ends are file systems behind the same trait, so that there is one way to copy, in either
-//! direction and between two environments. Content goes to a hidden part beside its target, and takes
-//! the target's name when it is whole; so does a tree that is copied to where nothing is.
-//! Invariant: under the target's name there is the old file or the new one, never a piece; what is no file is
-//! never replaced.
-//! Not here: owners, hard links, extended attributes.
+//! Both endpoints implement the same file system trait, so one implementation covers every
+//! direction. Content goes to a hidden partial file next to its target and is renamed when it is
+//! complete; a new tree is staged the same way.
+//!
+//! Invariant: the target name refers to the old or to the new file, never to a partial one; only
+//! regular files are replaced. Not here: owners, hard links, extended attributes.
 
 mod block_copy;
 mod copier;
@@ -55,35 +55,35 @@ use crate::command::{
 #[derive(Args, Clone, Debug)]
 #[command(
     override_usage = "exec-server cp [OPTIONS] SOURCE... TARGET",
-    after_help = "A path in the environment has a colon before it: `cp -E box notes.txt :/srv/`, \
-                  `cp -r box:logs .`. A file here with a colon in its name needs `./` before it.\n\n\
-                  What is interrupted leaves a hidden part beside its target; the same command goes on \
-                  with it. Modes are kept, times where the target is here; -a keeps times everywhere. Links in \
-                  directories are copied as links, wherever they lead; -L copies what they lead to.\n\n\
-                  A directory goes into a target that is a directory already, and keeps its name there; \
-                  `cp -r src/. :dst` brings `dst` up to date instead."
+    after_help = "A path in the environment starts with a colon: `cp -E box notes.txt :/srv/`, \
+                  `cp -r box:logs .`. Write `./` before a local file with a colon in its \
+                  name.\n\nAn interrupted copy leaves a hidden partial file next to its target; \
+                  the same command resumes it. Modes are kept, and so are times of local \
+                  targets; -a keeps all times. Links in directories are copied as links; -L \
+                  copies the files they point to.\n\nA directory is copied into a target that \
+                  is an existing directory; `cp -r src/. :dst` updates `dst` itself instead."
 )]
 pub struct CpCommand {
     #[command(flatten)]
     env_args: EnvArgs,
 
-    /// Copies directories with everything in them.
+    /// Copies directories recursively.
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
 
-    /// Copies directories, and keeps times besides modes and links.
+    /// Copies directories recursively, and keeps times as well as modes and links.
     #[arg(short, long)]
     archive: bool,
 
-    /// Copies what links in directories lead to, instead of the links.
+    /// Copies the targets of links in directories instead of the links.
     #[arg(short = 'L', long)]
     dereference: bool,
 
-    /// Copies everything anew: parts of an earlier run are not used.
+    /// Ignores partial files of an earlier run and copies everything again.
     #[arg(long)]
     no_resume: bool,
 
-    /// Shows no progress, and no summary.
+    /// Shows neither progress nor a summary.
     #[arg(short, long)]
     quiet: bool,
 
@@ -91,23 +91,20 @@ pub struct CpCommand {
     #[arg(long)]
     json: bool,
 
-    /// Sources, and last the target. `:PATH` and `NAME:PATH` are in an environment.
+    /// Sources, followed by the target. `:PATH` and `NAME:PATH` are in an environment.
     #[arg(required = true, num_args = 2.., value_name = "PATH")]
     paths: Vec<OsString>,
 }
 
 impl CpCommand {
-    /// Copies files and directories, in either direction.
+    /// Resolves the operands, copies, and prints the summary.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = Vec::new();
         for typed in &self.paths {
             operands.push(PathOperand::read(typed)?);
         }
         let Some((target, sources)) = operands.split_last() else {
-            return Err(CommandFailure::new(
-                FailureKind::Usage,
-                "no target is named",
-            ));
+            return Err(CommandFailure::new(FailureKind::Usage, "missing target"));
         };
         if operands
             .iter()
@@ -127,14 +124,14 @@ impl CpCommand {
             let found = sides.iter().find(|(operand, _)| operand == env_args);
             found.map(|(_, side)| side.clone())
         };
-        let missing = || CommandFailure::new(FailureKind::Failed, "an environment was lost");
+        let missing = || CommandFailure::new(FailureKind::Failed, "lost track of an environment");
         let to = side_of(target).ok_or_else(missing)?;
         let target = CopyTarget::find(to, target, sources.len()).await?;
         let trees = match self.recursive || self.archive {
             true => DirectoryPolicy::Copied,
             false => DirectoryPolicy::Refused,
         };
-        // Everything is looked at before anything is copied.
+        // Check everything before copying anything.
         let mut pairs = Vec::new();
         for source in sources {
             let from = side_of(source).ok_or_else(missing)?;
@@ -178,7 +175,7 @@ impl CpCommand {
         self.print_summary(&meter)
     }
 
-    /// Finds the end that a path is on; each environment is connected to once.
+    /// Returns the endpoint of an operand. Connects to each environment once.
     async fn side(
         &self,
         operand: &PathOperand,
@@ -205,7 +202,7 @@ impl CpCommand {
                     let is_unknown = failure.kind == FailureKind::UnknownEnvironment;
                     let file = format!("{name}:{}", path.display());
                     match is_unknown && std::path::Path::new(&file).exists() {
-                        true => failure.next(format!("write `./{file}` for the file here")),
+                        true => failure.next(format!("write `./{file}` for the local file")),
                         false => failure,
                     }
                 })
@@ -227,7 +224,7 @@ impl CpCommand {
             true => Box::new(std::io::stdout().lock()),
             false => Box::new(std::io::stderr().lock()),
         };
-        // The copy is done, whether or not anybody reads what it came to.
+        // The copy succeeded even if the summary cannot be printed.
         drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
         match (first, summary.failed) {
             (None, _) => Ok(ExitCode::SUCCESS),
@@ -240,7 +237,7 @@ impl CpCommand {
     }
 }
 
-/// Says in one line what was copied.
+/// Formats the summary as one line.
 fn summary_line(summary: &CopySummary) -> String {
     let rate = match summary.seconds > 0.0 {
         #[expect(
@@ -268,12 +265,13 @@ fn summary_line(summary: &CopySummary) -> String {
     )
 }
 
-/// Files that are copied at once.
+/// Files copied concurrently.
 const CONCURRENCY: usize = 16;
-/// Files that were found and wait.
+/// Queue length between scan and copy.
 const FOUND: usize = 256;
 
-/// Copies sources of one end. Ctrl-C, SIGTERM and SIGHUP end it: what was not worth to be kept is removed.
+/// Copies the sources of one endpoint. Ctrl-C, SIGTERM and SIGHUP cancel it and remove partial
+/// files that cannot be resumed.
 async fn copy_all(
     from: &CopyEndpoint,
     to: &CopyEndpoint,
@@ -327,17 +325,17 @@ async fn scan_and_copy(
 fn ended(kind: FailureKind, from: &CopyEndpoint, to: &CopyEndpoint) -> CommandFailure {
     let what = match kind == FailureKind::Interrupted {
         true => "interrupted",
-        false => "ended by a signal",
+        false => "terminated by a signal",
     };
     let next = match from.is(to) {
-        // The environment copies files by itself, each of them in one step.
+        // The environment copies each file itself, in one step.
         true => "run the same command again",
-        false => "run the same command again to go on where it ended",
+        false => "run the same command again to resume",
     };
     CommandFailure::new(kind, what).next(next)
 }
 
-/// The signals that end a copy.
+/// Signals that cancel a copy.
 struct CopySignals(Vec<(FailureKind, Signal)>);
 
 impl CopySignals {
@@ -368,7 +366,7 @@ impl CopySignals {
     }
 }
 
-/// Says that a connection is out, and back: in the bar, or by a line where there is none.
+/// Reports disconnects and reconnects in the progress bar, or as lines without one.
 async fn watch_connections(sides: &[&CopyEndpoint], meter: &CopyProgress) -> Infallible {
     let places = sides.iter().filter_map(|side| side.env.as_ref());
     let watches: FuturesUnordered<_> = places

@@ -1,4 +1,4 @@
-//! The processes that belong to the server, found by what a person types.
+//! Looks up detached processes by what the user types.
 
 use exec_client::{client::ExecServerClient, error::ExecServerError};
 use exec_wire::{
@@ -8,14 +8,14 @@ use exec_wire::{
 
 use super::failure::{CommandFailure, FailureKind};
 
-/// Returns every detached process.
+/// Lists all detached processes.
 pub(crate) async fn list(client: &ExecServerClient) -> Result<Vec<ProcessSummary>, CommandFailure> {
     let mut processes = client.processes().await.map_err(call_failure)?;
     processes.retain(|process| process.detached);
     Ok(processes)
 }
 
-/// Finds the process that each text names: its id, or a beginning of it that no other id has.
+/// Finds a process for each text: its id, or a unique prefix of it.
 pub(crate) async fn find(
     client: &ExecServerClient,
     typed: &[String],
@@ -27,14 +27,14 @@ pub(crate) async fn find(
         .collect()
 }
 
-/// Returns every process that can be attached to, those of other sessions included.
+/// Lists every process that can be attached to, including those of other sessions.
 pub(crate) async fn list_all(
     client: &ExecServerClient,
 ) -> Result<Vec<ProcessSummary>, CommandFailure> {
     client.all_processes().await.map_err(call_failure)
 }
 
-/// Finds one process: a detached one, or else one of another session.
+/// Finds one process: a detached one, else one of another session.
 pub(crate) async fn find_attachable(
     client: &ExecServerClient,
     typed: &str,
@@ -48,7 +48,7 @@ pub(crate) async fn find_attachable(
     }
 }
 
-/// Has the server take over a process of another session: it outlives that session then.
+/// Lets the server take over a process of another session, so that it outlives that session.
 pub(crate) async fn adopt_process(
     client: &ExecServerClient,
     process: &ProcessSummary,
@@ -75,7 +75,7 @@ pub(crate) async fn find_one(
     select_process(&list(client).await?, typed)
 }
 
-/// Returns how far a process has come: where its output ends at the moment, and how it ended.
+/// Returns the end of the output so far, and how the process exited.
 pub(crate) async fn output_position(
     client: &ExecServerClient,
     id: &ProcessId,
@@ -89,7 +89,7 @@ pub(crate) async fn output_position(
     now.await.map_err(call_failure)
 }
 
-/// A number that no event has: nothing is replayed after it.
+/// Beyond any sequence number: nothing is replayed after it.
 const LAST: OutputSeq = OutputSeq(u64::MAX - 1);
 
 fn select_process(
@@ -104,14 +104,14 @@ fn select_process(
     match path_bytes[..] {
         [] => {}
         [one] => return Ok(one.clone()),
-        // Ids are unique in a session only.
+        // Ids are unique only within a session.
         [..] => {
             let what = format!(
                 "several sessions have a process `{}`",
                 typed.escape_default()
             );
             return Err(CommandFailure::new(FailureKind::Usage, what)
-                .next("end the others, or wait until their sessions have ended"));
+                .next("stop the others, or wait until their sessions have ended"));
         }
     }
     let begins = |process: &&ProcessSummary| !typed.is_empty() && id(process).starts_with(typed);
@@ -121,21 +121,21 @@ fn select_process(
         [one] => Ok(one.clone()),
         [] => Err(unknown_process(&typed.to_string())),
         [one, other, ..] => {
-            let what = format!("`{typed}` could be `{}` or `{}`", id(one), id(other));
+            let what = format!("`{typed}` is ambiguous: `{}` or `{}`", id(one), id(other));
             Err(CommandFailure::new(FailureKind::Usage, what).next("type more of the id"))
         }
     }
 }
 
 fn unknown_process(id: &str) -> CommandFailure {
-    let what = format!("there is no detached process `{id}`");
+    let what = format!("no detached process `{id}`");
     CommandFailure::new(FailureKind::NotFound, what).next(
-        "`exec-server ps`, with the same --env, lists them, and `ps --all` those of other sessions; \
-         one that has ended is forgotten after a while",
+        "`exec-server ps` with the same --env lists them, and `ps --all` those of other \
+         sessions; exited processes are removed after a while",
     )
 }
 
-/// Tells a person why a call came to nothing.
+/// Converts the error of a call into a message for the user.
 pub(crate) fn call_failure(error: ExecServerError) -> CommandFailure {
     if let ExecServerError::UnknownProcess(id) = &error {
         return unknown_process(id.as_str());
@@ -148,7 +148,7 @@ pub(crate) fn call_failure(error: ExecServerError) -> CommandFailure {
     }
     let failure = CommandFailure::from(error);
     if failure.kind == FailureKind::Lost {
-        return failure.next("detached processes go on as long as the server does");
+        return failure.next("detached processes keep running as long as the server does");
     }
     failure
 }

@@ -1,6 +1,7 @@
 //! `exec-server edit`.
-//! Invariant: what somebody wrote is never lost: it is in the environment, or in a file here that is
-//! named.
+//!
+//! Invariant: edited text is never lost: it is in the environment, or in a local file that the
+//! message names.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -28,32 +29,32 @@ use crate::command::{
     process_session::{print_notice, show_outages},
 };
 
-/// Largest file that is edited: it is in memory twice, and goes back in one message.
+/// Maximum file size: it is in memory twice and sent in one message.
 const MAX_BYTES: u64 = 32 << 20;
 
-/// Opens a file in an editor here and puts it back.
+/// Edits a file of the environment in a local editor.
 ///
-/// The editor is $VISUAL, $EDITOR or vi. The file is replaced in one step, if it was changed here; a
-/// stock server overwrites it. If it was changed there meanwhile, it is left alone, and the edited copy
-/// is kept here.
+/// The editor is $VISUAL, $EDITOR or vi. A changed file is replaced atomically; a stock server
+/// overwrites it. If the file changed there meanwhile, it is left alone and the edited copy is kept
+/// here.
 #[derive(Args, Clone, Debug)]
 pub struct EditCommand {
     #[command(flatten)]
     #[doc(hidden)]
     pub env_args: EnvArgs,
 
-    /// The file; one that is not there is made.
+    /// File to edit; a missing one is created.
     #[arg(value_name = "FILE")]
     pub file: OsString,
 }
 
 impl EditCommand {
-    /// Opens a file in an editor here and puts it back.
+    /// Downloads the file, runs the editor, and writes the file back.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.env_args);
         let RemotePath { env, path, .. } = operands.resolve(&self.file).await?;
         let Some(name) = path.file_name() else {
-            let what = format!("`{}` is no file", display_path(&path));
+            let what = format!("`{}` is not a file", display_path(&path));
             return Err(CommandFailure::new(FailureKind::Usage, what));
         };
         let files = env.environment().files;
@@ -68,7 +69,7 @@ impl EditCommand {
             let kept = draft.path().display().to_string();
             let line = env.line("cp", &[&kept, &format!(":{}", display_path(&path))]);
             failure.next(format!(
-                "what you wrote is kept in {kept}; `{line}` puts it there"
+                "your changes are kept in {kept}; `{line}` uploads them"
             ))
         };
         let after = draft.read();
@@ -86,7 +87,10 @@ impl EditCommand {
             let failure = CommandFailure::new(FailureKind::Failed, what);
             if is_same {
                 draft.remove();
-                return Err(failure.next("nothing was changed; set $VISUAL or $EDITOR to another"));
+                return Err(failure.next(
+                    "nothing was changed; set $VISUAL or $EDITOR to another \
+                                         editor",
+                ));
             }
             return Err(kept(failure));
         }
@@ -100,9 +104,9 @@ impl EditCommand {
         let back = write_back(&*files, &path, before.as_ref(), Bytes::from(after), atomic);
         let back = tokio::select! {
             back = show_outages(&env.client, back) => back,
-            // Since the editor ran, nothing else listens to it.
+            // Nothing else has handled Ctrl-C since the editor ran.
             _ = tokio::signal::ctrl_c() => {
-                let what = format!("`{}` may not be written", display_path(&path));
+                let what = format!("`{}` may not have been written", display_path(&path));
                 Err(CommandFailure::new(FailureKind::Interrupted, what))
             }
         };
@@ -110,7 +114,7 @@ impl EditCommand {
         if !atomic {
             let path = display_path(&path);
             print_notice(&format!(
-                "`{path}` was overwritten: this server cannot replace it in one step"
+                "`{path}` was overwritten: this server cannot replace files atomically"
             ));
         }
         draft.remove();
@@ -118,7 +122,7 @@ impl EditCommand {
     }
 }
 
-/// Reads the file; `None` if it is not there.
+/// Reads the file; `None` if it does not exist.
 async fn content(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
@@ -148,7 +152,7 @@ async fn content(
     }
 }
 
-/// Replaces the file, if it still holds what was edited.
+/// Replaces the file if its content is still the one that was edited.
 async fn write_back(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
@@ -158,7 +162,7 @@ async fn write_back(
 ) -> Result<(), CommandFailure> {
     if content(files, path).await?.as_ref() != before {
         let what = format!(
-            "`{}` was changed there meanwhile, and is left alone",
+            "`{}` was changed there meanwhile and is left alone",
             display_path(path)
         );
         return Err(CommandFailure::new(FailureKind::Failed, what));
@@ -176,7 +180,7 @@ async fn write_back(
     written.map_err(|error| file_failure(&error))
 }
 
-/// Returns the editor that was chosen.
+/// Returns the configured editor.
 fn editor() -> OsString {
     let chosen = ["VISUAL", "EDITOR"].into_iter().find_map(|name| {
         let editor = std::env::var_os(name);
@@ -185,7 +189,7 @@ fn editor() -> OsString {
     chosen.unwrap_or_else(|| OsStr::new("vi").to_owned())
 }
 
-/// A copy here. Dropping it leaves it where it is.
+/// Local copy of the file. Dropping it keeps the copy.
 #[derive(Debug)]
 struct LocalDraft {
     directory: PathBuf,
@@ -193,7 +197,7 @@ struct LocalDraft {
 }
 
 impl LocalDraft {
-    /// Writes the copy, under the name that the file has: editors look at it.
+    /// Writes the copy under the original file name, which editors use to detect the type.
     fn write(name: &[u8], content: &[u8]) -> io::Result<Self> {
         let unique = format!("exec-server-edit-{}", uuid::Uuid::new_v4().simple());
         let directory = std::env::temp_dir().join(unique);
@@ -209,13 +213,12 @@ impl LocalDraft {
         }
     }
 
-    /// Where it is.
+    /// Returns the path of the copy.
     fn path(&self) -> &Path {
         &self.file
     }
 
-    /// Lets somebody edit it. The editor may have arguments of its own, and is found by the shell as
-    /// `git` does.
+    /// Runs the editor. Like `git`, starts it through the shell, so it may have arguments.
     async fn edit(&self, editor: &OsStr) -> io::Result<ExitStatus> {
         let mut line = OsString::from(editor);
         line.push(" \"$@\"");
@@ -228,20 +231,20 @@ impl LocalDraft {
         loop {
             tokio::select! {
                 status = child.wait() => return status,
-                // Ctrl-C is the editor's.
+                // Ctrl-C is for the editor.
                 pressed = tokio::signal::ctrl_c() => pressed?,
             }
         }
     }
 
-    /// Reads what it holds now; some editors put another file in its place.
+    /// Reads the current content; some editors replace the file.
     fn read(&self) -> io::Result<Vec<u8>> {
         fs::read(&self.file)
     }
 
-    /// Removes it, and what the editor left beside it.
+    /// Removes the copy and files that the editor left next to it.
     fn remove(&self) {
-        // What is left lies in a directory for what is temporary.
+        // Leftovers are in the temporary directory.
         drop(fs::remove_dir_all(&self.directory));
     }
 }

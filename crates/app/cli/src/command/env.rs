@@ -1,6 +1,7 @@
-//! `exec-server env`: which environments there are, and whether they answer.
-//! Invariant: our `environments.toml` is replaced whole or not at all, and never by a text that would not
-//! be understood; that of Codex is never written.
+//! `exec-server env`: lists, adds, checks and removes environments.
+//!
+//! Invariant: our `environments.toml` is replaced atomically and only by valid content; the file of
+//! Codex is never written.
 
 mod environments_file;
 mod status;
@@ -29,22 +30,22 @@ pub use self::status::warn_of_foreign_keys;
 /// Lists, adds and checks environments.
 #[derive(Args, Clone, Debug)]
 pub struct EnvCommand {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub(crate) command: EnvSubcommand,
 }
 
-/// What to do with environments.
+/// Subcommands of `env`.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum EnvSubcommand {
-    /// Lists the environments that --env can name.
+    /// Lists the environments that --env accepts.
     #[command(visible_alias = "ls")]
     List(EnvListCommand),
     /// Adds an environment to our environments.toml.
     Add(Box<EnvAddCommand>),
-    /// Connects to environments and tells what answers.
+    /// Connects to environments and reports their state.
     Status(EnvStatusCommand),
-    /// Makes an environment the one that is used when none is named.
+    /// Sets the default environment.
     Default(EnvDefaultCommand),
     /// Removes an environment from our environments.toml.
     #[command(visible_alias = "rm")]
@@ -52,7 +53,7 @@ pub(crate) enum EnvSubcommand {
 }
 
 impl EnvCommand {
-    /// Does it.
+    /// Runs the subcommand.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         match self.command {
             EnvSubcommand::List(list) => list.run(),
@@ -66,9 +67,10 @@ impl EnvCommand {
 
 /// Adds an environment to our environments.toml.
 ///
-/// It is reached at a URL, through a hub, or by a command that speaks the protocol on its standard
-/// input and output. Tokens are not copied: the file names the token's file or variable. The file is
-/// ~/.config/exec-server/environments.toml; the environments.toml of Codex is read and never changed.
+/// Its server is reached at a URL, through a hub, or by a command that speaks the protocol on stdin
+/// and stdout. Tokens are not copied: the file names the token's file or variable. The file is
+/// ~/.config/exec-server/environments.toml; the environments.toml of Codex is read and never
+/// changed.
 #[derive(Args, Clone, Debug)]
 #[command(
     group = ArgGroup::new("way").required(true).args(["url", "hub", "command"]),
@@ -79,30 +81,30 @@ pub(crate) struct EnvAddCommand {
     /// Name of the environment: letters, digits, `_` and `-`.
     pub(crate) name: String,
 
-    /// Where its server listens: ws://HOST:PORT or wss://HOST:PORT.
+    /// URL of its server: ws://HOST:PORT or wss://HOST:PORT.
     pub(crate) url: Option<String>,
 
-    /// The hub that knows it: http://HOST:PORT or https://HOST:PORT.
+    /// URL of its hub: http://HOST:PORT or https://HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub(crate) hub: Option<String>,
 
-    /// What the hub knows it by [default: NAME].
+    /// Id of the environment at the hub [default: NAME].
     #[arg(long, value_name = "ID", requires = "hub")]
     pub(crate) environment_id: Option<String>,
 
-    /// File with the token that server or hub asks for.
+    /// File with the token for the server or hub.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["token_env", "command"])]
     pub(crate) token_file: Option<PathBuf>,
 
-    /// Variable with the token that server or hub asks for.
+    /// Variable with the token for the server or hub.
     #[arg(long, value_name = "VARIABLE", conflicts_with = "command")]
     pub(crate) token_env: Option<String>,
 
-    /// Makes it the one that is used when none is named.
+    /// Makes it the default environment.
     #[arg(long)]
     pub(crate) default: bool,
 
-    /// Command that is started when the environment is needed, with everything behind it.
+    /// Command that is started on demand, with all its arguments.
     #[arg(
         long,
         value_name = "COMMAND",
@@ -113,19 +115,19 @@ pub(crate) struct EnvAddCommand {
 }
 
 impl EnvAddCommand {
-    /// Adds it.
+    /// Adds the environment to the file.
     fn run(self) -> Result<ExitCode, CommandFailure> {
         let lookup = &|name: &str| std::env::var_os(name);
         let usage = |what: String| CommandFailure::new(FailureKind::Usage, what);
         let id = EnvironmentId::chosen(&self.name).map_err(|error| usage(error.to_string()))?;
         if self.hub.is_some() && self.token_file.is_none() && self.token_env.is_none() {
-            return Err(usage("a hub asks for a token".to_owned())
+            return Err(usage("a hub requires a token".to_owned())
                 .next("pass --token-file FILE or --token-env VARIABLE"));
         }
         let file = EnvironmentsFile::open(lookup)?;
         let before = ids(file.text());
         if before.iter().any(|known| known == id.as_str()) {
-            let what = format!("`{id}` is in `{}` already", file.path().display());
+            let what = format!("`{id}` already exists in `{}`", file.path().display());
             return Err(CommandFailure::new(FailureKind::Failed, what)
                 .next(format!("remove it first: exec-server env remove {id}")));
         }
@@ -134,32 +136,34 @@ impl EnvAddCommand {
             text = with_default(&text, id.as_str());
         }
         file.understand(&text, lookup).map_err(|error| {
-            // The file is written in a way that nothing can be put behind.
+            // The file ends in a way that nothing can be appended.
             if matches!(error.fault, EnvironmentsFault::Syntax(_)) {
                 return CommandFailure::new(FailureKind::UnknownEnvironment, error)
                     .next("edit it by hand");
             }
-            // What was there is understood: the line is what is wrong.
-            usage(format!("`{id}` cannot be added: {}", error.fault))
+            // The existing content is valid, so the new entry is not.
+            usage(format!("cannot add `{id}`: {}", error.fault))
                 .next("`exec-server env add --help` shows examples")
         })?;
         if ids(&text).len() != before.len() + 1 {
-            let what = format!("`{}` cannot be added to", file.path().display());
+            let what = format!("cannot append to `{}`", file.path().display());
             return Err(CommandFailure::new(FailureKind::Failed, what).next("edit it by hand"));
         }
         let hides = file.base().remotes.iter().any(|known| known.id == id);
         file.replace(&text)?;
         if hides {
-            print_stderr(&format!("note: it hides the `{id}` of Codex's settings"));
+            print_stderr(&format!(
+                "note: it overrides `{id}` from the settings of Codex"
+            ));
         }
         let selected = select(lookup)?;
         if selected.remotes.iter().all(|known| known.id != id) {
-            print_stderr("note: variables choose the environments at the moment, not the file");
+            print_stderr("note: variables select the environments at present, not the file");
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Returns what the file says of it.
+    /// Returns the keys to write.
     fn keys(&self) -> Result<Vec<(&'static str, Value)>, CommandFailure> {
         let text = |text: &str| Value::String(text.to_owned());
         let mut keys = vec![("id", text(&self.name))];
@@ -176,7 +180,7 @@ impl EnvAddCommand {
             keys.push(("auth_token_env", text(variable)));
         }
         if let Some(path) = &self.token_file {
-            // In the file, a path is relative to the file.
+            // Paths in the file are relative to the file.
             let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             let path = path.to_str().ok_or_else(|| {
                 let what = format!("path `{}` is not UTF-8", path.display());
@@ -212,7 +216,7 @@ pub(crate) struct EnvRemoveCommand {
 }
 
 impl EnvRemoveCommand {
-    /// Removes it.
+    /// Removes the environment from the file.
     fn run(self) -> Result<ExitCode, CommandFailure> {
         let lookup = &|name: &str| std::env::var_os(name);
         let name = self.name.as_str();
@@ -224,26 +228,30 @@ impl EnvRemoveCommand {
                 true => {
                     let what = format!("`{name}` comes from the settings of Codex");
                     CommandFailure::new(FailureKind::Failed, what)
-                        .next("exec-server does not change those: remove it there by hand")
+                        .next("exec-server does not change those; remove it there by hand")
                 }
                 false => {
                     let what = format!("`{display_path}` has no environment `{name}`");
                     CommandFailure::new(FailureKind::UnknownEnvironment, what)
-                        .next("`exec-server env list` shows which there are")
+                        .next("`exec-server env list` shows the known environments")
                 }
             });
         };
         let Some(text) = without(file.text(), index) else {
-            let what = format!("cannot tell which lines of `{display_path}` are about `{name}`");
+            let what = format!("cannot determine which lines of `{display_path}` define `{name}`");
             return Err(CommandFailure::new(FailureKind::Failed, what).next("remove them by hand"));
         };
         if let Err(error) = file.understand(&text, lookup) {
             let is_default = matches!(error.fault, EnvironmentsFault::UnknownDefault(_));
             return Err(match is_default {
-                true => {
-                    CommandFailure::new(FailureKind::Failed, format!("`{name}` is the default"))
-                        .next("choose another first: exec-server env default local")
-                }
+                true => CommandFailure::new(
+                    FailureKind::Failed,
+                    format!(
+                        "`{name}` is the default \
+                                                                      environment"
+                    ),
+                )
+                .next("choose another one first: exec-server env default local"),
                 false => CommandFailure::new(FailureKind::Failed, error),
             });
         }
@@ -252,15 +260,15 @@ impl EnvRemoveCommand {
     }
 }
 
-/// Makes an environment the one that is used when none is named.
+/// Sets the default environment.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EnvDefaultCommand {
-    /// Name of the environment: one that `env list` shows, `local`, or `none`.
+    /// Name from `env list`, `local`, or `none`.
     pub(crate) name: String,
 }
 
 impl EnvDefaultCommand {
-    /// Writes it down.
+    /// Writes the default to the file.
     fn run(self) -> Result<ExitCode, CommandFailure> {
         let lookup = &|name: &str| std::env::var_os(name);
         let file = EnvironmentsFile::open(lookup)?;

@@ -1,4 +1,4 @@
-//! What went wrong, for a person.
+//! Errors of commands, as shown to users.
 
 use std::{fmt, process::ExitCode};
 
@@ -6,19 +6,19 @@ use exec_client::error::{ConnectError, ExecServerError};
 
 use super::print::printable;
 
-/// What a command could not do: one line, and what to do next.
+/// Failure of a command: one line, and the next step.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CommandFailure {
-    /// What kind; decides the status.
+    /// Kind, which determines the exit status.
     pub kind: FailureKind,
-    /// What could not be done, and why. One line.
+    /// What failed, and why. One line.
     pub what: String,
-    /// What to do next. One line.
+    /// Next step. One line.
     pub next: Option<String>,
 }
 
 impl CommandFailure {
-    /// A failure without a next step.
+    /// Creates a failure without a next step.
     pub fn new(kind: FailureKind, what: impl fmt::Display) -> Self {
         Self {
             kind,
@@ -27,7 +27,7 @@ impl CommandFailure {
         }
     }
 
-    /// Says what to do next.
+    /// Sets the next step.
     #[must_use]
     pub fn next(self, next: impl fmt::Display) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl CommandFailure {
 
 impl fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Others may have had a say in it: servers, and who names files.
+        // Text may come from servers or contain file names, so control characters are replaced.
         f.write_str(&printable(&self.what))?;
         match &self.next {
             Some(next) => write!(f, "; {}", printable(next)),
@@ -50,37 +50,37 @@ impl fmt::Display for CommandFailure {
 
 impl std::error::Error for CommandFailure {}
 
-/// Kinds of failures. Each has a status of its own, as `sysexits.h` and shells number them.
+/// Kinds of failures. Each has its own exit status, following `sysexits.h` and shells.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FailureKind {
-    /// Something else.
+    /// Any other failure.
     Failed,
-    /// The line asks for what cannot be.
+    /// The command line is invalid.
     Usage,
-    /// A file, a directory or a process is not there.
+    /// A file, directory or process does not exist.
     NotFound,
-    /// Nobody answers where the environment should be.
+    /// The environment does not answer.
     Unreachable,
-    /// The connection was lost for good, and the session with it.
+    /// The connection and the session are lost for good.
     Lost,
-    /// The server does not let us in: the token is missing or wrong.
+    /// The token is missing or wrong.
     NotAllowed,
-    /// There is no environment of that name.
+    /// No environment has that name.
     UnknownEnvironment,
-    /// The time was up.
+    /// The time limit was reached.
     TimedOut,
-    /// The command is there and cannot be executed.
+    /// The command exists but cannot be executed.
     NotExecutable,
-    /// The command is not there.
+    /// The command does not exist.
     CommandNotFound,
-    /// Somebody pressed Ctrl-C.
+    /// The user pressed Ctrl-C.
     Interrupted,
-    /// Another signal with this number ended it.
+    /// Another signal with this number.
     Signalled(u8),
 }
 
 impl FailureKind {
-    /// The status to end with.
+    /// Returns the exit status.
     pub fn status(self) -> u8 {
         match self {
             Self::Failed => 1,
@@ -106,7 +106,7 @@ impl From<FailureKind> for ExitCode {
 }
 
 impl From<ExecServerError> for CommandFailure {
-    /// Says what a call, or the connection, came to. Who can say more does not come here.
+    /// Converts a client error. Callers with more context build their own message.
     fn from(error: ExecServerError) -> Self {
         let kind = match &error {
             ExecServerError::Disconnected(_) | ExecServerError::Interrupted { .. } => {

@@ -1,6 +1,5 @@
-//! What the commands for files have in common: what is said of files, where they are, what is done
-//! again after a cut, and how Ctrl-C ends things.
-//! Not here: the commands themselves.
+//! Shared parts of the file commands: error messages, metadata lookup and retries after a
+//! disconnect.
 
 mod display_path;
 mod entries;
@@ -18,12 +17,11 @@ pub(crate) use self::{
     entries::{DirectoryListing, ListedEntry, ListedEntryKind, entries, list_local_directory},
 };
 
-/// How often something is asked again after the connection was cut, before it is given up. The client
-/// waits for a connection each time.
+/// Maximum attempts of a request whose connection was lost. The client waits for a connection each
+/// time.
 pub(crate) const ATTEMPTS: u32 = 8;
 
-/// Asks for something, and again if the connection was cut meanwhile. Doing it twice must be as good
-/// as once.
+/// Repeats an idempotent request while the connection is lost during it.
 pub(crate) async fn retry_disconnected<T>(
     mut ask: impl FnMut() -> FileFuture<T>,
 ) -> Result<T, FileError> {
@@ -36,15 +34,14 @@ pub(crate) async fn retry_disconnected<T>(
     }
 }
 
-/// Says what could not be done to a file. The text names the file; numbers of the host's errors are
-/// left away.
+/// Converts a file error. The text names the file; OS error numbers are removed.
 pub(crate) fn file_failure(error: &FileError) -> CommandFailure {
     let text = one_line(&error.to_string());
     let failure = |kind| CommandFailure::new(kind, plain(&text));
     match error {
         FileError::NotFound(_) => failure(FailureKind::NotFound),
         FileError::Disconnected(_) => {
-            failure(FailureKind::Lost).next("run the same command again to go on")
+            failure(FailureKind::Lost).next("run the same command again to resume")
         }
         FileError::Refused(_) => failure(FailureKind::Usage),
         FileError::Invalid(_) | FileError::Host(_) | FileError::Remote(_) | _ => {
@@ -53,13 +50,13 @@ pub(crate) fn file_failure(error: &FileError) -> CommandFailure {
     }
 }
 
-/// Puts a text on one line: patterns are explained on several.
+/// Joins the lines of a text: pattern errors have several.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.collect::<Vec<_>>().join(" ")
 }
 
-/// Leaves away the number at the end: its text stands before it.
+/// Removes the trailing OS error number, which follows its text.
 fn plain(text: &str) -> &str {
     match text.rsplit_once(" (os error ") {
         Some((plain, number)) if number.trim_end_matches(')').parse::<u32>().is_ok() => plain,
@@ -67,12 +64,12 @@ fn plain(text: &str) -> &str {
     }
 }
 
-/// What tells one state of a file from another.
+/// Identifies the state of a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct FileFingerprint {
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
-    /// Milliseconds since the Unix epoch.
+    /// Modification time in milliseconds since the Unix epoch.
     pub(crate) modified_at_ms: i64,
 }
 
@@ -85,7 +82,7 @@ impl From<FileMetadata> for FileFingerprint {
     }
 }
 
-/// Looks at a path, and through a link; `None` if nothing is there.
+/// Returns metadata, following links; `None` if the path does not exist.
 pub(crate) async fn metadata_if_exists(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
@@ -102,12 +99,12 @@ pub(crate) async fn metadata_if_exists(
     }
 }
 
-/// Tells whether a path at which nothing was found is a link that leads nowhere.
+/// Returns whether a path at which nothing was found is a dangling link.
 pub(crate) async fn is_dangling_link(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
 ) -> Result<bool, FileError> {
-    // Only the last name is in question: those before it may well be links.
+    // Only the last component matters: others may be valid links.
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(false);
     };
@@ -129,7 +126,7 @@ pub(crate) async fn is_dangling_link(
         sandbox: None,
     };
     match retry_disconnected(|| files.metadata(get.clone())).await {
-        // What is not followed is refused.
+        // The server rejects links that it does not follow.
         Err(FileError::Invalid(_)) => Ok(true),
         Err(error @ FileError::Disconnected(_)) => Err(error),
         Ok(_) | Err(_) => Ok(false),

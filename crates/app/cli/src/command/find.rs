@@ -20,25 +20,25 @@ use crate::command::{
     terminal::StandardStream,
 };
 
-/// Finds files by their names.
+/// Finds files by name.
 ///
-/// Files and directories that dots or ignore files hide are not found. `-name GLOB` is accepted for
-/// `--glob GLOB`, as `find` of the host spells it.
+/// Skips hidden files and what ignore files exclude. `-name GLOB` is accepted as `--glob GLOB`,
+/// like `find` of the host.
 #[derive(Args, Clone, Debug)]
 pub struct FindCommand {
     #[command(flatten)]
     #[doc(hidden)]
     pub env_args: EnvArgs,
 
-    /// Finds what a glob matches: without a slash the name, else the path below PATH.
+    /// Matches a glob: without a slash against the name, else against the path below PATH.
     #[arg(short, long, value_name = "GLOB", conflicts_with = "name")]
     pub glob: Option<String>,
 
-    /// Finds what has these letters in this order, the best first.
+    /// Matches names that contain these letters in this order, best matches first.
     #[arg(short, long, value_name = "QUERY")]
     pub name: Option<String>,
 
-    /// Most paths.
+    /// Maximum number of paths.
     #[arg(
         long, value_name = "NUMBER", default_value_t = limits::DEFAULT_FIND_RESULTS as u64,
         value_parser = clap::value_parser!(u64).range(1..=limits::MAX_FIND_RESULTS as u64)
@@ -49,13 +49,13 @@ pub struct FindCommand {
     #[arg(long)]
     pub json: bool,
 
-    /// Where to look.
+    /// Directory to search.
     #[arg(default_value = ".", value_name = "PATH")]
     pub path: OsString,
 }
 
 impl FindCommand {
-    /// Finds files by their names.
+    /// Searches and prints the paths.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.env_args);
         let operand = operands.resolve(&self.path).await?;
@@ -91,14 +91,14 @@ impl FindCommand {
             let line = [prefix, &relative_path_bytes(typed, &operand.path, path)].concat();
             match is_terminal {
                 true => text.extend(printable(&String::from_utf8_lossy(&line)).into_bytes()),
-                // Whoever reads it may look for the file.
+                // A consumer may open the file, so print the exact bytes.
                 false => text.extend(line),
             }
             text.push(b'\n');
         }
         let said = write_result_bytes(&text);
         if found.truncated {
-            print_notice("there is more; --limit shows more of it");
+            print_notice("there are more results; raise --limit to see them");
         }
         said
     }

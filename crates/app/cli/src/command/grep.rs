@@ -20,52 +20,52 @@ use crate::command::{
     terminal::{StandardStream, has_colours},
 };
 
-/// Finds lines that match.
+/// Searches files for lines that match a pattern.
 ///
-/// As ripgrep does, it leaves out what dots and ignore files hide, and files that are no text. The
-/// status is 0 if something is found, 1 if nothing is, 2 or more if it fails.
+/// Like ripgrep, skips hidden files, what ignore files exclude, and binary files. The status is 0
+/// if something is found, 1 if nothing is found, and 2 or more on failure.
 #[derive(Args, Clone, Debug)]
 pub struct GrepCommand {
     #[command(flatten)]
     #[doc(hidden)]
     pub env_args: EnvArgs,
 
-    /// Letters match those of the other case, too.
+    /// Ignores case.
     #[arg(short, long)]
     pub ignore_case: bool,
 
-    /// The pattern is plain text, not a regular expression.
+    /// Treats the pattern as plain text, not as a regular expression.
     #[arg(short = 'F', long)]
     pub fixed_strings: bool,
 
-    /// Shows so many lines before and after each match.
+    /// Shows this many lines before and after each match.
     #[arg(
         short = 'C', long, value_name = "NUMBER", default_value_t = 0,
         value_parser = clap::value_parser!(u64).range(..=limits::MAX_CONTEXT_LINES as u64)
     )]
     pub context: u64,
 
-    /// Looks only into files that a glob matches.
+    /// Searches only files that match a glob.
     #[arg(short, long, value_name = "GLOB")]
     pub glob: Option<String>,
 
-    /// Accepted for compatibility: directories are always searched with everything below them.
+    /// Accepted for compatibility: directories are always searched recursively.
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
 
-    /// Accepted for compatibility: matching lines always have their numbers.
+    /// Accepted for compatibility: matching lines always have numbers.
     #[arg(short = 'n', long)]
     pub line_number: bool,
 
-    /// Prints the number of matching lines of each file that has any, instead of the lines.
+    /// Prints the number of matching lines per file instead of the lines.
     #[arg(short, long, conflicts_with_all = ["json", "context"])]
     pub count: bool,
 
-    /// Prints the names of files that have matching lines, instead of the lines.
+    /// Prints the names of files with matching lines instead of the lines.
     #[arg(short = 'l', long, conflicts_with_all = ["json", "context", "count"])]
     pub files_with_matches: bool,
 
-    /// Most matching lines [default: 1000; most that a server returns with -c and -l].
+    /// Maximum number of matching lines [default: 1000; with -c and -l the server's maximum].
     #[arg(
         long, value_name = "NUMBER",
         value_parser = clap::value_parser!(u64).range(1..=limits::MAX_SEARCH_MATCHES as u64)
@@ -76,7 +76,7 @@ pub struct GrepCommand {
     #[arg(long)]
     pub json: bool,
 
-    /// What to look for.
+    /// Pattern to search for.
     #[arg(value_name = "PATTERN")]
     pub pattern: String,
 
@@ -86,7 +86,7 @@ pub struct GrepCommand {
 }
 
 impl GrepCommand {
-    /// Finds lines that match.
+    /// Searches and prints the matches.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.env_args);
         let operand = operands.resolve(&self.path).await?;
@@ -115,7 +115,7 @@ impl GrepCommand {
         })
     }
 
-    /// Tells whether files are printed instead of lines.
+    /// Returns whether file names are printed instead of lines.
     fn summarizes(&self) -> bool {
         self.count || self.files_with_matches
     }
@@ -155,13 +155,13 @@ impl GrepCommand {
         };
         let said = write_result(&text);
         if found.truncated {
-            print_notice("not everything was looked at; --limit, --glob or a PATH shows more");
+            print_notice("the search was incomplete; --limit, --glob or PATH shows more");
         }
         said
     }
 }
 
-/// The status of a failure that has none of its own is the one of a wrong line: 1 is for nothing found.
+/// Maps the generic failure status to 2: status 1 means that nothing was found.
 fn usage_if_failed(failure: CommandFailure) -> CommandFailure {
     let kind = match failure.kind == FailureKind::Failed {
         true => FailureKind::Usage,
@@ -174,18 +174,18 @@ fn number(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// How lines look.
+/// How lines are printed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum LineStyle {
-    /// With colours, and nothing that a terminal would take for a command.
+    /// With colours and without control characters.
     Terminal,
-    /// The same without colours.
+    /// Without colours and control characters.
     Sober,
-    /// As they are.
+    /// Unchanged.
     Plain,
 }
 
-/// Returns the text of matches, as `grep -n` prints them.
+/// Formats matches like `grep -n`.
 fn lines(
     matches: &[SearchMatch],
     name: impl Fn(&PathUri) -> String,
@@ -225,7 +225,8 @@ fn lines(
     text
 }
 
-/// Returns a line for each file with matches: its name, and the number of matching lines if `counts`.
+/// Formats one line per file with matches: its name, and with `counts` the number of matching
+/// lines.
 fn summary(
     matches: &[SearchMatch],
     name: impl Fn(&PathUri) -> String,
@@ -262,13 +263,13 @@ fn add(text: &mut String, name: &str, line: u64, mark: char, content: &str, pain
     });
 }
 
-/// Tabs stay; what would command a terminal does not.
+/// Replaces control characters except tabs.
 fn without_commands(text: &str) -> String {
     let visible = |c: char| if c.is_control() && c != '\t' { '?' } else { c };
     text.chars().map(visible).collect()
 }
 
-/// Returns how the files of a search are named.
+/// Returns how files of the search are displayed.
 fn names<'a>(typed: &'a str, root: &'a PathUri) -> impl Fn(&PathUri) -> String + 'a {
     move |path| match path == root {
         true => typed.to_owned(),

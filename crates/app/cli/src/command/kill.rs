@@ -22,15 +22,15 @@ use crate::command::{
 
 /// Ends a detached process, or signals it.
 ///
-/// Without a signal, the process and everything that it started get SIGTERM, and SIGKILL when the time
-/// is up; the command returns when it has ended. A signal goes to its group, and nothing is waited for.
+/// Without a signal, the whole process tree receives SIGTERM, and SIGKILL after the grace period;
+/// the command waits for the exit. A signal goes to the process group, and nothing is waited for.
 #[derive(Args, Clone, Debug)]
 pub struct KillCommand {
     #[command(flatten)]
     #[doc(hidden)]
     pub env_args: EnvArgs,
 
-    /// Sends this instead: INT, TERM, KILL, HUP, QUIT, STOP, CONT, USR1 or USR2.
+    /// Sends this signal instead: INT, TERM, KILL, HUP, QUIT, STOP, CONT, USR1 or USR2.
     #[arg(short, long, value_name = "SIGNAL")]
     pub signal: Option<NamedSignal>,
 
@@ -43,12 +43,12 @@ pub struct KillCommand {
     )]
     pub timeout: DurationArg,
 
-    /// Ids that `run --detach` printed, or beginnings of them.
+    /// Ids that `run --detach` printed, or unique prefixes of them.
     #[arg(required = true, value_name = "ID")]
     pub ids: Vec<String>,
 }
 
-/// A signal, by its name or number.
+/// Signal by name or number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NamedSignal(ProcessSignal);
 
@@ -74,12 +74,12 @@ impl FromStr for NamedSignal {
 }
 
 impl KillCommand {
-    /// Ends a detached process, or signals it.
+    /// Terminates or signals the processes.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let env = ConnectedEnv::open(&self.env_args).await?;
         let client = &env.client;
         show_outages(client, async {
-            // All are found before the first one is touched.
+            // Look up all processes before changing any.
             let found = detached::find(client, &self.ids).await?;
             let ids = found.into_iter().map(|process| process.process_id);
             match self.signal {
@@ -123,14 +123,14 @@ async fn end(
     match ended.await.map_err(call_failure)? {
         ended if ended.exited => Ok(()),
         _ => {
-            let what = format!("`{id}` was killed, and has not ended yet");
+            let what = format!("`{id}` was killed but has not exited yet");
             Err(CommandFailure::new(FailureKind::TimedOut, what)
-                .next("the system may be waiting for a disk; `exec-server ps` shows it"))
+                .next("it may be blocked on a disk; `exec-server ps` shows it"))
         }
     }
 }
 
-/// What a process that was killed may take to be gone.
+/// How long a killed process may take to exit.
 const KILL_GRACE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

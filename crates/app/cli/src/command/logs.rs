@@ -20,36 +20,36 @@ use crate::command::{
     },
 };
 
-/// Prints what a detached process wrote.
+/// Prints the output of a detached process.
 ///
-/// A server keeps the last part of it: a mebibyte, if nobody set it otherwise. Ctrl-C ends following;
-/// the process goes on.
+/// The server retains the end of it, by default one mebibyte. Ctrl-C ends following; the process
+/// keeps running.
 #[derive(Args, Clone, Debug)]
 pub struct LogsCommand {
     #[command(flatten)]
     #[doc(hidden)]
     pub env_args: EnvArgs,
 
-    /// Goes on until the process ends.
+    /// Follows the output until the process exits.
     #[arg(short, long)]
     pub follow: bool,
 
-    /// Prints only the last lines of what is kept.
+    /// Prints only the last lines of the retained output.
     #[arg(short = 'n', long, value_name = "LINES")]
     pub tail: Option<usize>,
 
-    /// The id that `run --detach` printed, or a beginning of it.
+    /// Id that `run --detach` printed, or a unique prefix of it.
     pub id: String,
 }
 
-/// What is asked for at once.
+/// Bytes requested at once.
 const PAGE_BYTES: usize = 1 << 20;
 
-/// A piece of output.
+/// Chunk of output.
 type OutputPiece = (OutputStream, Bytes);
 
 impl LogsCommand {
-    /// Prints what a detached process wrote.
+    /// Prints the retained output, and follows it on request.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let env = ConnectedEnv::open(&self.env_args).await?;
         let client = &env.client;
@@ -57,7 +57,7 @@ impl LogsCommand {
         let id = found.process_id;
         let retained_output = show_outages(client, retained_output(client, &id)).await?;
         if retained_output.incomplete && self.tail.is_none() {
-            print_notice("earlier output is not kept any more");
+            print_notice("earlier output is no longer retained");
         }
         let pieces = match self.tail {
             Some(lines) => last_lines(retained_output.pieces, lines),
@@ -69,7 +69,7 @@ impl LogsCommand {
             }
         }
         if retained_output.gap {
-            print_notice("some output was written too fast to be kept, and is missing here");
+            print_notice("some output is missing here: it was written faster than it was read");
         }
         if !self.follow || retained_output.closed {
             return Ok(ExitCode::SUCCESS);
@@ -93,7 +93,7 @@ impl LogsCommand {
             limit: None,
         };
         let end = talk.run().await.map_err(failed)?;
-        // What it ended with is for `wait` to tell.
+        // `wait` reports the exit status.
         if matches!(end, SessionEnd::Exited(_) | SessionEnd::Closed) {
             return Ok(ExitCode::SUCCESS);
         }
@@ -101,12 +101,12 @@ impl LogsCommand {
     }
 }
 
-/// Reads the output of a process that is kept.
+/// Reads the retained output of a process.
 pub(crate) async fn retained_output(
     client: &ExecServerClient,
     id: &ProcessId,
 ) -> Result<RetainedOutput, CommandFailure> {
-    // What is written from now on is not waited for: there may always be more.
+    // Does not wait for new output, which may never end.
     let now = detached::output_position(client, id).await?;
     let ask = async |after| {
         let page = client.call(ReadProcess {
@@ -120,24 +120,24 @@ pub(crate) async fn retained_output(
     RetainedOutput::read(now.next_seq, ask).await
 }
 
-/// What a server keeps of a process's output. As long as that is bounded there, it is here.
+/// Output that the server retains of a process, bounded by its limit.
 #[derive(Debug, Default)]
 pub(crate) struct RetainedOutput {
-    /// What was written, in order.
+    /// Chunks in order.
     pub(crate) pieces: Vec<OutputPiece>,
-    /// The number of the last event.
+    /// Sequence number of the last event.
     pub(crate) last: OutputSeq,
-    /// There was more before.
+    /// Earlier output was dropped.
     pub(crate) incomplete: bool,
-    /// There was more in between.
+    /// There is a gap in the middle.
     pub(crate) gap: bool,
-    /// There will be no more.
+    /// The output is complete.
     pub(crate) closed: bool,
 }
 
 impl RetainedOutput {
-    /// Reads what there is before `until`; of a process that has ended, everything. `ask` returns what
-    /// comes after an event.
+    /// Reads up to `until`; of an exited process, everything. `ask` returns the page after an
+    /// event.
     async fn read(
         until: OutputSeq,
         ask: impl AsyncFn(OutputSeq) -> Result<OutputPage, CommandFailure>,
@@ -146,13 +146,13 @@ impl RetainedOutput {
         loop {
             let page = ask(retained_output.last).await?;
             let first = page.chunks.first().map(|chunk| chunk.seq);
-            // Its end has a number, too: only what it wrote at the beginning can be missing.
+            // The exit has a number, too: only output at the beginning can be missing.
             let beginning = retained_output.pieces.is_empty() && !retained_output.incomplete;
             let missing = first.is_some_and(|seq| seq > retained_output.last.next());
             retained_output.incomplete |= beginning && missing;
             retained_output.gap |= !beginning && missing;
             let last = OutputSeq(page.next_seq.0.saturating_sub(1));
-            // That it is closed says nothing of this page; but its end does not move any more.
+            // `closed` does not describe this page, but then the end no longer moves.
             let is_enough = !page.closed && last.next() >= until;
             let over = page.chunks.is_empty() || last <= retained_output.last || is_enough;
             retained_output.last = retained_output.last.max(last);
@@ -168,7 +168,7 @@ impl RetainedOutput {
     }
 }
 
-/// Keeps the last `lines` lines, in whichever streams they are. A last line without an end is one.
+/// Keeps the last `lines` lines across both streams. An unterminated last line counts.
 fn last_lines(mut pieces: Vec<OutputPiece>, lines: usize) -> Vec<OutputPiece> {
     if lines == 0 {
         return Vec::new();
@@ -183,7 +183,7 @@ fn last_lines(mut pieces: Vec<OutputPiece>, lines: usize) -> Vec<OutputPiece> {
             .rev()
             .filter(|(_, exit_byte)| **exit_byte == b'\n');
         for (end, _) in ends {
-            // The end of the last line of all begins no other.
+            // The newline at the very end starts no new line.
             if std::mem::take(&mut last) && end + 1 == data.len() {
                 continue;
             }
@@ -209,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// A page that one chunk fits in, of a process that wrote `written` of them.
+    /// Returns a page with room for one chunk, of a process that wrote `written` chunks.
     fn page(after: OutputSeq, written: u64, closed: bool) -> OutputPage {
         let (seq, end) = (after.0 + 1, written + 1);
         let chunk = json!({"seq": seq, "stream": "stdout", "chunk": "eA=="});

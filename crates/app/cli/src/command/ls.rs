@@ -1,5 +1,7 @@
 //! `exec-server ls`.
-//! Not here: links that lead nowhere in a directory, which servers do not list; one that is named is shown.
+//!
+//! Dangling links in a directory are not shown, because servers do not list them; one that is named
+//! is shown.
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -20,7 +22,7 @@ use crate::command::{
     terminal::{StandardStream, has_colours},
 };
 
-/// Entries that are looked at together.
+/// Concurrent metadata requests.
 const CONCURRENT_LOOKUPS: usize = 32;
 
 /// Lists a directory.
@@ -30,11 +32,11 @@ pub struct LsCommand {
     #[doc(hidden)]
     pub env_args: EnvArgs,
 
-    /// Shows mode, size and time (UTC) as well.
+    /// Shows mode, size and modification time (UTC).
     #[arg(short, long)]
     pub long: bool,
 
-    /// Shows names that begin with a dot, too.
+    /// Includes hidden names.
     #[arg(short, long)]
     pub all: bool,
 
@@ -48,7 +50,7 @@ pub struct LsCommand {
 }
 
 impl LsCommand {
-    /// Lists a directory.
+    /// Lists the directory and prints it.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.env_args);
         let RemotePath { env, path, .. } = operands.resolve(&self.path).await?;
@@ -90,9 +92,9 @@ impl LsCommand {
             if is_dangling_link(files, path).await.map_err(failed)? {
                 return Ok(vec![ListingRow::nowhere(&name, path.clone())]);
             }
-            let what = format!("cannot list `{}`: nothing is there", display_path(path));
+            let what = format!("cannot list `{}`: it does not exist", display_path(path));
             return Err(CommandFailure::new(FailureKind::NotFound, what)
-                .next("`exec-server ls` of the directory above shows what is"));
+                .next("run `exec-server ls` on its parent directory"));
         };
         if !found.is_directory {
             return Ok(vec![ListingRow::new(&name, path.clone(), found)]);
@@ -102,9 +104,7 @@ impl LsCommand {
             return Err(CommandFailure::new(FailureKind::Failed, &error.message));
         }
         if listed.truncated {
-            print_notice(
-                "there is more than can be listed; `exec-server find --glob` looks for names",
-            );
+            print_notice("the listing is incomplete; `exec-server find --glob` searches by name");
         }
         let visible = |name: &[u8]| self.all || !name.starts_with(b".");
         let display_path = listed
@@ -119,7 +119,7 @@ impl LsCommand {
             .buffered(CONCURRENT_LOOKUPS);
         let mut rows = Vec::new();
         while let Some((entry, found)) = looked.next().await {
-            // One that is gone meanwhile is not listed.
+            // Removed meanwhile.
             if let Some(found) = found.map_err(failed)? {
                 rows.push(ListingRow::new(&entry.name, entry.path, found));
             }
@@ -128,40 +128,40 @@ impl LsCommand {
     }
 }
 
-/// Something in a directory, as programs read it.
+/// Directory entry as printed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ListingRow {
-    /// Its name, byte by byte.
+    /// Bytes of the name.
     #[serde(skip)]
     bytes: Vec<u8>,
-    /// Its name.
+    /// Name.
     name: String,
-    /// Its path.
+    /// Path.
     path: String,
-    /// Its path as a URI, which has every byte of it.
+    /// URI of the path, which keeps every byte.
     uri: PathUri,
-    /// `file`, `directory` or `other`, of what is behind a link; `nowhere` if nothing is.
+    /// `file`, `directory` or `other` after following links; `nowhere` for a dangling link.
     kind: &'static str,
     /// Whether it is a link.
     link: bool,
-    /// Bytes.
+    /// Size in bytes.
     size: u64,
-    /// Milliseconds since the Unix epoch.
+    /// Modification time in milliseconds since the Unix epoch.
     modified_at_ms: i64,
-    /// Permission bits, if the server tells them.
+    /// Permission bits, if the server reports them.
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<u32>,
 }
 
-/// Whether a line has colours.
+/// How a row is printed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum RowStyle {
-    /// It has, and nothing that a terminal would take for a command.
+    /// With colours and without control characters.
     Colours,
-    /// It has none, and nothing that a terminal would take for a command.
+    /// Without colours and control characters.
     Harmless,
-    /// It is as it is.
+    /// Unchanged.
     Plain,
 }
 
@@ -184,7 +184,7 @@ impl ListingRow {
         }
     }
 
-    /// A link that leads nowhere, of which nothing more is known.
+    /// Returns the row of a dangling link.
     fn nowhere(name: &[u8], uri: PathUri) -> Self {
         let unknown = FileMetadata {
             is_directory: false,
@@ -201,7 +201,7 @@ impl ListingRow {
         }
     }
 
-    /// Returns its name alone.
+    /// Formats the name.
     fn short(&self, paint: RowStyle) -> Vec<u8> {
         let mark = match (self.kind, self.link) {
             ("directory", _) => "/",
@@ -209,7 +209,7 @@ impl ListingRow {
             _ => "",
         };
         let text = match (paint, self.kind) {
-            // Whoever reads it may look for the file.
+            // A consumer may open the file, so print the exact bytes.
             (RowStyle::Plain, _) => return self.bytes.clone(),
             (RowStyle::Colours, "directory") => {
                 format!("\x1b[1;34m{}\x1b[0m{mark}", printable(&self.name))
@@ -221,7 +221,7 @@ impl ListingRow {
         text.into_bytes()
     }
 
-    /// Returns mode, size, time and name.
+    /// Formats mode, size, time and name.
     fn long(&self, paint: RowStyle) -> Vec<u8> {
         let kind = match (self.link, self.kind) {
             (true, _) => 'l',
@@ -237,7 +237,7 @@ impl ListingRow {
     }
 }
 
-/// Returns permission bits as letters.
+/// Formats permission bits as letters.
 fn letters(mode: u32) -> String {
     let letter = |shift: u32| {
         let bit = mode >> shift & 1 == 1;
@@ -251,8 +251,8 @@ fn letters(mode: u32) -> String {
     (0..9).rev().map(letter).collect()
 }
 
-/// Returns a time as `2026-11-16 18:47`, in UTC: the clock of a server need not be ours. A time that has no
-/// date is `-`.
+/// Formats a time as `2026-11-16 18:47` in UTC, because the server's time zone may differ. Returns
+/// `-` for a time without a date.
 fn minute(millis: i64) -> String {
     let moment = OffsetDateTime::from_unix_timestamp(millis.div_euclid(1000));
     let written = moment.ok().and_then(|moment| moment.format(MINUTE).ok());

@@ -13,17 +13,17 @@ use super::{
     print::print_bytes,
 };
 
-/// Prints the manual page, or writes one for each command.
+/// Prints the manual page, or writes one per command.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ManCommand {
-    /// Writes exec-server.1, and a page for each command, into this directory.
+    /// Writes exec-server.1 and a page per command into this directory.
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 }
 
 impl ManCommand {
-    /// Prints it.
+    /// Prints or writes the pages.
     pub(crate) fn run(self, cli: Command) -> Result<ExitCode, CommandFailure> {
         let Some(directory) = self.dir else {
             let mut page = Vec::new();

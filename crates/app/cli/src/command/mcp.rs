@@ -1,4 +1,4 @@
-//! `exec-server mcp`: the tools for agents, over pipes or over HTTP.
+//! `exec-server mcp`: the tools for agents, over stdio or HTTP.
 
 mod http;
 
@@ -25,53 +25,54 @@ use crate::{
 
 /// Serves the tools for agents as an MCP server.
 ///
-/// Without --http it speaks to one client on its standard input and output, and ends with it. Whatever
-/// a client has left running ends with its session. Without --env it works on this machine, in its own
-/// process: no server is needed.
+/// Without --http it serves one client on stdin and stdout, and exits with it. Processes that a
+/// client leaves running end with its session. Without --env it works on this machine in its own
+/// process, without a server.
 #[derive(Args, Clone, Debug)]
 pub struct McpCommand {
     #[command(flatten)]
     env_args: EnvArgs,
 
-    /// Directory to work in, repeatable: relative paths start in the first, all may be written [default:
-    /// this one on this machine; elsewhere the server's].
+    /// Directory to work in, repeatable: relative paths start in the first, all are writable
+    /// [default: the working directory on this machine; elsewhere the server's].
     #[arg(short = 'w', long, value_name = "DIR")]
     workspace: Vec<PathBuf>,
 
-    /// What commands and tools may write. Everything can be read.
+    /// What commands and tools may write. Everything is readable.
     #[arg(long, value_name = "POLICY", default_value = "workspace-write")]
     sandbox: McpSandbox,
 
-    /// Opens the network to commands in a sandbox: all of the host's (full, the default), or servers on
-    /// the host's loopback only, through a proxy that their environment names (loopback).
+    /// Allows sandboxed commands network access: everything the host reaches (full, the default),
+    /// or only servers on the host's loopback, through a proxy that their environment names
+    /// (loopback).
     #[arg(
         long, value_name = "REACH", num_args = 0..=1, require_equals = true,
         default_missing_value = "full"
     )]
     network: Option<NetworkChoice>,
 
-    /// Another directory that commands and tools may write to, repeatable.
+    /// Additional directory that commands and tools may write to, repeatable.
     #[arg(long, value_name = "DIR")]
     writable: Vec<PathBuf>,
 
-    /// Lets commands and tools write `.git` in the workspace, too.
+    /// Lets commands and tools write `.git` in the workspace.
     ///
-    /// It is protected otherwise: its hooks and settings run commands outside of the sandbox.
+    /// It is protected otherwise, because its hooks and settings run commands outside the sandbox.
     #[arg(long)]
     allow_git: bool,
 
-    /// Address to serve streamable HTTP on, such as 127.0.0.1:8931; port 0 takes a free one. The URL is
+    /// Address for streamable HTTP, such as 127.0.0.1:8931; port 0 picks a free one. The URL is
     /// printed.
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Option<SocketAddr>,
 
-    /// File with the token that clients must present as `Authorization: Bearer`. Needed for any address
-    /// but loopback.
+    /// File with the token that clients must send as `Authorization: Bearer`. Required for any
+    /// address but loopback.
     #[arg(long, value_name = "FILE", requires = "http")]
     http_token_file: Option<PathBuf>,
 
-    /// Name by which clients call this machine, repeatable; loopback names and the address itself are
-    /// known. Requests for any other are refused.
+    /// Host name that clients use for this machine, repeatable; loopback names and the address
+    /// itself are always accepted. Requests for other hosts are rejected.
     #[arg(long, value_name = "HOST[:PORT]", requires = "http")]
     http_host: Vec<String>,
 }
@@ -79,16 +80,16 @@ pub struct McpCommand {
 /// What commands and tools may write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 enum McpSandbox {
-    /// Nothing. The tools that write are not offered.
+    /// Nothing. Writing tools are not offered.
     ReadOnly,
-    /// The workspace, and directories for temporary files.
+    /// The workspace and temporary directories.
     WorkspaceWrite,
-    /// Whatever this account may write: there is no sandbox.
+    /// Everything this account may write, without a sandbox.
     None,
 }
 
 impl McpCommand {
-    /// Serves the tools for agents as an MCP server.
+    /// Serves MCP clients until shutdown.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let door = match self.http {
             Some(address) => Some(http::McpHttpServer::open(address, &self)?),
@@ -124,12 +125,12 @@ impl McpCommand {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The file with the token that clients must present.
+    /// Returns the file with the token for clients.
     fn token_file(&self) -> Option<&PathBuf> {
         self.http_token_file.as_ref()
     }
 
-    /// More names of this machine.
+    /// Returns additional host names.
     fn hosts(&self) -> &[String] {
         &self.http_host
     }
@@ -151,7 +152,7 @@ impl McpCommand {
     }
 }
 
-/// A person who types this into a terminal sees that a program should have.
+/// Explains the problem to a user who started this on a terminal.
 fn refused(error: exec_tools::mcp::StdioError) -> CommandFailure {
     use std::error::Error;
     let what = match error.source() {
@@ -159,20 +160,20 @@ fn refused(error: exec_tools::mcp::StdioError) -> CommandFailure {
         None => error.to_string(),
     };
     CommandFailure::new(FailureKind::Failed, what)
-        .next("an MCP client starts this command; --http serves several")
+        .next("this command is meant to be started by an MCP client; --http serves several")
 }
 
-/// An environment, and the way its paths are typed.
+/// Environment of the tools, and how its paths are resolved.
 #[derive(Debug)]
 struct McpContext {
     environment: Environment,
     info: EnvironmentInfo,
-    /// Absent: this machine, in this process.
+    /// `None`: this machine, in this process.
     env: Option<ConnectedEnv>,
 }
 
 impl McpContext {
-    /// Finds the environment. This machine needs no server: its commands end with us.
+    /// Opens the environment. This machine needs no server: its commands end with this process.
     async fn open(env_args: &EnvArgs) -> Result<Self, CommandFailure> {
         if env_args.env.as_deref().is_none_or(|name| name == "local") {
             let environment = local_environment(&ExecServerRuntimePaths::default())
@@ -194,7 +195,7 @@ impl McpContext {
         })
     }
 
-    /// Makes the workspace of some directories.
+    /// Builds the workspace.
     async fn workspace(
         &self,
         directories: &[PathBuf],
@@ -210,7 +211,7 @@ impl McpContext {
         Ok(workspace.with_more(roots).on(&self.info))
     }
 
-    /// Reads directories as they were typed.
+    /// Resolves typed directories.
     async fn paths(&self, typed: &[PathBuf]) -> Result<Vec<PathUri>, CommandFailure> {
         let mut paths = Vec::new();
         for typed in typed {
@@ -231,7 +232,7 @@ impl McpContext {
                 if !absolute.is_dir() {
                     let what = format!("`{}` is not a directory", typed.display());
                     return Err(CommandFailure::new(FailureKind::NotFound, what)
-                        .next("--workspace and --writable name directories that exist"));
+                        .next("--workspace and --writable take existing directories"));
                 }
                 PathUri::from_native(&absolute).map_err(|error| wrong(&error))
             }
@@ -247,9 +248,9 @@ impl McpContext {
         theirs.ok_or_else(|| {
             CommandFailure::new(
                 FailureKind::Failed,
-                "the server does not tell its directory",
+                "the server reports no working directory",
             )
-            .next("--workspace names one")
+            .next("set --workspace")
         })
     }
 }

@@ -14,14 +14,14 @@ use crate::command::{
     process_session::show_outages,
 };
 
-/// Makes directories.
+/// Creates directories.
 #[derive(Args, Clone, Debug)]
 pub struct MkdirCommand {
     #[command(flatten)]
     #[doc(hidden)]
     pub env_args: EnvArgs,
 
-    /// Makes missing directories above as well, and accepts directories that exist.
+    /// Creates missing parents, and accepts existing directories.
     #[arg(short, long)]
     pub parents: bool,
 
@@ -31,7 +31,7 @@ pub struct MkdirCommand {
 }
 
 impl MkdirCommand {
-    /// Makes them, in the order of the line; stops at the first that cannot be made.
+    /// Creates the directories in order; stops at the first failure.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.env_args);
         for typed in &self.directories {
@@ -50,7 +50,7 @@ impl MkdirCommand {
                 .map_err(failed)?
                 .is_some()
         {
-            let what = format!("`{}` exists already", display_path(&operand.path));
+            let what = format!("`{}` already exists", display_path(&operand.path));
             return Err(CommandFailure::new(FailureKind::Failed, what));
         }
         let mut attempts = 0;
@@ -58,7 +58,7 @@ impl MkdirCommand {
             attempts += 1;
             files.create_directory(CreateDirectory {
                 path: operand.path.clone(),
-                // After a lost connection, the first attempt may have made it.
+                // After a lost connection, the first attempt may have created it.
                 recursive: Some(self.parents || attempts > 1),
                 follow_symlinks: None,
                 sandbox: None,

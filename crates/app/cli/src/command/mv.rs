@@ -16,8 +16,8 @@ use crate::command::{
 
 /// Renames or moves files and directories.
 ///
-/// A target that is a directory gets the sources put into it. A file that has the new name is replaced
-/// in one step.
+/// Sources are moved into a target that is a directory. An existing file with the new name is
+/// replaced atomically.
 #[derive(Args, Clone, Debug)]
 #[command(override_usage = "exec-server mv [OPTIONS] SOURCE... TARGET")]
 pub struct MvCommand {
@@ -25,21 +25,22 @@ pub struct MvCommand {
     #[doc(hidden)]
     pub env_args: EnvArgs,
 
-    /// Replaces nothing: fails if the new name is taken.
+    /// Fails if the new name exists.
     #[arg(short, long)]
     pub no_clobber: bool,
 
-    /// Accepted for compatibility: nothing is asked.
+    /// Accepted for compatibility: mv never prompts.
     #[arg(short, long, conflicts_with = "no_clobber")]
     pub force: bool,
 
-    /// Sources, and last the target, all in one environment. `NAME:PATH` is in the environment NAME.
+    /// Sources, followed by the target, all in one environment. `NAME:PATH` is in the environment
+    /// NAME.
     #[arg(required = true, num_args = 2.., value_name = "PATH")]
     pub paths: Vec<OsString>,
 }
 
 impl MvCommand {
-    /// Moves them, in the order of the line; stops at the first that cannot be moved.
+    /// Moves the sources in order; stops at the first failure.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.env_args);
         let mut resolved = Vec::new();
@@ -47,10 +48,7 @@ impl MvCommand {
             resolved.push(operands.resolve(typed).await?);
         }
         let Some((target, sources)) = resolved.split_last() else {
-            return Err(CommandFailure::new(
-                FailureKind::Usage,
-                "no target is named",
-            ));
+            return Err(CommandFailure::new(FailureKind::Usage, "missing target"));
         };
         if let Some(other) = sources.iter().find(|one| one.env.name != target.env.name) {
             let (from, to) = (&other.env.name, &target.env.name);
@@ -83,7 +81,8 @@ impl MvCommand {
                     let name = source.path.file_name();
                     let to = name.and_then(|name| child_path(&target.path, &name));
                     to.ok_or_else(|| {
-                        let what = format!("`{}` has no name to keep", display_path(&source.path));
+                        let what =
+                            format!("`{}` has no file name to keep", display_path(&source.path));
                         CommandFailure::new(FailureKind::Usage, what)
                     })?
                 }

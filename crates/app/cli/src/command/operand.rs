@@ -1,4 +1,4 @@
-//! Paths of environments as they are typed: `PATH`, `:PATH` and `NAME:PATH`.
+//! Path operands as typed: `PATH`, `:PATH` and `NAME:PATH`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -13,22 +13,22 @@ use crate::command::{
     failure::{CommandFailure, FailureKind},
 };
 
-/// A source or a target.
+/// Source or target operand.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum PathOperand {
-    /// A path of this machine.
+    /// Local path.
     Here(PathBuf),
-    /// A path of an environment: of the one that the line names, or of one by its name.
+    /// Path in an environment: the one of `--env`, or a named one.
     There(Option<String>, OsString),
 }
 
 impl PathOperand {
-    /// Reads it: `:path` and `name:path` are in an environment, everything else is here. A colon after
-    /// a slash is part of a name.
+    /// Parses an operand: `:path` and `name:path` are in an environment, everything else is local.
+    /// A colon after a slash is part of the name.
     pub(crate) fn read(typed: &OsStr) -> Result<Self, CommandFailure> {
         let bytes = typed.as_bytes();
         if bytes.is_empty() {
-            return Err(CommandFailure::new(FailureKind::Usage, "a path is empty"));
+            return Err(CommandFailure::new(FailureKind::Usage, "empty path"));
         }
         let mark = bytes.iter().position(|&byte| matches!(byte, b':' | b'/'));
         let Some(colon) = mark.filter(|&mark| bytes[mark] == b':') else {
@@ -44,9 +44,9 @@ impl PathOperand {
             b"" => None,
             name => {
                 let wrong = || {
-                    let what = format!("`{}` names no environment", typed.display());
+                    let what = format!("`{}` lacks the name of an environment", typed.display());
                     CommandFailure::new(FailureKind::Usage, what)
-                        .next("write `./` before a file here that has a colon in its name")
+                        .next("write `./` before a local file with a colon in its name")
                 };
                 Some(String::from_utf8(name.to_vec()).map_err(|_| wrong())?)
             }
@@ -58,7 +58,7 @@ impl PathOperand {
         Ok(Self::There(name, path))
     }
 
-    /// The path as it was typed.
+    /// Returns the path as typed.
     pub(crate) fn path(&self) -> &OsStr {
         match self {
             Self::Here(path) => path.as_os_str(),
@@ -66,13 +66,13 @@ impl PathOperand {
         }
     }
 
-    /// Tells whether it can only be a directory.
+    /// Returns whether it can only be a directory.
     pub(crate) fn is_directory(&self) -> bool {
         self.path().as_bytes().ends_with(b"/") || !self.has_name()
     }
 
-    /// Tells whether it ends in a name of its own: `.`, `..` and the root do not, and stand for what is
-    /// in them.
+    /// Returns whether it ends in a name: `.`, `..` and the root do not, and stand for their
+    /// contents.
     pub(crate) fn has_name(&self) -> bool {
         let path = self.path().as_bytes();
         let mut names = path.split(|&byte| byte == b'/').rev();
@@ -81,20 +81,20 @@ impl PathOperand {
     }
 }
 
-/// A path in an environment that is connected.
+/// Path in a connected environment.
 #[derive(Clone, Debug)]
 pub(crate) struct RemotePath {
-    /// The environment.
+    /// Environment.
     pub(crate) env: ConnectedEnv,
-    /// The path there.
+    /// Path there.
     pub(crate) path: PathUri,
-    /// What stands before the path to name the environment: nothing, `:` or `NAME:`.
+    /// Prefix that names the environment: empty, `:` or `NAME:`.
     pub(crate) prefix: String,
-    /// The path as it was typed behind the prefix.
+    /// Path as typed after the prefix.
     pub(crate) typed: OsString,
 }
 
-/// Resolves operands that are all in environments; each environment is connected to once.
+/// Resolves operands in environments. Connects to each environment once.
 #[derive(Debug)]
 pub(crate) struct OperandResolver<'a> {
     env_args: &'a EnvArgs,
@@ -102,7 +102,7 @@ pub(crate) struct OperandResolver<'a> {
 }
 
 impl<'a> OperandResolver<'a> {
-    /// Makes one for a command line. Operands without a name are in the environment of `env_args`.
+    /// Creates a resolver. Operands without a name use `env_args`.
     pub(crate) fn new(env_args: &'a EnvArgs) -> Self {
         Self {
             env_args,
@@ -153,7 +153,7 @@ impl<'a> OperandResolver<'a> {
         let env = opened.map_err(|failure| {
             match is_name && failure.kind == FailureKind::UnknownEnvironment {
                 true => failure.next(format!(
-                    "write `./{}` if that is the name of a file",
+                    "write `./{}` if that is a file name",
                     typed.display()
                 )),
                 false => failure,

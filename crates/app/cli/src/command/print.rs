@@ -1,4 +1,4 @@
-//! Printing what a command was asked for.
+//! Printing of results.
 
 use std::{
     fmt,
@@ -9,12 +9,12 @@ use serde::Serialize;
 
 use crate::command::failure::{CommandFailure, FailureKind};
 
-/// Prints text. Whoever has stopped reading has what they wanted.
+/// Prints text. A closed pipe is not an error.
 pub(crate) fn print(text: &str) -> Result<(), CommandFailure> {
     print_bytes(text.as_bytes())
 }
 
-/// Prints bytes. Whoever has stopped reading has what they wanted.
+/// Prints bytes. A closed pipe is not an error.
 pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), CommandFailure> {
     let mut stdout = io::stdout().lock();
     let printed = stdout.write_all(bytes).and_then(|()| stdout.flush());
@@ -27,43 +27,42 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), CommandFailure> {
     }
 }
 
-/// Says something beside what was asked for.
+/// Prints a line to stderr.
 pub(crate) fn print_stderr(text: &str) {
-    // Nobody can be told if it fails.
+    // A failure cannot be reported anywhere.
     drop(writeln!(io::stderr().lock(), "{text}"));
 }
 
-/// Returns a text that does nothing to a terminal and stays on its line. Names and messages of others
-/// are shown like this.
+/// Replaces control characters, so that foreign text cannot affect the terminal.
 pub(crate) fn printable(text: &str) -> String {
     let visible = |c: char| if c.is_control() { '?' } else { c };
     text.chars().map(visible).collect()
 }
 
-/// Writes a value as JSON, in lines.
+/// Formats a value as indented JSON.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, CommandFailure> {
     let text = serde_json::to_string_pretty(value);
     let text = text.map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
     Ok(format!("{text}\n"))
 }
 
-/// A table: the first row is its head.
+/// Text table; the first row is its header.
 #[derive(Clone, Debug)]
 pub struct TextTable(Vec<Vec<String>>);
 
 impl TextTable {
-    /// A table without rows.
+    /// Creates a table with a header.
     pub fn new(head: &[&str]) -> Self {
         Self(vec![head.iter().map(|&cell| cell.to_owned()).collect()])
     }
 
-    /// Adds a row. A cell with nothing in it is shown as a dash.
+    /// Adds a row. Empty cells are shown as a dash.
     pub fn push(&mut self, row: impl IntoIterator<Item = String>) {
         let display_path = |cell: String| {
             if cell.is_empty() {
                 "-".to_owned()
             } else {
-                // What others wrote cannot play with the terminal.
+                // Foreign text must not affect the terminal.
                 printable(&cell)
             }
         };

@@ -1,7 +1,8 @@
-//! A person, or a pipe, in talk with a process: its output here, our input there, signals and the
-//! size of the window passed on, outages of the connection told.
-//! Invariant: bytes come out as the process wrote them, in their order; a reader that is slow, or
-//! stopped, pauses a process of ours and loses nothing, and never holds up a signal.
+//! Interactive session with a process: forwards output, input, signals and the window size, and
+//! reports disconnects.
+//!
+//! Invariant: bytes are written in order and unchanged. A slow or stopped reader applies
+//! backpressure to a process of ours, loses nothing, and never delays a signal.
 
 mod input;
 mod output;
@@ -48,76 +49,75 @@ pub(crate) use self::{
     signals::SignalListener,
 };
 
-/// What a command may take to end after it was asked to, before it is killed.
+/// Grace period between a request to exit and SIGKILL.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
-/// How long the server may take to do what nobody can wait for any longer.
+/// Limit for final requests to the server.
 const PARTING: Duration = Duration::from_secs(2);
 
-/// A talk with a process, about to begin.
+/// Session with a process, not yet running.
 #[derive(Debug)]
 pub(crate) struct ProcessSession {
-    /// The connection.
+    /// Connection.
     pub(crate) client: ExecServerClient,
-    /// The process.
+    /// Process.
     pub(crate) process: Arc<dyn ExecProcess>,
-    /// Taken since before there was a process: one that comes early is not lost on it.
+    /// Registered before the process starts, so that no early signal is lost.
     pub(crate) signals: SignalListener,
-    /// The last event that is not to be shown.
+    /// Last event that is not shown.
     pub(crate) after: OutputSeq,
-    /// Whose process it is.
+    /// Who owns the process.
     pub(crate) owner: ProcessOwner,
-    /// What is passed on to it.
+    /// Input to forward.
     pub(crate) input: Option<StdinReader>,
-    /// Whether it has a terminal, whose size is ours.
+    /// Whether it has a terminal, which follows the local size.
     pub(crate) terminal: TerminalUse,
-    /// What leaves it alone.
+    /// Keys that detach.
     pub(crate) keys: Option<DetachKeys>,
-    /// What is shown first, when keys reach the process already: what its terminal shows.
+    /// Screen contents, shown first.
     pub(crate) snapshot: Vec<u8>,
-    /// How long it may take.
+    /// Time limit.
     pub(crate) limit: Option<Duration>,
 }
 
-/// Whose a process is.
+/// Owner of a process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ProcessOwner {
-    /// Ours: it gets our signals, and does not go on without us.
+    /// This client: the process receives its signals and ends with it.
     Us,
-    /// The server's: it goes on when we leave.
+    /// The server: the process outlives this client.
     Server,
 }
 
-/// What a process has as its standard descriptors.
+/// Standard descriptors of a process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum TerminalUse {
     /// Pipes.
     None,
-    /// A terminal. Ours is made raw, if there is one.
+    /// A terminal. The local one is switched to raw mode, if there is one.
     Theirs,
 }
 
-/// How a talk ended.
+/// How a session ended.
 #[derive(Debug)]
 pub(crate) enum SessionEnd {
-    /// The process ended, and its output did.
+    /// The process exited and its output is complete.
     Exited(Exit),
-    /// Its output ended; how it ended itself was told before we listened.
+    /// The output is complete; the exit was reported before we attached.
     Closed,
-    /// The time was up. It was ended.
+    /// The time limit was reached, and the process was terminated.
     TimedOut,
-    /// A signal of this number was for us. A process of ours was ended.
+    /// A signal with this number was meant for us. A process of ours was terminated.
     Signalled(i32),
-    /// Somebody typed the keys for it.
+    /// The user typed the detach keys.
     Detached,
-    /// Our output cannot be written; nobody may read it any more. A process of ours was ended.
+    /// Local output failed, for example because nobody reads it. A process of ours was terminated.
     Unwritten(io::Error),
-    /// Nothing more can be learned of the process.
+    /// The process can no longer be reached.
     Lost(ProcessError),
 }
 
 impl ProcessSession {
-    /// Talks until there is no more to say. The terminal is as it was then. Dropping the future gives
-    /// it back, too.
+    /// Runs the session to its end and restores the terminal. Dropping the future restores it, too.
     pub(crate) async fn run(mut self) -> io::Result<SessionEnd> {
         let raw = match (self.terminal, &self.input) {
             (TerminalUse::Theirs, Some(_)) => RawTerminal::take()?,
@@ -176,7 +176,7 @@ impl ProcessSession {
                 biased;
                 end = &mut output => {
                     if let SessionEnd::Unwritten(error) = &end {
-                        // Its window was closed.
+                        // The local window was closed.
                         if self.owner == ProcessOwner::Server && is_hung_up(error) {
                             return SessionEnd::Detached;
                         }
@@ -184,7 +184,7 @@ impl ProcessSession {
                     }
                     let over = matches!(end, SessionEnd::Exited(_) | SessionEnd::Closed);
                     if over {
-                        // Its end has come over the connection.
+                        // The exit arrived over this connection.
                         notice.show(ConnectionState::Connected);
                     }
                     return if over && timed_out { SessionEnd::TimedOut } else { end };
@@ -213,7 +213,7 @@ impl ProcessSession {
                     ForwardOutcome::Failed(error) => return SessionEnd::Lost(error),
                 },
                 () = until(deadline) => {
-                    // It ended in time, and only what it left behind did not.
+                    // It exited in time; only its descendants did not.
                     let over = exited.borrow().clone().filter(|_| !timed_out);
                     if timed_out || over.is_some() {
                         self.end_now().await;
@@ -227,7 +227,7 @@ impl ProcessSession {
         }
     }
 
-    /// Passes a signal on, or ends the talk if it is meant for us.
+    /// Forwards a signal, or ends the session if the signal is meant for us.
     async fn handle_signal(
         &self,
         passed: ForwardedSignal,
@@ -238,7 +238,7 @@ impl ProcessSession {
         if self.owner == ProcessOwner::Server {
             return ends.then_some(SessionEnd::Signalled(passed.number));
         }
-        // It is over, and something that it started still holds its output.
+        // The process has exited, but a descendant still holds its output.
         let over = exited.borrow().clone();
         if let Some(exit) = over.filter(|_| ends) {
             self.end_now().await;
@@ -251,14 +251,14 @@ impl ProcessSession {
         None
     }
 
-    /// Passes a signal on. The stock server knows but one, so it ends the process where another one
-    /// would ask it to end.
+    /// Forwards a signal. The stock server knows only one, so a signal that asks to exit terminates
+    /// the process there.
     fn forward_signal(&self, signal: ProcessSignal) {
         let ends = matches!(
             signal,
             ProcessSignal::Terminate | ProcessSignal::Hangup | ProcessSignal::Quit
         );
-        // The request is sent by asking; there is nothing to be learned from the answer.
+        // The request is sent when called; the response does not matter.
         if ends && !self.client.has_extensions() {
             drop(self.process.terminate(TerminateMode::Force));
         } else {
@@ -266,7 +266,7 @@ impl ProcessSession {
         }
     }
 
-    /// Returns how to end the process within a span. The stock server does so at once.
+    /// Returns how to terminate within a grace period. The stock server terminates at once.
     fn graceful(&self, grace: Duration) -> TerminateMode {
         if !self.client.has_extensions() {
             return TerminateMode::Force;
@@ -275,7 +275,7 @@ impl ProcessSession {
         TerminateMode::Graceful { timeout_ms }
     }
 
-    /// Leaves; a process of ours is ended.
+    /// Ends the session; terminates a process of ours.
     async fn give_up(&self, number: i32) -> SessionEnd {
         self.end_now().await;
         SessionEnd::Signalled(number)
@@ -288,7 +288,7 @@ impl ProcessSession {
         }
     }
 
-    /// Ends it as a signal would that it gets for writing to nobody.
+    /// Terminates the process as SIGPIPE would.
     async fn end_gently(&self) {
         if self.owner == ProcessOwner::Us {
             let asked = self.process.terminate(self.graceful(PARTING));
@@ -303,7 +303,7 @@ impl ProcessSession {
         }
     }
 
-    /// Stops, and the process with us if it is ours; goes on when somebody lets us.
+    /// Suspends this program, and a process of ours with it, until SIGCONT.
     async fn stop(&self, raw: Option<&RawTerminal>) {
         if let Some(raw) = raw {
             raw.give_back();
@@ -312,7 +312,7 @@ impl ProcessSession {
             let stopped = self.process.signal(ProcessSignal::Stop);
             drop(timeout(PARTING, stopped).await);
         }
-        // Nothing runs here until SIGCONT.
+        // Execution continues after SIGCONT.
         let _sent = kill_process(getpid(), Signal::STOP);
         if let Some(raw) = raw {
             drop(raw.make_raw());
@@ -324,7 +324,7 @@ impl ProcessSession {
     }
 }
 
-/// Shows what the process writes, until it is over.
+/// Writes output until the process ends.
 async fn show(
     mut events: EventStream,
     after: OutputSeq,
@@ -335,7 +335,7 @@ async fn show(
     while let Some(event) = events.next().await {
         if let Some(seq) = event.seq() {
             if seq > last.next() {
-                print_notice("some output was written too fast to be kept, and is missing here");
+                print_notice("some output is missing here: it was written faster than it was read");
             }
             last = seq;
         }
@@ -359,7 +359,7 @@ async fn show(
     }
 }
 
-/// Tells whether a terminal could not be written to because its window was closed.
+/// Returns whether a write failed because the terminal window was closed.
 fn is_hung_up(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::IO.raw_os_error())
 }
@@ -371,11 +371,11 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// What a shell ends with when SIGPIPE killed its command.
+/// Status of a shell whose command was killed by SIGPIPE.
 const BROKEN_PIPE: u8 = 128 + 13;
 
 impl SessionEnd {
-    /// Returns the status to end with.
+    /// Returns the exit status.
     pub(crate) fn status(
         self,
         owner: ProcessOwner,
@@ -388,7 +388,10 @@ impl SessionEnd {
             Self::TimedOut => Err(timed_out()),
             Self::Signalled(number) => Ok(ExitCode::from(exit_byte(128 + number))),
             Self::Detached => {
-                print_notice(&format!("left `{id}`; `{}` returns", attach()));
+                print_notice(&format!(
+                    "detached from `{id}`; `{}` returns to it",
+                    attach()
+                ));
                 Ok(ExitCode::SUCCESS)
             }
             Self::Closed => Ok(ExitCode::SUCCESS),
@@ -398,26 +401,34 @@ impl SessionEnd {
     }
 }
 
-/// Returns the status of a process that ended: its own, if nothing else ended it.
+/// Returns the status of an exited process, or explains what terminated it.
 pub(crate) fn exit_status(exit: &Exit) -> Result<ExitCode, CommandFailure> {
     if exit.sandbox_denied && StandardStream::Error.is_terminal() {
         print_notice(
-            "the sandbox seems to have refused something: it protects .git (see --allow-git), other \
+            "the sandbox may have denied access: it protects .git (see --allow-git), other \
              directories (--writable DIR) and the network (--network)",
         );
     }
     match exit.cause {
         ExitCause::WallLimit => return Err(timed_out()),
-        ExitCause::MemoryLimit => print_notice("the command was ended: it held too much memory"),
-        ExitCause::ProcessLimit => print_notice("the command was ended: it had too many processes"),
-        ExitCause::IdleLimit => print_notice("the command was ended: it was idle for too long"),
-        ExitCause::Lost => print_notice("the server lost the command, and its status"),
+        ExitCause::MemoryLimit => print_notice(
+            "the command was terminated: it exceeded its \
+                                                memory limit",
+        ),
+        ExitCause::ProcessLimit => print_notice(
+            "the command was terminated: it had too many \
+                                                 processes",
+        ),
+        ExitCause::IdleLimit => {
+            print_notice("the command was terminated: it was idle for too long")
+        }
+        ExitCause::Lost => print_notice("the server lost the command and its status"),
         ExitCause::Exit | ExitCause::Signal | ExitCause::Terminated | ExitCause::Unknown | _ => {}
     }
     Ok(ExitCode::from(exit_byte(exit.code)))
 }
 
-/// Returns the status for output that could not be written: none that is a failure if nobody reads it.
+/// Returns the status for failed output. A closed pipe is not reported as an error.
 pub(crate) fn output_failure(error: &io::Error) -> Result<ExitCode, CommandFailure> {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return Ok(ExitCode::from(BROKEN_PIPE));
@@ -426,26 +437,26 @@ pub(crate) fn output_failure(error: &io::Error) -> Result<ExitCode, CommandFailu
     Err(CommandFailure::new(FailureKind::Failed, what))
 }
 
-/// What became of a command whose time was up.
+/// Returns the failure of a command that reached its time limit.
 pub(crate) fn timed_out() -> CommandFailure {
     CommandFailure::new(
         FailureKind::TimedOut,
-        "the command did not end in time, and was ended",
+        "the command did not exit in time and was terminated",
     )
-    .next("--timeout gives it longer")
+    .next("--timeout raises the limit")
 }
 
 fn lost(error: &ProcessError, owner: ProcessOwner, attach: &str) -> CommandFailure {
     let lost = CommandFailure::new(FailureKind::Lost, error);
     match (owner, error) {
         (ProcessOwner::Us, ProcessError::Disconnected(Disconnect::Session(_))) => {
-            lost.next("the command ended with its session; --detach makes one that outlives it")
+            lost.next("the command ended with its session; use --detach for one that outlives it")
         }
         (ProcessOwner::Us, ProcessError::Disconnected(_)) => lost.next(format_args!(
-            "the server ends the command with its session; until then `{attach}` takes it over"
+            "the server will end the command with its session; until then `{attach}` takes it over"
         )),
         (ProcessOwner::Server, ProcessError::Disconnected(_)) => lost.next(format_args!(
-            "the process goes on as long as the server does; `{attach}` returns to it"
+            "the process keeps running as long as the server does; `{attach}` returns to it"
         )),
         (ProcessOwner::Us | ProcessOwner::Server, _) => {
             CommandFailure::new(FailureKind::Failed, error)
@@ -453,7 +464,7 @@ fn lost(error: &ProcessError, owner: ProcessOwner, attach: &str) -> CommandFailu
     }
 }
 
-/// The part of a status that the system passes on.
+/// Truncates a status to the byte that the system passes on.
 pub(crate) fn exit_byte(code: i32) -> u8 {
     let [low, ..] = code.to_le_bytes();
     low

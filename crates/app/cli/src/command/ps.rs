@@ -16,17 +16,18 @@ use crate::command::{
     terminal::{self, StandardStream},
 };
 
-/// Lists processes that outlive their connection.
+/// Lists detached processes.
 ///
-/// Those that have ended are listed for a while, with their status; `ps rm` removes them before. CPU is
-/// the processor time of the whole tree, MEMORY the largest resident set of one of its processes.
+/// Exited ones are listed for a while with their status; `ps rm` removes them earlier. CPU is the
+/// processor time of the whole process tree, MEMORY the largest resident set of one of its
+/// processes.
 #[derive(Args, Clone, Debug)]
 #[command(
     mut_arg("env", |arg| arg.global(true)),
     mut_arg("token_file", |arg| arg.global(true))
 )]
 pub struct PsCommand {
-    /// What to do instead of listing.
+    /// Subcommand.
     #[command(subcommand)]
     pub(crate) command: Option<PsSubcommand>,
 
@@ -34,7 +35,7 @@ pub struct PsCommand {
     #[doc(hidden)]
     pub env_args: EnvArgs,
 
-    /// Lists processes of other sessions, too, such as a `run` that lost its terminal; `attach` takes
+    /// Includes processes of other sessions, such as a `run` that lost its terminal; `attach` takes
     /// them over.
     #[arg(short, long)]
     pub all: bool,
@@ -44,17 +45,17 @@ pub struct PsCommand {
     pub json: bool,
 }
 
-/// What to do instead of listing.
+/// Subcommands of `ps`.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum PsSubcommand {
-    /// Removes finished processes from the list, with their output.
+    /// Removes exited processes and their output from the list.
     Rm(PsRmCommand),
 }
 
-/// Removes finished processes from the list, with their output.
+/// Removes exited processes and their output from the list.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PsRmCommand {
-    /// Ids that `ps` lists, or beginnings of them.
+    /// Ids that `ps` lists, or unique prefixes of them.
     #[arg(required = true, value_name = "ID")]
     pub(crate) ids: Vec<String>,
 }
@@ -63,7 +64,7 @@ impl PsRmCommand {
     async fn run(self, env: &ConnectedEnv) -> Result<ExitCode, CommandFailure> {
         let client = &env.client;
         show_outages(client, async {
-            // All are checked before the first one is removed.
+            // Check all of them before removing any.
             let found = detached::find(client, &self.ids).await?;
             if let Some(running) = found.iter().find(|process| process.running) {
                 let id = running.process_id.as_str();
@@ -85,7 +86,7 @@ impl PsRmCommand {
 }
 
 impl PsCommand {
-    /// Lists processes that outlive their connection.
+    /// Lists the processes and prints them.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let env = ConnectedEnv::open(&self.env_args).await?;
         if let Some(PsSubcommand::Rm(remove)) = self.command {
@@ -115,21 +116,21 @@ impl PsCommand {
     }
 }
 
-/// How the table is looked at.
+/// How the table is printed.
 #[derive(Clone, Copy, Debug)]
 struct TableStyle {
-    /// Since the Unix epoch.
+    /// Current time since the Unix epoch.
     now: Duration,
-    /// Where lines are cut; absent: nowhere.
+    /// Maximum line width, if limited.
     columns: Option<usize>,
-    /// Whether the head stands out.
+    /// Whether the header is highlighted.
     colours: bool,
 }
 
 const HEAD: [&str; 7] = ["ID", "STATE", "STARTED", "CPU", "MEMORY", "TTY", "COMMAND"];
 
 impl TableStyle {
-    /// Renders the table. Text of others cannot change the terminal: what is no plain letter is escaped.
+    /// Formats the table. Escapes control characters in foreign text.
     fn table(self, processes: &[ProcessSummary]) -> String {
         let rows: Vec<_> = processes.iter().map(|process| self.row(process)).collect();
         let mut widths = HEAD.map(str::len);
@@ -170,7 +171,7 @@ impl TableStyle {
             match (process.running, process.exit_code) {
                 (true, _) if !process.detached => "foreground".to_owned(),
                 (true, _) => "running".to_owned(),
-                (false, Some(code)) => format!("ended {code}"),
+                (false, Some(code)) => format!("exited {code}"),
                 (false, None) => "ended".to_owned(),
             },
             format!("{} ago", rough(self.now.saturating_sub(started))),
@@ -195,7 +196,7 @@ impl TableStyle {
     }
 }
 
-/// A span in its largest unit.
+/// Formats a duration in its largest unit.
 fn rough(span: Duration) -> String {
     match span.as_secs() {
         seconds @ ..60 => format!("{seconds}s"),
@@ -221,7 +222,7 @@ fn escaped(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// A word as a shell reads it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |sign: char| sign.is_alphanumeric() || "-_./=:,+@%".contains(sign);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,13 +1,13 @@
-//! Spans of time and numbers of bytes, as people type them.
+//! Durations and byte sizes as command-line arguments.
 
 use std::{str::FromStr, time::Duration};
 
-/// A span of time that is not nothing, such as `90`, `1.5s`, `200ms`, `10m`, `2h` or `1d`.
+/// Positive duration, such as `90`, `1.5s`, `200ms`, `10m`, `2h` or `1d`.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct DurationArg(pub Duration);
 
 impl DurationArg {
-    /// Returns it in milliseconds.
+    /// Returns the duration in milliseconds.
     pub(crate) fn millis(self) -> u64 {
         u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
     }
@@ -36,12 +36,12 @@ impl FromStr for DurationArg {
     }
 }
 
-/// The wire counts milliseconds.
+/// The wire uses milliseconds.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// A century: what is longer is a slip, and clocks can still add it.
+/// A century: anything longer is a mistake, and can still be added to a clock reading.
 const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
 
-/// A number of bytes, such as `4096`, `512M` or `2G`; the units are powers of 1024.
+/// Positive number of bytes, such as `4096`, `512M` or `2G`; units are powers of 1024.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct ByteSizeArg(pub u64);
 
@@ -72,15 +72,15 @@ fn split(text: &str) -> (&str, &str) {
     text.split_at(unit.unwrap_or(text.len()))
 }
 
-/// Why a text is no amount.
+/// Why a text is not a quantity.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantityError {
-    /// Caller: no span of time.
-    #[error("`{0}` is no span of time: expected a number and ms, s, m, h or d, such as 90s")]
+    /// Caller: invalid duration.
+    #[error("invalid duration `{0}`: expected a number and ms, s, m, h or d, such as 90s")]
     Span(String),
-    /// Caller: no number of bytes.
-    #[error("`{0}` is no number of bytes: expected one, and K, M, G or T, such as 512M")]
+    /// Caller: invalid size.
+    #[error("invalid size `{0}`: expected a number, and K, M, G or T, such as 512M")]
     Size(String),
 }
 

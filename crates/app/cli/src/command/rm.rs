@@ -16,18 +16,18 @@ use crate::command::{
 
 /// Removes files and directories.
 ///
-/// A link is removed itself, not what it leads to.
+/// Removes links themselves, not what they point to.
 #[derive(Args, Clone, Debug)]
 pub struct RmCommand {
     #[command(flatten)]
     #[doc(hidden)]
     pub env_args: EnvArgs,
 
-    /// Removes directories with everything in them.
+    /// Removes directories recursively.
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
 
-    /// Ignores paths where nothing is.
+    /// Ignores missing paths.
     #[arg(short, long)]
     pub force: bool,
 
@@ -37,10 +37,10 @@ pub struct RmCommand {
 }
 
 impl RmCommand {
-    /// Removes them, in the order of the line; stops at the first that cannot be removed.
+    /// Removes the paths in order; stops at the first failure.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let mut operands = OperandResolver::new(&self.env_args);
-        // Everything is checked before anything is removed.
+        // Check everything before removing anything.
         let mut checked = Vec::new();
         for typed in &self.paths {
             let operand = operands.resolve(typed).await?;
@@ -64,7 +64,7 @@ impl RmCommand {
         let found = retry_disconnected(|| files.metadata(metadata_if_exists.clone())).await;
         let is_directory = match &found {
             Ok(found) => found.is_directory && !found.is_symlink,
-            // A link that leads nowhere is found by removing it.
+            // A dangling link is found when removing it.
             Err(FileError::NotFound(_)) => false,
             Err(error) => return Err(file_failure(error)),
         };
@@ -86,7 +86,7 @@ impl RmCommand {
         });
         removed.await.map_err(|error| {
             if matches!(error, FileError::NotFound(_)) {
-                let what = format!("`{}` is not there", display_path(path));
+                let what = format!("`{}` does not exist", display_path(path));
                 return CommandFailure::new(FailureKind::NotFound, what);
             }
             file_failure(&error)
@@ -94,7 +94,7 @@ impl RmCommand {
     }
 }
 
-/// Refuses the root, and `.` and `..`, which are mistakes more often than not.
+/// Rejects the root, `.` and `..`, which are usually mistakes.
 fn refuse_roots(operand: &RemotePath) -> Result<(), CommandFailure> {
     let typed = operand.typed.as_bytes();
     let last = typed
@@ -102,9 +102,9 @@ fn refuse_roots(operand: &RemotePath) -> Result<(), CommandFailure> {
         .find(|name| !name.is_empty());
     let is_dots = matches!(last, Some(b"." | b".."));
     if is_dots || operand.path.parent().is_none() {
-        let what = format!("`{}` is not removed", operand.typed.display());
+        let what = format!("refusing to remove `{}`", operand.typed.display());
         return Err(CommandFailure::new(FailureKind::Usage, what)
-            .next("name the directory by its own name, or what is in it"));
+            .next("name the directory itself, or its contents"));
     }
     Ok(())
 }

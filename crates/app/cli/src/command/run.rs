@@ -1,4 +1,4 @@
-//! `exec-server run`.
+//! `exec-server run` and `exec-server shell`.
 
 use std::{ffi::OsString, path::Path, process::ExitCode};
 
@@ -15,14 +15,14 @@ use crate::command::{
     terminal::StandardStream,
 };
 
-/// Runs a command, and ends as it ends.
+/// Runs a command and exits with its status.
 ///
-/// Its output is ours, its input is ours, and so is its status: 128 and n after signal n. SIGINT,
-/// SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on; Ctrl-Z stops both. The third Ctrl-C
-/// within two seconds, and the second SIGTERM or SIGHUP, end the command at once, and us.
+/// Streams stdin, stdout and stderr, and exits with the command's status (128+n if signal n killed
+/// it). Forwards SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2; Ctrl-Z suspends both. The
+/// third Ctrl-C within two seconds, and the second SIGTERM or SIGHUP, terminate the command and
+/// exit at once.
 ///
-/// If the connection is lost, the command goes on; what it writes meanwhile comes when the connection
-/// is back.
+/// The command keeps running while the connection is lost; its output arrives after reconnecting.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = STATUS)]
 pub struct RunCommand {
@@ -34,11 +34,11 @@ pub struct RunCommand {
     #[doc(hidden)]
     pub surroundings: ExecArgs,
 
-    /// Runs it on a terminal of its own, of the size of ours.
+    /// Allocates a terminal of the local size.
     #[arg(short, long)]
     pub tty: bool,
 
-    /// Leaves it running, and prints its id; `logs`, `attach`, `wait` and `kill` take it.
+    /// Runs it in the background and prints its id for `logs`, `attach`, `wait` and `kill`.
     #[arg(short, long)]
     pub detach: bool,
 
@@ -46,32 +46,29 @@ pub struct RunCommand {
     #[arg(long, value_name = "ID", requires = "detach")]
     pub name: Option<String>,
 
-    /// Keeps the input of a detached command open, for `attach` to write to.
+    /// Keeps stdin of a detached command open, so that `attach` can write to it.
     #[arg(short, long, requires = "detach")]
     pub interactive: bool,
 
-    /// Ends the command after this time, such as 90s or 10m: with SIGTERM, and five seconds later with
-    /// SIGKILL; a detached one with SIGKILL.
+    /// Terminates the command after this time, such as 90s or 10m: with SIGTERM, and SIGKILL five
+    /// seconds later; a detached one with SIGKILL.
     #[arg(long, value_name = "SPAN")]
     pub timeout: Option<DurationArg>,
 
-    /// Keys that leave a command with a terminal running; `attach` returns to it.
+    /// Keys that detach from a command with a terminal; `attach` returns to it.
     #[arg(long, value_name = "KEYS", default_value = LEAVE_KEYS)]
     pub detach_keys: DetachKeys,
 
-    /// The command and its arguments; what follows its name is its own.
+    /// Command and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<String>,
 }
 
 const STATUS: &str = "\
-Exit status: the command's own; 124 if its time was up, 126 if it cannot be executed, 127 if it is not \
-there, 141 if nobody reads our output; 66 if the directory is not there, 69 if nobody answers, 75 if the \
-connection was lost for good, 77 without the right token, 78 for an unknown environment, 2 for a wrong \
-line.";
+Exit status: the command's own; 124 if it reached its time limit, 126 if it cannot be executed, 127 if it does not exist, 141 if stdout is closed; 66 if the directory does not exist, 69 if the environment does not answer, 75 if the connection is lost for good, 77 if the token is missing or wrong, 78 for an unknown environment, 2 for a wrong command line.";
 
 impl RunCommand {
-    /// Runs a command, and ends as it ends.
+    /// Starts the command, and streams it or detaches.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let id = match &self.name {
             Some(name) => named(name)?,
@@ -102,13 +99,15 @@ impl RunCommand {
     }
 }
 
-/// Takes an id that can be typed again, and stand in a table.
+/// Accepts an id that is easy to type and fits into a table.
 fn named(name: &str) -> Result<ProcessId, CommandFailure> {
     let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
     let wrong = || {
-        let what = format!("`{}` is no id", name.escape_default());
-        CommandFailure::new(FailureKind::Usage, what)
-            .next("--name takes up to 64 letters, digits, `-`, `_` and `.`, the first no `-`")
+        let what = format!("invalid id `{}`", name.escape_default());
+        CommandFailure::new(FailureKind::Usage, what).next(
+            "--name takes up to 64 letters, digits, `-`, `_` and `.`, and does not start \
+                   with `-`",
+        )
     };
     let fits = (1..=64).contains(&name.len()) && !name.starts_with('-');
     match fits && name.chars().all(plain) {
@@ -119,10 +118,11 @@ fn named(name: &str) -> Result<ProcessId, CommandFailure> {
 
 /// Opens a shell.
 ///
-/// On this machine it is $SHELL; elsewhere it is the login shell of the account that the server runs
-/// under. It has a terminal of the size of ours. If our input is not a terminal, the shell reads its commands from it, without one.
+/// On this machine it is $SHELL; elsewhere the login shell of the server's account. It has a
+/// terminal of the local size. If stdin is not a terminal, the shell reads commands from it without
+/// one.
 ///
-/// While the connection is out, three times Ctrl-C give up.
+/// While the connection is lost, pressing Ctrl-C three times gives up.
 #[derive(Args, Clone, Debug)]
 pub struct ShellCommand {
     #[command(flatten)]
@@ -133,13 +133,13 @@ pub struct ShellCommand {
     #[doc(hidden)]
     pub surroundings: ExecArgs,
 
-    /// Keys that leave the shell running; `attach` returns to it.
+    /// Keys that detach from the shell; `attach` returns to it.
     #[arg(long, value_name = "KEYS", default_value = LEAVE_KEYS)]
     pub detach_keys: DetachKeys,
 }
 
 impl ShellCommand {
-    /// Opens a shell.
+    /// Starts the shell and streams it.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let env = ConnectedEnv::open(&self.env_args).await?;
         let shell = match env.here {
@@ -163,7 +163,7 @@ impl ShellCommand {
     }
 }
 
-/// Returns the shell that the person chose, if it can be one.
+/// Returns the user's shell, if it is valid.
 fn chosen_shell(shell: Option<OsString>) -> Option<String> {
     let shell = shell?.into_string().ok()?;
     let path = Path::new(&shell);

@@ -1,4 +1,4 @@
-//! What to start for a person, and where: the map of it.
+//! Starts commands for `run`, `shell`, `watch` and `doctor`.
 
 mod exec_args;
 
@@ -31,30 +31,29 @@ use crate::command::{
 
 pub use self::exec_args::{ExecArgs, NetworkChoice, SandboxChoice, VariableArg};
 
-/// A command, and where it runs.
+/// Command to start.
 #[derive(Clone, Debug)]
 pub(crate) struct StartRequest<'a> {
-    /// The environment.
+    /// Environment.
     pub(crate) env: &'a ConnectedEnv,
-    /// Where in it.
+    /// Directory, variables, sandbox and limits.
     pub(crate) surroundings: &'a ExecArgs,
-    /// Its name.
+    /// Process id.
     pub(crate) id: ProcessId,
     /// Program and arguments.
     pub(crate) argv: Vec<String>,
     /// Whether it has a terminal.
     pub(crate) terminal: TerminalUse,
-    /// How long it may take.
+    /// Time limit.
     pub(crate) limit: Option<DurationArg>,
-    /// What leaves it running, on a terminal.
+    /// Keys that detach on a terminal.
     pub(crate) keys: Option<DetachKeys>,
 }
 
-/// How much longer than its time the server lets a command live that we should have ended: it does so
-/// when we cannot.
+/// Extra time before the server itself enforces the limit, in case this client cannot.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// Starts a command, talks with it, and returns as it ends.
+/// Starts a command, runs a session with it, and returns its status.
 pub(crate) async fn run(launch: StartRequest<'_>) -> Result<ExitCode, CommandFailure> {
     let input = StdinReader::open();
     let input = input.map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
@@ -63,19 +62,19 @@ pub(crate) async fn run(launch: StartRequest<'_>) -> Result<ExitCode, CommandFai
         .map(|outcome| outcome.status)
 }
 
-/// The same, for a command that gets nothing of our input, and is not the last.
+/// The same without forwarding input, for a command that is not the last one.
 pub(crate) async fn run_without_input(
     launch: StartRequest<'_>,
 ) -> Result<RunOutcome, CommandFailure> {
     run_session(launch, None).await
 }
 
-/// What a command came to.
+/// Result of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunOutcome {
-    /// The status to end with.
+    /// Exit status.
     pub(crate) status: ExitCode,
-    /// Nobody reads our output any more.
+    /// Whether stdout is closed.
     pub(crate) is_unread: bool,
 }
 
@@ -98,8 +97,8 @@ async fn run_session(
         launch.check_directory(&command.cwd).await?;
         if input.as_ref().is_some_and(|input| !input.is_terminal()) {
             print_notice(
-                "this server cannot end a command's input: one that reads it to the end waits for \
-                 ever; `</dev/null` gives it none",
+                "this server cannot close a command's stdin: a command that reads to its end \
+                 waits forever; add `</dev/null`",
             );
         }
     }
@@ -108,7 +107,7 @@ async fn run_session(
     let started = tokio::select! {
         biased;
         started = backend.start(command) => started,
-        // Nobody has seen it begin, and it does not go on.
+        // The command has not been shown yet, and does not continue.
         number = signals.asked() => return Ok(RunOutcome {
             status: ExitCode::from(exit_byte(128 + number)),
             is_unread: false,
@@ -125,7 +124,7 @@ async fn run_session(
         owner: ProcessOwner::Us,
         input,
         terminal: launch.terminal,
-        // What is piped in holds no keys.
+        // Piped input contains no key presses.
         keys: launch.keys.filter(|_| on_terminal),
         snapshot: Vec::new(),
         limit: launch.limit.map(|DurationArg(limit)| limit),
@@ -133,7 +132,7 @@ async fn run_session(
     let end = run_session.run().await.map_err(failed)?;
     if matches!(end, SessionEnd::Detached) {
         leave(env, &id).await?;
-        // Dropping the handle would end the process, which is not ours any more.
+        // Dropping the handle would terminate the process, which the server owns now.
         std::mem::forget(process);
     }
     let is_unread = matches!(end, SessionEnd::Unwritten(_));
@@ -141,7 +140,7 @@ async fn run_session(
     Ok(RunOutcome { status, is_unread })
 }
 
-/// Leaves a command running: the server takes it over from our session, which ends with us.
+/// Detaches: the server takes the command over from our session.
 async fn leave(env: &ConnectedEnv, id: &ProcessId) -> Result<(), CommandFailure> {
     let taken = async {
         let other = env.open_again().await?;
@@ -156,20 +155,19 @@ async fn leave(env: &ConnectedEnv, id: &ProcessId) -> Result<(), CommandFailure>
     });
     taken.map_err(|failure| {
         let what = format!(
-            "cannot leave `{id}` running, so it is ended: {}",
+            "cannot keep `{id}` running, so it is terminated: {}",
             failure.what
         );
         CommandFailure::new(failure.kind, what)
     })
 }
 
-/// How long the server may take to take a command over.
+/// Limit for the server to take over a command.
 const LEAVING: Duration = Duration::from_secs(5);
-/// The keys that leave a command running unless others are chosen: no program on a terminal needs
-/// them twice in a row, and no shell has a use for the first.
+/// Default detach keys: no program needs them twice in a row, and no shell uses the first.
 pub(crate) const LEAVE_KEYS: &str = "ctrl-],ctrl-]";
 
-/// Starts a command that outlives us. With `Stdin::Piped`, whoever attaches to it can write to it.
+/// Starts a command that outlives this client. With `Stdin::Piped`, `attach` can write to it.
 pub(crate) async fn detach(launch: StartRequest<'_>, stdin: Stdin) -> Result<(), CommandFailure> {
     let mut command = launch.command(stdin).await?;
     command.limits.wall_ms = launch.limit.map(DurationArg::millis);
@@ -180,8 +178,8 @@ pub(crate) async fn detach(launch: StartRequest<'_>, stdin: Stdin) -> Result<(),
 }
 
 impl StartRequest<'_> {
-    /// Fails if the directory that was asked for is not there. The stock server says the same of a
-    /// missing directory as of a missing program, and on a terminal it takes another one.
+    /// Checks that the requested directory exists. The stock server reports a missing directory
+    /// like a missing program, and on a terminal uses another one.
     async fn check_directory(&self, directory: &PathUri) -> Result<(), CommandFailure> {
         let files = self.env.environment().files;
         let found = metadata_if_exists(&*files, directory).await;
@@ -210,17 +208,17 @@ impl StartRequest<'_> {
     }
 }
 
-/// Makes a name that nothing else has.
+/// Returns a random process id.
 pub(crate) fn new_id() -> ProcessId {
     let name = uuid::Uuid::new_v4().simple().to_string();
     #[expect(clippy::expect_used, reason = "twelve letters are a short name")]
     ProcessId::new(&name[..ID_LETTERS]).expect("a short text is a process id")
 }
 
-/// Enough to tell a thousand processes apart, and to be typed.
+/// Enough to distinguish a thousand processes, and short enough to type.
 const ID_LETTERS: usize = 12;
 
-/// Tells a person.
+/// Converts a start error into a message.
 fn start_failure(error: StartError, env: &ConnectedEnv) -> CommandFailure {
     match error {
         StartError::Remote(error) => {
@@ -230,18 +228,20 @@ fn start_failure(error: StartError, env: &ConnectedEnv) -> CommandFailure {
             explain_refusal(&format!("{context}: {source}"), true, &env.name)
         }
         StartError::EmptyArgv | StartError::EmptyProgram => {
-            CommandFailure::new(FailureKind::Usage, "the command has no name")
+            CommandFailure::new(FailureKind::Usage, "the command name is empty")
         }
         StartError::Cwd(error) => CommandFailure::new(FailureKind::Usage, error),
-        StartError::Disconnected(gone) => CommandFailure::new(FailureKind::Lost, gone)
-            .next("whether the command was started is not known; the server ends it soon if so"),
+        StartError::Disconnected(gone) => CommandFailure::new(FailureKind::Lost, gone).next(
+            "the command may or may not have been started; the server terminates it soon \
+                   if so",
+        ),
         StartError::Refused { .. } | StartError::Cancelled | _ => {
             explain_refusal(&error.to_string(), false, &env.name)
         }
     }
 }
 
-/// Numbers of the system's reasons, on Linux and macOS.
+/// OS error numbers on Linux and macOS.
 const NO_ENTRY: &str = "(os error 2)";
 const NOT_EXECUTABLE: [&str; 3] = ["(os error 13)", "(os error 8)", "(os error 21)"];
 
@@ -249,7 +249,7 @@ fn explain_refusal(text: &str, by_host: bool, env: &str) -> CommandFailure {
     let failure = |kind| CommandFailure::new(kind, text);
     if text.starts_with("sandbox") {
         return failure(FailureKind::Failed)
-            .next("`exec-server doctor`, run there, tells what can be enforced");
+            .next("run `exec-server doctor` there to see what can be enforced");
     }
     if text.starts_with("process ") && text.ends_with(" already exists") {
         return failure(FailureKind::Usage).next("--name chooses another id");
@@ -266,7 +266,7 @@ fn explain_refusal(text: &str, by_host: bool, env: &str) -> CommandFailure {
     }
     if NOT_EXECUTABLE.iter().any(|end| text.ends_with(end)) {
         return failure(FailureKind::NotExecutable)
-            .next("name its interpreter first, or make it executable");
+            .next("run it with its interpreter, or make it executable");
     }
     failure(FailureKind::Failed)
 }

@@ -1,6 +1,7 @@
-//! The terminal that a person sits at: whether there is one, its size, and its raw mode.
-//! Invariant: a terminal that was made raw is given back when its guard goes, also by a panic.
-//! Not here: which program the terminal is (`exec-terminal`).
+//! The user's terminal: detection, size and raw mode.
+//!
+//! Invariant: a terminal in raw mode is restored when its guard is dropped, also on a panic. Not
+//! here: which terminal program it is (`terminal_detection`).
 
 use std::{io, os::fd::BorrowedFd};
 
@@ -10,7 +11,7 @@ use rustix::{
     termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr},
 };
 
-/// One of the three descriptors that every program begins with.
+/// One of the three standard streams.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum StandardStream {
     /// Standard input.
@@ -31,13 +32,13 @@ impl StandardStream {
         }
     }
 
-    /// Tells whether it is a terminal.
+    /// Returns whether it is a terminal.
     pub(crate) fn is_terminal(self) -> bool {
         isatty(self.fd())
     }
 }
 
-/// Returns the size of the person's terminal, if there is one.
+/// Returns the size of the user's terminal, if there is one.
 pub(crate) fn size() -> Option<TerminalSize> {
     [
         StandardStream::Output,
@@ -53,14 +54,14 @@ pub(crate) fn size() -> Option<TerminalSize> {
     .find(|size| size.rows > 0 && size.cols > 0)
 }
 
-/// A terminal whose every key is passed on as it is. Dropping it gives the terminal back.
+/// Terminal in raw mode. Dropping it restores the terminal.
 #[derive(Debug)]
 pub(crate) struct RawTerminal {
     before: Termios,
 }
 
 impl RawTerminal {
-    /// Makes the terminal on standard input raw; `None` if there is none.
+    /// Switches the terminal on stdin to raw mode; `None` if stdin is not a terminal.
     pub(crate) fn take() -> io::Result<Option<Self>> {
         if !StandardStream::Input.is_terminal() {
             return Ok(None);
@@ -72,16 +73,16 @@ impl RawTerminal {
         Ok(Some(raw))
     }
 
-    /// Makes it raw again after [`give_back`](Self::give_back).
+    /// Switches to raw mode again after [`give_back`](Self::give_back).
     pub(crate) fn make_raw(&self) -> io::Result<()> {
         let mut raw = self.before.clone();
         raw.make_raw();
         Ok(tcsetattr(stdin(), OptionalActions::Now, &raw)?)
     }
 
-    /// Puts it back as it was found.
+    /// Restores the original mode.
     pub(crate) fn give_back(&self) {
-        // A terminal that is gone needs nothing.
+        // A terminal that is gone needs no restoring.
         let _gone = tcsetattr(stdin(), OptionalActions::Now, &self.before);
     }
 }
@@ -92,7 +93,7 @@ impl Drop for RawTerminal {
     }
 }
 
-/// Tells whether text on a descriptor may have colours: on a terminal, unless `NO_COLOR` is set.
+/// Returns whether to use colours: on a terminal, unless `NO_COLOR` is set.
 pub(crate) fn has_colours(standard: StandardStream) -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     !refused && standard.is_terminal()

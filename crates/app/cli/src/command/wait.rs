@@ -14,26 +14,26 @@ use crate::command::{
     quantity::DurationArg,
 };
 
-/// Waits for a detached process, and ends as it ended.
+/// Waits for a detached process and exits with its status.
 ///
-/// With several, for all of them; the status is that of the last one named.
+/// With several, waits for all of them; the status is that of the last one named.
 #[derive(Args, Clone, Debug)]
 pub struct WaitCommand {
     #[command(flatten)]
     #[doc(hidden)]
     pub env_args: EnvArgs,
 
-    /// Waits no longer than this altogether; the status is 124 then, and the processes go on.
+    /// Maximum total wait; the status is 124 then, and the processes keep running.
     #[arg(long, value_name = "SPAN")]
     pub timeout: Option<DurationArg>,
 
-    /// Ids that `run --detach` printed, or beginnings of them.
+    /// Ids that `run --detach` printed, or unique prefixes of them.
     #[arg(required = true, value_name = "ID")]
     pub ids: Vec<String>,
 }
 
 impl WaitCommand {
-    /// Waits for a detached process, and ends as it ended.
+    /// Waits for the processes and returns the status of the last one.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let env = ConnectedEnv::open(&self.env_args).await?;
         let deadline = self
@@ -53,7 +53,7 @@ impl WaitCommand {
                 let ended = ended.await.map_err(call_failure)?;
                 if !ended.exited {
                     let id = &process.process_id;
-                    let what = format!("`{id}` has not ended in time, and goes on");
+                    let what = format!("`{id}` did not exit in time and keeps running");
                     let kill = env.line("kill", &[id.as_str()]);
                     return Err(CommandFailure::new(FailureKind::TimedOut, what)
                         .next(format_args!("`{kill}` ends it")));

@@ -1,8 +1,8 @@
-//! `exec-server watch`: runs a command again whenever files change.
+//! `exec-server watch`: reruns a command whenever files change.
 //!
-//! The command is never ended for a change: what changes while it runs leads to one more run. What it
-//! writes itself must not run it for ever: [`trigger`] tells that from what somebody edits.
-//! Not here: what ignore files below the watched directories name; only those in them are read.
+//! A change never interrupts the command unless `--restart` is given: changes during a run lead to
+//! one more run. [`trigger`] distinguishes the command's own writes from edits. Not here: ignore
+//! files below the watched directories; only those directly in them are read.
 
 mod ignore_rules;
 mod trigger;
@@ -42,28 +42,28 @@ use crate::command::{
     },
 };
 
-/// How long changes are waited for that a command made just before it ended.
+/// How long to wait for changes made just before a command exited.
 const SETTLE_TIME: Duration = Duration::from_millis(150);
-/// How long changes are gathered if they do not pause.
+/// Limit for collecting changes that do not pause.
 const MAX_SETTLE_TIME: Duration = Duration::from_secs(2);
-/// Changes of one batch that are looked at; more count as lost ones.
+/// Maximum changes of one batch; more count as lost events.
 const MAX_CHANGES: usize = 16_384;
 
-/// Restarts that follow a start within this time are counted.
+/// Restarts within this time after a start are counted.
 const QUICK: Duration = Duration::from_secs(2);
-/// So many of them in a row mean that the command changes files itself.
+/// This many quick restarts in a row mean that the command changes files itself.
 const MAX_QUICK_RESTARTS: u32 = 10;
-/// How often a command is asked to end.
+/// Interval between requests to terminate.
 const KILL_AFTER: Duration = Duration::from_secs(1);
 
-/// Runs a command again whenever files change.
+/// Reruns a command whenever files change.
 ///
-/// It runs at once, and again after each change below the watched paths; never twice at the same time.
-/// What changes while it runs leads to one more run; what changes in three runs in a row is taken for
-/// the command's own, and does not count while it runs. With --restart a change ends the command (SIGTERM,
-/// five seconds later SIGKILL) and runs it again: exclude what it writes itself with --ignore.
-/// Changes in .git, and of what a .gitignore or .ignore in a watched directory names, do not count. It
-/// ends with Ctrl-C, or another signal.
+/// Runs it at once, and again after each change below the watched paths, never twice at the same
+/// time. Changes during a run lead to one more run; files that change in three runs in a row are
+/// attributed to the command and ignored while it runs. With --restart a change terminates the
+/// command (SIGTERM, SIGKILL five seconds later) and runs it again; exclude its own output with
+/// --ignore. Changes in .git, and of files that a .gitignore or .ignore in a watched directory
+/// excludes, do not count. Ctrl-C or another signal ends it.
 #[derive(Args, Clone, Debug)]
 pub struct WatchCommand {
     #[command(flatten)]
@@ -74,19 +74,19 @@ pub struct WatchCommand {
     #[doc(hidden)]
     pub surroundings: ExecArgs,
 
-    /// Watches this file or directory, repeatable [default: the directory that the command runs in].
+    /// File or directory to watch, repeatable [default: the command's working directory].
     #[arg(short, long = "path", value_name = "PATH")]
     pub paths: Vec<OsString>,
 
-    /// Ends a command that still runs when files change, and runs it again.
+    /// Terminates a running command when files change, and runs it again.
     #[arg(short, long)]
     pub restart: bool,
 
-    /// Counts only changes of paths that a glob matches, repeatable, such as '*.rs' or 'src/**'.
+    /// Counts only changes of paths that match a glob, repeatable, such as '*.rs' or 'src/**'.
     #[arg(short, long = "glob", value_name = "GLOB")]
     pub globs: Vec<String>,
 
-    /// Ignores changes of paths that a glob matches, repeatable.
+    /// Ignores changes of paths that match a glob, repeatable.
     #[arg(short, long = "ignore", value_name = "GLOB")]
     pub ignored: Vec<String>,
 
@@ -94,17 +94,17 @@ pub struct WatchCommand {
     #[arg(long)]
     pub clear: bool,
 
-    /// Waits for changes to pause for this time, such as 300ms.
+    /// Waits until changes pause for this time, such as 300ms.
     #[arg(long, value_name = "SPAN", default_value = "100ms")]
     pub debounce: DurationArg,
 
-    /// The command and its arguments; what follows its name is its own.
+    /// Command and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<String>,
 }
 
 impl WatchCommand {
-    /// Runs a command again whenever files change.
+    /// Watches and reruns until a signal arrives.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let filter = ChangeFilter::new(&self.globs, &self.ignored)?;
         let env = ConnectedEnv::open(&self.env_args).await?;
@@ -112,7 +112,7 @@ impl WatchCommand {
         let files = env.environment().files;
         let begin = async {
             let roots = self.roots(&env).await?;
-            // Watched before the first run: no change in between is missed.
+            // Watch before the first run, so that no change is missed.
             let watched = FileWatch::begin(&*files, &roots, &filter).await?;
             Ok::<_, CommandFailure>((roots, watched))
         };
@@ -155,7 +155,7 @@ impl WatchCommand {
             };
             let mut next = trigger.handle_run(&changed, lost);
             if next == TriggerDecision::Stop {
-                print_notice("each run changes other files; waiting for a change after this one");
+                print_notice("every run changes more files; waiting for a change after this one");
             }
             while next != TriggerDecision::Run {
                 let first = tokio::select! {
@@ -164,7 +164,7 @@ impl WatchCommand {
                     first = show_outages(&env.client, watched.next()) => first,
                 };
                 let Some(first) = first else {
-                    // Somebody removed what was watched, or the session is gone: it is watched anew.
+                    // The watched path was removed, or the session is gone: watch again.
                     watched = tokio::select! {
                         biased;
                         status = leaving.recv() => return Ok(status),
@@ -195,7 +195,7 @@ impl WatchCommand {
         Ok(roots)
     }
 
-    /// Runs the command to its end, or with --restart to the next change.
+    /// Runs the command to its end, or with --restart until the next change.
     async fn run_or_restart(
         &self,
         env: &ConnectedEnv,
@@ -206,7 +206,7 @@ impl WatchCommand {
         let mut run = std::pin::pin!(self.run_once(env, id.clone()));
         let mut restarts = self.restart && quick_restarts < MAX_QUICK_RESTARTS;
         if self.restart && !restarts {
-            print_notice("the command seems to change files itself; waiting for its end");
+            print_notice("the command seems to change files itself; waiting for it to exit");
         }
         while restarts {
             tokio::select! {
@@ -217,7 +217,7 @@ impl WatchCommand {
                         watched.take(first);
                         break;
                     }
-                    // The watch is over; it is renewed when the command has ended.
+                    // The watch ended; it is renewed after the command.
                     None => restarts = false,
                 },
             }
@@ -227,7 +227,7 @@ impl WatchCommand {
         }
         let ended = tokio::select! {
             biased;
-            // Changes came before the end: it runs again.
+            // Changes arrived before the exit: run again.
             outcome = &mut run => Some(outcome?),
             _ = watched.collect_changes(self.debounce.0) => None,
         };
@@ -238,7 +238,7 @@ impl WatchCommand {
             };
         }
         loop {
-            // Asked again: the start may have been on its way the first time.
+            // Repeated, because the start may have been in flight the first time.
             let recv = env.client.call(TerminateProcess {
                 process_id: id.clone(),
                 mode: Some(TerminateMode::Graceful {
@@ -249,7 +249,7 @@ impl WatchCommand {
             match timeout(KILL_AFTER, &mut run).await {
                 Ok(Ok(outcome)) if outcome.is_unread => return Ok(RunEnd::Finished(outcome)),
                 Ok(Err(failure)) if failure.kind == FailureKind::Lost => return Err(failure),
-                // What became of a command that was ended is no news.
+                // The status of a terminated command does not matter.
                 Ok(_) => return Ok(RunEnd::Overtaken),
                 Err(_) => {}
             }
@@ -287,13 +287,13 @@ impl WatchCommand {
 
 /// How a run ended.
 enum RunEnd {
-    /// By itself.
+    /// The command exited.
     Finished(RunOutcome),
-    /// Files changed meanwhile: the command is to run again.
+    /// Files changed: run again.
     Overtaken,
 }
 
-/// Everything that is watched.
+/// All watches.
 struct FileWatch {
     changes: SelectAll<BoxStream<'static, (usize, Changes)>>,
     ignored: Vec<IgnoreRules>,
@@ -332,7 +332,7 @@ impl FileWatch {
         })
     }
 
-    /// Waits for changes that count; `None` if a watch is over. Cancelling loses none.
+    /// Waits for relevant changes; `None` if a watch ended. Cancel-safe.
     async fn next(&mut self) -> Option<(usize, Changes)> {
         loop {
             let (number, mut changes) = self.changes.next().await?;
@@ -355,7 +355,7 @@ impl FileWatch {
         }
     }
 
-    /// Gathers what changes until nothing does for this long, or for long enough.
+    /// Collects changes until they pause for `pause`, up to a limit.
     async fn collect_changes(&mut self, pause: Duration) -> (Vec<Change>, EventLoss) {
         let until = Instant::now() + MAX_SETTLE_TIME.max(pause);
         while let Ok(Some(changes)) = timeout(pause, self.next()).await {
@@ -369,10 +369,10 @@ impl FileWatch {
     }
 }
 
-/// What ends it.
+/// Signals that end the program.
 const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
-/// Listens for them.
+/// Listens for those signals.
 #[derive(Debug)]
 struct StopListener {
     ends: Vec<(Signal, unix::Signal)>,
@@ -380,7 +380,7 @@ struct StopListener {
 }
 
 impl StopListener {
-    /// Takes them from now on.
+    /// Registers the handlers.
     fn listen() -> Result<Self, CommandFailure> {
         let listen = |one: Signal| {
             signal(SignalKind::from_raw(one.as_raw())).map_err(|error| {
@@ -395,20 +395,18 @@ impl StopListener {
         })
     }
 
-    /// Waits for one that ends, and returns the status. Stops meanwhile when it is asked to. Dropping the
-    /// future loses none.
+    /// Waits for a signal and returns the exit status. Suspends on SIGTSTP. Cancel-safe.
     async fn recv(&mut self) -> ExitCode {
         loop {
             tokio::select! {
                 status = end(&mut self.ends) => return status,
-                // Nothing runs here until SIGCONT.
+                // Execution continues after SIGCONT.
                 _ = self.stop.recv() => drop(kill_process(getpid(), Signal::STOP)),
             }
         }
     }
 
-    /// Returns the status if one that ends came while a command ran. The command has been stopped with us,
-    /// if it was.
+    /// Returns the exit status if a signal arrived while a command ran, which received it as well.
     fn is_stop_requested(&mut self) -> Option<ExitCode> {
         while self.stop.recv().now_or_never().is_some() {}
         end(&mut self.ends).now_or_never()

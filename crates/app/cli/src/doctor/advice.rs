@@ -1,21 +1,21 @@
-//! What blocks a mechanism, and how to unblock it: a pure function of what was found.
+//! What prevents a mechanism, and how to fix it: a pure function of the probe results.
 
 use exec_sandbox::abilities::{Abilities, Ability, Host};
 use serde::Serialize;
 
-/// One thing that is in the way.
+/// One problem.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DoctorAdvice {
-    /// What does not work, or not fully.
+    /// What does not work, or only in part.
     pub about: &'static str,
-    /// What is in the way.
+    /// Cause.
     pub problem: String,
-    /// What would help; each of them alone, unless it says otherwise.
+    /// Remedies; each is sufficient unless it says otherwise.
     pub remedies: Vec<String>,
 }
 
-/// Tells what is in the way on a machine, and how to unblock it.
+/// Lists the problems of a machine and their remedies.
 pub fn advice(can: &Abilities) -> Vec<DoctorAdvice> {
     let mut advice = Vec::new();
     advice.extend(seccomp(can));
@@ -45,15 +45,15 @@ fn one<T: Into<String>>(
 fn seccomp(can: &Abilities) -> Option<DoctorAdvice> {
     let reason = can.seccomp.reason()?;
     let remedy = if can.host.seccomp_actions.is_empty() {
-        "a kernel with CONFIG_SECCOMP_FILTER; gVisor and other kernels in user space have none"
+        "a kernel with CONFIG_SECCOMP_FILTER; gVisor and other user-space kernels lack it"
     } else {
-        "whatever the server runs under has to let it call seccomp(2) and prctl(2)"
+        "allow the server to call seccomp(2) and prctl(2)"
     };
-    let problem = format!("no policy can be enforced without filters: {reason}");
+    let problem = format!("no policy can be enforced without seccomp filters: {reason}");
     Some(one("seccomp", problem, [remedy]))
 }
 
-/// The version from which on Landlock does all that we ask of it, and the kernel that brought it.
+/// The Landlock ABI that covers everything we use, and the kernel that introduced it.
 const FULL_LANDLOCK: (u32, &str) = (6, "6.12");
 
 fn landlock(can: &Abilities) -> Option<DoctorAdvice> {
@@ -64,9 +64,10 @@ fn landlock(can: &Abilities) -> Option<DoctorAdvice> {
     let newer = format!("Linux {kernel} or newer, which has ABI {full}");
     if can.landlock > 0 {
         let problem = match can.landlock {
-            1 => "ABI 1 cannot protect names that are missing, and no policy by itself",
+            1 => "ABI 1 cannot protect missing names, and enforces no policy by itself",
             _ => {
-                "ABIs before 6 enforce no policy by themselves; read-only ones need namespaces, too"
+                "ABIs before 6 enforce no policy by themselves; read-only policies also need \
+                 namespaces"
             }
         };
         let history =
@@ -75,14 +76,14 @@ fn landlock(can: &Abilities) -> Option<DoctorAdvice> {
     }
     let host = &can.host;
     if version(&host.kernel).is_some_and(|version| version < (5, 13)) {
-        let problem = format!("Linux {} is from before Landlock (5.13)", host.kernel);
+        let problem = format!("Linux {} predates Landlock (5.13)", host.kernel);
         return Some(one("Landlock", problem, [newer]));
     }
     if !host.security_modules.is_empty() && !host.security_modules.iter().any(|m| m == "landlock") {
         let modules = host.security_modules.join(",");
         return Some(one(
             "Landlock",
-            "it is not among the security modules that are switched on",
+            "it is not among the enabled security modules",
             [format!(
                 "boot with lsm=landlock,{modules} on the kernel's command line"
             )],
@@ -99,9 +100,9 @@ fn landlock(can: &Abilities) -> Option<DoctorAdvice> {
     Some(one("Landlock", "the kernel does not offer it", remedies))
 }
 
-/// Where the calls that make a view of the files are complete.
+/// The first kernel with all mount calls for a private file system view.
 const MOUNT_CALLS: (u32, u32) = (5, 12);
-/// The calls that a seccomp profile has to allow.
+/// System calls that a seccomp profile must allow.
 const CALLS: &str = "clone, unshare, mount, umount2, pivot_root, open_tree, move_mount, \
                      mount_setattr, fsopen, fsconfig and fsmount";
 
@@ -112,7 +113,7 @@ fn namespaces(can: &Abilities) -> Vec<DoctorAdvice> {
     let mut advice = Vec::new();
     if version(&host.kernel).is_some_and(|version| version < MOUNT_CALLS) {
         let problem = format!(
-            "Linux {} lacks calls that make a view of files",
+            "Linux {} lacks system calls for a private file system view",
             host.kernel
         );
         return vec![one(ABOUT, problem, ["Linux 5.12 or newer"])];
@@ -134,14 +135,14 @@ fn namespaces(can: &Abilities) -> Vec<DoctorAdvice> {
     if host.apparmor_restrict_unprivileged_userns == Some(1) && ordinary {
         advice.push(one(
             ABOUT,
-            "kernel.apparmor_restrict_unprivileged_userns is 1: AppArmor leaves them without rights",
+            "kernel.apparmor_restrict_unprivileged_userns is 1: AppArmor denies them capabilities",
             [
                 "an AppArmor profile for exec-server, in /etc/apparmor.d/exec-server: `abi <abi/4.0>, \
                  profile exec-server /path/to/exec-server flags=(unconfined) { userns, }`, loaded by \
                  `apparmor_parser -r /etc/apparmor.d/exec-server`"
                     .to_owned(),
                 "bubblewrap with its own profile (packages bubblewrap and apparmor-profiles); it \
-                 enforces most policies of commands, and none of file operations"
+                 enforces most policies of commands, but not of file operations"
                     .to_owned(),
                 sysctl("kernel.apparmor_restrict_unprivileged_userns=0", host),
             ],
@@ -157,16 +158,16 @@ fn namespaces(can: &Abilities) -> Vec<DoctorAdvice> {
             [
                 "in a systemd unit: RestrictNamespaces=no, and a SystemCallFilter= with @mount in it"
                     .to_owned(),
-                format!("any other profile has to allow {CALLS}"),
+                format!("any other profile must allow {CALLS}"),
             ],
         ));
     }
     if advice.is_empty() {
-        let reason = can.namespaces.reason().unwrap_or("they were not tried");
+        let reason = can.namespaces.reason().unwrap_or("they were not probed");
         let mut remedies = vec![
             "a policy of SELinux or another security module may forbid them: see the kernel's audit \
              log",
-            "the kernel makes none in a chroot: start the server outside",
+            "the kernel creates none in a chroot: start the server outside",
         ];
         if host.container.is_some() {
             remedies.insert(
@@ -197,8 +198,8 @@ fn container_remedies(container: &str) -> Vec<String> {
             "as well, where the host has AppArmor: --security-opt apparmor=unconfined".to_owned(),
         ],
         _ => vec![
-            own("no seccomp profile of the container's (--security-opt seccomp=unconfined)"),
-            "as well, where the host has AppArmor: none of its profiles for the container"
+            own("no seccomp profile for the container (--security-opt seccomp=unconfined)"),
+            "as well, where the host has AppArmor: no AppArmor profile for the container"
                 .to_owned(),
         ],
     }
@@ -230,7 +231,7 @@ fn processes(can: &Abilities) -> Option<DoctorAdvice> {
 fn guards(can: &Abilities) -> Option<DoctorAdvice> {
     let reason = can.guards.reason()?;
     if can.landlock < 2 {
-        // What is said of Landlock says it all.
+        // The advice about Landlock covers this.
         return None;
     }
     let notifies = |action: &String| action == "user_notif";
@@ -238,13 +239,13 @@ fn guards(can: &Abilities) -> Option<DoctorAdvice> {
         vec!["a kernel whose seccomp filters can notify: Linux 5.0 or newer"]
     } else if can.host.under_a_filter {
         vec![
-            "a filter of the container's that has no listener of its own: the kernel allows one (LXD's \
-             system call interception has it, for example)",
+            "a filter of the container without a listener of its own: the kernel allows only one \
+             (LXD's system call interception uses it, for example)",
         ]
     } else {
         vec![]
     };
-    let problem = format!("names that are missing cannot be protected: {reason}");
+    let problem = format!("missing names cannot be protected: {reason}");
     Some(one("guarded names", problem, remedies))
 }
 
@@ -254,7 +255,8 @@ fn bubblewrap(can: &Abilities) -> Option<DoctorAdvice> {
     }
     Some(one(
         "bubblewrap",
-        "it is not installed; where a profile or its setuid bit gives it namespaces, it serves commands",
+        "it is not installed; it serves commands where a profile or its setuid bit grants it \
+         namespaces",
         ["install the package bubblewrap"],
     ))
 }
@@ -267,7 +269,7 @@ fn sysctl(setting: &str, host: &Host) -> String {
     format!("sysctl -w {setting}{place}, and the same line in /etc/sysctl.d/ to keep it")
 }
 
-/// Major and minor version of a kernel's release.
+/// Parses major and minor version of a kernel release.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))

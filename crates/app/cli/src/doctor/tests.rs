@@ -1,4 +1,4 @@
-//! Made-up machines: what is advised, and how it is printed.
+//! Tests with synthetic machines: advice, and the printed report.
 
 mod advice;
 mod report;
@@ -11,7 +11,7 @@ fn fails(reason: &str) -> Ability {
     Ability::Fails(reason.to_owned())
 }
 
-/// A machine on which everything works that an ordinary account can have.
+/// Returns a machine on which everything works that an ordinary account can use.
 fn sound() -> Abilities {
     let text = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
     Abilities {

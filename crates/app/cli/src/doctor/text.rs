@@ -7,11 +7,11 @@ use exec_sandbox::abilities::{Abilities, Ability, Cgroups, Outlook};
 use crate::doctor::{DoctorReport, advice::DoctorAdvice};
 
 const WIDTH: usize = 100;
-/// Columns of what a line is about.
+/// Width of the name column.
 const NAME: usize = 33;
-/// Columns of a verdict.
+/// Width of the verdict column.
 const VERDICT: usize = 5;
-/// How much is told of why a policy is refused. What comes first matters most.
+/// Maximum length of a refusal reason; the beginning matters most.
 const REASON: usize = 120;
 
 impl fmt::Display for DoctorReport {
@@ -91,9 +91,9 @@ fn table(can: &Abilities) -> Vec<(&'static str, &'static str, String)> {
             "with mounts, ipc and network",
         ),
     ];
-    // Those of an ordinary account never work, which is nothing to worry about.
+    // For ordinary accounts this never works, and that is fine.
     if can.privileged_namespaces.works() || can.host.account == 0 {
-        let (name, detail) = ("privileged namespaces", "the same without one of users");
+        let (name, detail) = ("privileged namespaces", "the same without a user namespace");
         rows.push(row(name, &can.privileged_namespaces, detail));
     }
     let path = can.bubblewrap_path.as_ref();
@@ -104,7 +104,7 @@ fn table(can: &Abilities) -> Vec<(&'static str, &'static str, String)> {
         row(
             "guarded names",
             &can.guards,
-            "names that are missing stay missing in writable directories",
+            "missing names stay missing in writable directories",
         ),
         row("bubblewrap", &can.bubblewrap, &path),
         ("control groups", cgroups, groups.to_owned()),
@@ -120,11 +120,11 @@ fn row(
     match ability {
         Ability::Works => (name, "yes", detail.to_owned()),
         Ability::Fails(reason) => (name, "no", reason.clone()),
-        Ability::Untried => (name, "-", "not tried".to_owned()),
+        Ability::Untried => (name, "-", "not probed".to_owned()),
     }
 }
 
-/// What a version of Landlock means for policies.
+/// Explains what a Landlock ABI means for policies.
 fn landlock(abi: u32) -> String {
     let meaning = match abi {
         0 => return "the kernel does not offer it".to_owned(),
@@ -148,7 +148,7 @@ fn is_long(reason: &str) -> bool {
     reason.chars().count() > REASON
 }
 
-/// The first words of a reason.
+/// Truncates a reason.
 fn beginning(reason: &str) -> String {
     if !is_long(reason) {
         return reason.to_owned();
@@ -158,7 +158,7 @@ fn beginning(reason: &str) -> String {
     format!("{cut}…")
 }
 
-/// Writes words behind a beginning, with what does not fit below them.
+/// Writes an indented paragraph after a prefix.
 fn paragraph(f: &mut fmt::Formatter<'_>, start: &str, words: &str) -> fmt::Result {
     let indent = start.chars().count();
     let mut line = start.to_owned();

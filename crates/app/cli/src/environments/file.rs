@@ -1,4 +1,4 @@
-//! `environments.toml`, and the one key of `config.toml` that selects an environment.
+//! Parser of `environments.toml`, and of the one key of `config.toml` that selects an environment.
 
 use std::{collections::BTreeMap, ffi::OsString, path::Path, time::Duration};
 
@@ -13,11 +13,11 @@ use crate::environments::{
     relay,
 };
 
-/// Reads the text of an `environments.toml`; `path` is for messages, and its directory is what a
-/// relative path is relative to. A token may be elsewhere: `facts` gives it.
+/// Parses an `environments.toml`. `path` is used in messages and as the base of relative paths;
+/// tokens elsewhere are read through `facts`.
 ///
 /// # Errors
-/// When it is no TOML, or says anything that does not make sense, an unknown key included.
+/// When the text is not TOML or has invalid content, including unknown keys.
 pub fn parse(
     path: &Path,
     text: &str,
@@ -26,8 +26,8 @@ pub fn parse(
     parse_over(path, text, facts, None)
 }
 
-/// Reads a file as [`parse`] does and adds the environments of `base`. The file's own come first and
-/// hide those of `base` with the same id; what the file leaves out is as in `base`.
+/// Parses a file like [`parse`] and adds the environments of `base`. The file's own come first and
+/// override those of `base` with the same id; missing settings are taken from `base`.
 pub(crate) fn parse_over(
     path: &Path,
     text: &str,
@@ -71,7 +71,7 @@ pub(crate) fn parse_over(
     })
 }
 
-/// Reads environments, at most as many as there is `room` for in a manager.
+/// Parses environments, at most `room` of them.
 fn remotes(
     item: &TomlItem<'_>,
     around: EntryContext<'_>,
@@ -117,14 +117,14 @@ fn default(
     Ok(Some(id))
 }
 
-/// Reads `[exec_server] url` of a `config.toml`, in which everything else is for others.
+/// Parses `[exec_server] url` in a `config.toml`, and ignores everything else there.
 pub(super) fn setting_of_config(path: &Path, text: &str) -> Result<UrlSetting, EnvironmentsError> {
     let document = TomlDocument { path, text };
     let table = document.parse()?;
     let Some((key, value)) = table.get_key_value("exec_server") else {
         return Ok(UrlSetting::Unset);
     };
-    // What is misspelled here would run commands on the wrong machine.
+    // A misspelled key here would run commands on the wrong machine.
     let item = TomlItem::new(document, key, value);
     let section = item.section(&["url"])?;
     let Some(url) = section.item("url") else {
@@ -133,18 +133,18 @@ pub(super) fn setting_of_config(path: &Path, text: &str) -> Result<UrlSetting, E
     UrlSetting::parse(url.text()?).ok_or_else(|| url.wrong(EnvironmentsFault::Url))
 }
 
-/// An environment on a server.
+/// Environment on a server.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RemoteEntry {
-    /// Its name.
+    /// Name.
     pub id: EnvironmentId,
-    /// How its server is reached.
+    /// How to connect to its server.
     pub reach: EnvEndpoint,
-    /// Skills that must be found there.
+    /// Skills that must exist there.
     pub required_skills: Vec<String>,
 }
 
-/// The keys of an environment.
+/// Keys of an environment.
 pub(super) const KEYS: &[&str] = &[
     "id",
     "url",
@@ -163,9 +163,9 @@ pub(super) const KEYS: &[&str] = &[
     "skills",
 ];
 
-/// The keys that say how an environment is reached.
+/// Keys that say how to connect.
 const REACHES: [&str; 3] = ["url", "program", "registry_url"];
-/// Keys that only make sense for some ways to reach an environment, and those ways.
+/// Keys that require one of the given connection keys.
 const OWNED: [(&str, &[&str]); 9] = [
     ("auth_bearer_token", &["url"]),
     ("connect_timeout_sec", &["url", "registry_url"]),
@@ -178,17 +178,17 @@ const OWNED: [(&str, &[&str]); 9] = [
     ("auth_token_file", &["url", "registry_url"]),
 ];
 
-/// What a file is read with.
+/// Context for parsing an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryContext<'a> {
-    /// What a relative path is relative to.
+    /// Base of relative paths.
     pub(super) home: &'a Path,
-    /// What else is looked at.
+    /// Other inputs.
     pub(super) facts: SelectionInputs<'a>,
 }
 
 impl RemoteEntry {
-    /// Reads an environment.
+    /// Parses an environment.
     pub(super) fn read(
         section: &TomlSection<'_>,
         around: EntryContext<'_>,
@@ -248,7 +248,7 @@ fn url_reach(
     })
 }
 
-/// Reads the token of a server that listens, wherever it is.
+/// Reads the token of a listening server from its source.
 fn bearer_token(
     section: &TomlSection<'_>,
     address: &Address,
@@ -311,7 +311,7 @@ fn variable(
     Ok((name.into(), item.text()?.into()))
 }
 
-/// Reads a span of time that need not be there.
+/// Parses an optional duration.
 pub(super) fn timeout(
     section: &TomlSection<'_>,
     key: &'static str,

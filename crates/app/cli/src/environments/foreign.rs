@@ -1,5 +1,5 @@
-//! Keys in the `environments.toml` of Codex that Codex does not know. Earlier versions of `env add`
-//! wrote them there, and Codex refuses to start on an unknown key.
+//! Finds keys in Codex's `environments.toml` that Codex does not know. Earlier versions of `env
+//! add` wrote them, and Codex refuses to start on an unknown key.
 
 use std::{fmt, path::PathBuf};
 
@@ -7,7 +7,7 @@ use toml::de::DeTable;
 
 use super::{CodexHome, EnvironmentSelection, SelectionInputs, reader::TomlDocument};
 
-/// The keys of an `[[environments]]` table that every supported stock release (0.166 to 0.169) knows.
+/// Keys of an `[[environments]]` table that every supported stock release (0.166 to 0.169) knows.
 pub(super) const STOCK_KEYS: [&str; 10] = [
     "id",
     "skills",
@@ -21,18 +21,18 @@ pub(super) const STOCK_KEYS: [&str; 10] = [
     "initialize_timeout_sec",
 ];
 
-/// A key that keeps Codex from starting. Its text tells a person how to repair the file.
+/// Key that prevents Codex from starting. Its `Display` tells the user how to repair the file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ForeignKey {
     /// The file of Codex.
     pub path: PathBuf,
-    /// The line of the key, from 1.
+    /// Line of the key, from 1.
     pub line: usize,
     /// The key.
     pub key: String,
-    /// The id of the environment, if it has one.
+    /// Id of the environment, if it has one.
     pub environment: Option<String>,
-    /// Whether the file names that environment as its default.
+    /// Whether that environment is the file's default.
     pub is_default: bool,
     /// Our own file, to which the environment can be moved.
     pub own: Option<PathBuf>,
@@ -60,8 +60,8 @@ impl fmt::Display for ForeignKey {
     }
 }
 
-/// Finds the first unknown key of each environment in the file of Codex. Empty if there is no such file
-/// or it cannot be parsed: selecting reports that.
+/// Finds the first unknown key of each environment in the file of Codex. Returns nothing if the
+/// file does not exist or cannot be parsed: the selection reports that.
 pub fn foreign_keys(facts: SelectionInputs<'_>) -> Vec<ForeignKey> {
     let Some(home) = CodexHome::find(facts.lookup) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! How the server of an environment is reached.
+//! How to connect to the server of an environment.
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -30,33 +30,32 @@ use crate::{
     token_file::TokenFile,
 };
 
-/// How the server of an environment is reached.
+/// How to connect to the server of an environment.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum EnvEndpoint {
-    /// It listens, and is connected to as soon as there is an environment.
+    /// Listening server. Connected as soon as the environment exists.
     Url(UrlEndpoint),
-    /// It is started, when the environment is first needed.
+    /// Program that is started when the environment is first used.
     Program(ProgramEndpoint),
-    /// It is registered with a registry, and is spoken with through a relay, end to end encrypted. It
-    /// is connected to as soon as there is an environment.
+    /// Executor behind a relay, end-to-end encrypted. Connected as soon as the environment exists.
     Relay(RelayEndpoint),
 }
 
-/// A server that listens. `Debug` hides what may be secret.
+/// Listening server. `Debug` hides possible secrets.
 #[derive(Clone, Eq, PartialEq)]
 pub struct UrlEndpoint {
-    /// Where: a `ws://` or `wss://` URL.
+    /// `ws://` or `wss://` URL.
     pub url: String,
-    /// What is presented as `Authorization: Bearer`.
+    /// Token for `Authorization: Bearer`.
     pub auth_bearer_token: Option<BearerToken>,
-    /// How long connecting may take.
+    /// Connect timeout.
     pub connect_timeout: Duration,
-    /// How long the server may take to answer `initialize`.
+    /// Timeout of `initialize`.
     pub initialize_timeout: Duration,
 }
 
 impl UrlEndpoint {
-    /// A server without a token, with the usual patience.
+    /// Creates an endpoint without a token and with default timeouts.
     pub(crate) fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
@@ -78,44 +77,44 @@ impl fmt::Debug for UrlEndpoint {
     }
 }
 
-/// A server that is started and spoken with over its standard input and output.
+/// Server that is started and speaks over stdin and stdout.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ProgramEndpoint {
-    /// What is started.
+    /// Program to start.
     pub program: Program,
-    /// How long it may take to answer `initialize`.
+    /// Timeout of `initialize`.
     pub initialize_timeout: Duration,
 }
 
-/// A server behind a relay.
+/// Server behind a relay.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RelayEndpoint {
-    /// The registry that knows it.
+    /// Registry that lists it.
     pub registry_url: BaseUrl,
     /// Its name there.
     pub environment_id: EnvironmentName,
-    /// What is presented to the registry.
+    /// Token for the registry.
     pub auth_token: TokenSource,
-    /// Whose account is used, for a registry that asks for it.
+    /// Account, for a registry that requires it.
     pub chatgpt_account_id: Option<AccountId>,
-    /// How long opening the connection to the relay may take.
+    /// Timeout of the connection to the relay.
     pub connect_timeout: Duration,
-    /// How long the server may take to answer `initialize`.
+    /// Timeout of `initialize`.
     pub initialize_timeout: Duration,
 }
 
-/// Where the token for a registry is.
+/// Source of the token for a registry.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum TokenSource {
-    /// Here.
+    /// The token itself.
     Value(Token),
-    /// In the variable of this name, which was read.
+    /// The token, read from the variable of this name.
     Variable(String, Token),
-    /// In this file, which is read for each connection: somebody may put a fresh one there.
+    /// This file, read for each connection, because it may be replaced.
     File(PathBuf),
 }
 
-/// Reads the address of a server on a network.
+/// Parses the address of a server on a network.
 pub(super) fn network_address(url: &str) -> Option<Address> {
     match url.parse() {
         Ok(address @ Address::Network(_)) => Some(address),
@@ -123,25 +122,25 @@ pub(super) fn network_address(url: &str) -> Option<Address> {
     }
 }
 
-/// How long a server may take to answer unless the file says otherwise.
+/// Default timeout of `initialize`.
 pub(super) const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How servers know the client of an environment in their logs.
+/// Client name in the logs of servers.
 const CLIENT_NAME: &str = "exec-server-environment";
 
 impl EnvironmentSelection {
-    /// Makes a manager of the environments. Servers that listen are connected to from now on, others
-    /// are started when somebody asks for them; the local environment starts nothing before its first
-    /// command, for which it takes `paths`.
+    /// Builds a manager of the environments. Connects to listening servers now and starts programs
+    /// on demand; the local environment starts nothing before its first command, for which it uses
+    /// `paths`.
     ///
     /// # Errors
-    /// Outside a tokio runtime, and when this machine is selected and cannot be looked at. A server
-    /// that cannot be reached is no error here: whoever asks for its environment is told.
+    /// Outside a tokio runtime, and when this machine is selected but cannot be inspected. An
+    /// unreachable server is not an error here: using its environment reports it.
     pub fn into_manager(
         self,
         paths: &ExecServerRuntimePaths,
     ) -> anyhow::Result<EnvironmentManager> {
-        let runtime = Handle::try_current().context("environments need a runtime")?;
+        let runtime = Handle::try_current().context("environments require a tokio runtime")?;
         let manager = EnvironmentManager::new(runtime);
         if self.local {
             let machine = LocalMachine::new(paths)?;
@@ -196,8 +195,8 @@ impl EnvironmentSource for RemoteSource {
 }
 
 impl EnvEndpoint {
-    /// Connects to the server, under this client's name. Files and variables that say how are read now,
-    /// for each connection. Dropping the future leaves nothing open.
+    /// Connects to the server under this client name. Reads files and variables anew for each
+    /// connection. Dropping the future leaves nothing open.
     pub(crate) async fn connect(
         self,
         client_name: &str,
@@ -231,19 +230,18 @@ impl EnvEndpoint {
     }
 }
 
-/// Why there is no connection to the server of an environment.
+/// Why there is no connection to the server.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EndpointError {
-    /// Caller: a file or a variable that says how to connect is no use.
+    /// Caller: a file or variable is invalid.
     #[error(transparent)]
     Settings(Box<dyn std::error::Error + Send + Sync>),
-    /// As the client says.
+    /// Error of the client.
     #[error(transparent)]
     Connect(#[from] ExecServerError),
 }
 
-/// Puts together what a relay's server is reached with, now: files and variables are read for each
-/// connection.
+/// Builds the arguments for a relay. Reads files and variables anew for each connection.
 fn relay_args(
     reach: RelayEndpoint,
 ) -> Result<RelayExecServerConnectArgs, Box<dyn std::error::Error + Send + Sync>> {

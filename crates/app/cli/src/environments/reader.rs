@@ -1,5 +1,5 @@
-//! TOML, read strictly: every value knows its place, and every key is expected.
-//! Not here: what the keys mean.
+//! Strict TOML reader: every value knows its location, and unknown keys are errors. Not here: the
+//! meaning of the keys.
 
 use std::{
     borrow::Cow,
@@ -18,12 +18,12 @@ use toml::{
 
 use crate::settings_source::Seconds;
 
-/// A file and its text.
+/// File and its text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TomlDocument<'a> {
-    /// The file, for messages.
+    /// Path, for messages.
     pub(super) path: &'a Path,
-    /// What is in it.
+    /// Content.
     pub(super) text: &'a str,
 }
 
@@ -38,7 +38,7 @@ impl<'a> TomlDocument<'a> {
         Ok(table.into_inner())
     }
 
-    /// Says what is wrong at `offset`.
+    /// Returns an error at `offset`.
     pub(super) fn fault(
         self,
         offset: usize,
@@ -62,13 +62,13 @@ impl<'a> TomlDocument<'a> {
         before.filter(|byte| *byte == b'\n').count() + 1
     }
 
-    /// Returns what stands where a key stands in the line of `offset`, for text that is no TOML.
+    /// Returns the key in the line of `offset`, for text that is not TOML.
     fn key_at(self, offset: usize) -> String {
         let line = self.text.lines().nth(self.line_at(offset) - 1);
         let line = line.unwrap_or("").trim();
         let key = line.split('=').next().unwrap_or("").trim();
         let bare = |c: char| c.is_ascii_alphanumeric() || "_-.[]".contains(c);
-        // A line without `=` may be the rest of a value, which may be secret.
+        // A line without `=` may be part of a value, which may be secret.
         let named = line.contains('=') || line.starts_with('[');
         let key = if named && key.chars().all(bare) {
             key
@@ -79,19 +79,19 @@ impl<'a> TomlDocument<'a> {
     }
 }
 
-/// A table of which every key is known.
+/// Table whose keys are all known.
 #[derive(Debug)]
 pub(super) struct TomlSection<'a> {
     document: TomlDocument<'a>,
-    /// The names of the tables around, and its own, each followed by a dot.
+    /// Names of the enclosing tables and its own, each followed by a dot.
     prefix: String,
-    /// Where it begins.
+    /// Start offset.
     start: usize,
     items: BTreeMap<&'static str, TomlItem<'a>>,
 }
 
 impl<'a> TomlSection<'a> {
-    /// Takes a table that has no other keys than `known`.
+    /// Accepts a table with only the keys in `known`.
     pub(super) fn new(
         document: TomlDocument<'a>,
         name: &str,
@@ -128,25 +128,25 @@ impl<'a> TomlSection<'a> {
         })
     }
 
-    /// Returns what a key says.
+    /// Returns the value of a key.
     pub(super) fn item(&self, key: &'static str) -> Option<&TomlItem<'a>> {
         self.items.get(key)
     }
 
-    /// Returns what a key says that must be there.
+    /// Returns the value of a required key.
     pub(super) fn required(&self, key: &'static str) -> Result<&TomlItem<'a>, EnvironmentsError> {
         self.item(key)
             .ok_or_else(|| self.fault(key, EnvironmentsFault::Missing))
     }
 
-    /// Says what is wrong with the table, for lack of `key`.
+    /// Returns an error of the table about `key`.
     pub(super) fn fault(&self, key: &'static str, fault: EnvironmentsFault) -> EnvironmentsError {
         let key = format!("{}{key}", self.prefix);
         self.document.fault(self.start, key, fault)
     }
 }
 
-/// A key and its value.
+/// Key and value.
 #[derive(Clone, Debug)]
 pub(super) struct TomlItem<'a> {
     document: TomlDocument<'a>,
@@ -156,7 +156,7 @@ pub(super) struct TomlItem<'a> {
 }
 
 impl<'a> TomlItem<'a> {
-    /// Takes a key of the outermost table.
+    /// Accepts a key of the top-level table.
     pub(super) fn new(
         document: TomlDocument<'a>,
         key: &'a Spanned<Cow<'a, str>>,
@@ -170,12 +170,12 @@ impl<'a> TomlItem<'a> {
         }
     }
 
-    /// Says that the key should not be there.
+    /// Returns an error at the key.
     pub(super) fn misplaced(&self, fault: EnvironmentsFault) -> EnvironmentsError {
         self.document.fault(self.at.start, self.key.clone(), fault)
     }
 
-    /// Says what is wrong with the value.
+    /// Returns an error at the value.
     pub(super) fn wrong(&self, fault: EnvironmentsFault) -> EnvironmentsError {
         let offset = self.value.span().start;
         self.document.fault(offset, self.key.clone(), fault)
@@ -186,12 +186,12 @@ impl<'a> TomlItem<'a> {
         self.document.line_at(self.value.span().start)
     }
 
-    /// Returns where the key stands, to tell which of several is the first.
+    /// Returns the offset of the key, to find the first of several.
     pub(super) fn place(&self) -> usize {
         self.at.start
     }
 
-    /// Reads a text without NUL bytes.
+    /// Reads a string without NUL bytes.
     pub(super) fn text(&self) -> Result<&'a str, EnvironmentsError> {
         let text = self.value.get_ref().as_str();
         let text = text.ok_or_else(|| self.wrong(EnvironmentsFault::Expected("a string")))?;
@@ -201,7 +201,7 @@ impl<'a> TomlItem<'a> {
         Ok(text)
     }
 
-    /// Reads a text that says something.
+    /// Reads a non-empty string.
     pub(super) fn name(&self) -> Result<&'a str, EnvironmentsError> {
         let text = self.text()?;
         if text.is_empty() {
@@ -210,13 +210,13 @@ impl<'a> TomlItem<'a> {
         Ok(text)
     }
 
-    /// Reads true or false.
+    /// Reads a boolean.
     pub(super) fn switch(&self) -> Result<bool, EnvironmentsError> {
         let switch = self.value.get_ref().as_bool();
         switch.ok_or_else(|| self.wrong(EnvironmentsFault::Expected("true or false")))
     }
 
-    /// Reads a span of time.
+    /// Reads a duration.
     pub(super) fn seconds(&self) -> Result<Seconds, EnvironmentsError> {
         let value = self.value.get_ref();
         let text = value
@@ -233,7 +233,7 @@ impl<'a> TomlItem<'a> {
             .map_err(|error| self.wrong(EnvironmentsFault::Seconds(error)))
     }
 
-    /// Reads the elements of an array.
+    /// Reads an array.
     pub(super) fn elements(&self) -> Result<Vec<Self>, EnvironmentsError> {
         let array = self.value.get_ref().as_array();
         let array = array.ok_or_else(|| self.wrong(EnvironmentsFault::Expected("an array")))?;
@@ -245,7 +245,7 @@ impl<'a> TomlItem<'a> {
         Ok(array.iter().map(element).collect())
     }
 
-    /// Reads a table of texts whose keys are free.
+    /// Reads a table of strings with arbitrary keys.
     pub(super) fn entries(&self) -> Result<Vec<(&'a str, Self)>, EnvironmentsError> {
         let mut entries: Vec<_> = self.table()?.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
@@ -262,7 +262,7 @@ impl<'a> TomlItem<'a> {
         Ok(entries.into_iter().map(entry).collect())
     }
 
-    /// Reads a table that has no other keys than `known`.
+    /// Reads a table with only the keys in `known`.
     pub(super) fn section(
         &self,
         known: &'static [&'static str],
@@ -277,109 +277,109 @@ impl<'a> TomlItem<'a> {
     }
 }
 
-/// Caller: a file says what cannot be. The text never quotes a value that may be secret.
+/// Caller: invalid content of a file. The message never quotes values that may be secret.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{}:{line}:{column}: `{key}`: {fault}", path.display())]
 pub struct EnvironmentsError {
     /// The file.
     pub path: PathBuf,
-    /// The line, from 1.
+    /// Line, from 1.
     pub line: usize,
-    /// The character in the line, from 1.
+    /// Column, from 1.
     pub column: usize,
-    /// The key, behind the names of the tables around it.
+    /// Key, after the names of its enclosing tables.
     pub key: String,
-    /// What is wrong with it.
+    /// What is wrong.
     pub fault: EnvironmentsFault,
 }
 
-/// What is wrong with one key.
+/// What is wrong with a key.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentsFault {
-    /// The file is no TOML here; the text is the parser's.
+    /// Not TOML; the text comes from the parser.
     #[error("{0}")]
     Syntax(String),
-    /// The key does not exist.
+    /// Unknown key.
     #[error("unknown key, expected one of {}", .0.join(", "))]
     UnknownKey(&'static [&'static str]),
-    /// The value is of another kind.
+    /// Wrong type.
     #[error("expected {0}")]
     Expected(&'static str),
-    /// A text has a NUL byte, which nothing that it is used for can have.
+    /// NUL byte in a string.
     #[error("must not contain a NUL byte")]
     Nul,
-    /// The key must be there.
+    /// Missing key.
     #[error("missing key")]
     Missing,
-    /// The id is none that a person can choose.
+    /// Invalid id.
     #[error(transparent)]
     Id(#[from] EnvironmentIdError),
-    /// The id is taken.
+    /// Duplicate id.
     #[error("`{id}` is already the id of the environment in line {first}")]
     DuplicateId {
         /// The id.
         id: EnvironmentId,
-        /// Where it was first.
+        /// Line of the first one.
         first: usize,
     },
-    /// There are two ways to reach it.
+    /// More than one way to connect.
     #[error("an environment has one of `url`, `program` and `registry_url`")]
     ManyReaches,
-    /// There is no way to reach it.
+    /// No way to connect.
     #[error("an environment needs `url`, `program` or `registry_url`")]
     NoReach,
-    /// The key belongs to another way to reach an environment.
+    /// The key belongs to another way to connect.
     #[error("only an environment with `{}` has this key", .0.join("` or `"))]
     OnlyWith(&'static [&'static str]),
-    /// The number is no span of time.
+    /// Invalid duration.
     #[error("{0}")]
     Seconds(#[from] crate::settings_source::SecondsParseError),
-    /// The URL is not one of a websocket.
+    /// Invalid websocket URL.
     #[error("expected ws://HOST:PORT or wss://HOST:PORT, without user, password or fragment")]
     Url,
-    /// The URL is not one of a registry.
+    /// Invalid registry URL.
     #[error(transparent)]
     Registry(#[from] BaseUrlError),
-    /// The name is none that a registry could know an environment by.
+    /// Invalid environment name for a registry.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The token for the registry cannot be put into a header.
+    /// The registry token is not a valid header value.
     #[error(transparent)]
     AuthToken(#[from] credentials::TokenError),
-    /// The token would travel readable by others.
+    /// The token would be sent unencrypted.
     #[error("a token needs a {0} URL or one of this machine, or others can read it")]
     TokenInClear(&'static str),
-    /// The token is given not at all, or twice.
+    /// Not exactly one token source.
     #[error("expected one of `auth_token`, `auth_token_env` and `auth_token_file`")]
     TokenSource,
-    /// The token of a server that listens is given twice.
+    /// More than one token source for a listening server.
     #[error("expected one of `auth_bearer_token`, `auth_token_env` and `auth_token_file`")]
     ManyTokens,
-    /// The variable that is to hold the token does not.
-    #[error("environment variable `{0}` is not set, or is no text")]
+    /// The token variable is not usable.
+    #[error("environment variable `{0}` is not set or not UTF-8")]
     TokenVariable(String),
-    /// The file that is to hold the token cannot be read.
+    /// The token file cannot be read.
     #[error("cannot read `{}`: {reason}", path.display())]
     TokenFile {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Cause.
         reason: String,
     },
-    /// The token cannot be put into a header.
+    /// The token is not a valid header value.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The name of a variable is no name.
+    /// Invalid variable name.
     #[error("expected the name of a variable: not empty, without `=` and NUL")]
     Variable,
-    /// There is no such environment.
+    /// Unknown default environment.
     #[error("no environment has the id `{0}`")]
     UnknownDefault(EnvironmentId),
-    /// The local environment is not there to be the default.
+    /// The local environment is not included, so it cannot be the default.
     #[error("`local` cannot be the default while include_local is false")]
     LocalNotIncluded,
-    /// There are too many.
+    /// Too many environments.
     #[error("more than {0} environments")]
     TooMany(usize),
 }

@@ -1,4 +1,4 @@
-//! An environment behind a relay: its keys in the file, and the variables that select it.
+//! Environments behind a relay: keys in the file, and the variables that select one.
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -21,34 +21,34 @@ use crate::{
     settings_source::VariableLookup,
 };
 
-/// Select a relay, all of them together.
+/// Variables that together select a relay.
 pub(crate) const VARIABLES: [&str; 3] = [
     "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL",
     "CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID",
     CredentialVariable::NoiseAuthToken.name(),
 ];
-/// Whose account is used. It selects nothing by itself.
+/// Account to use. Selects nothing by itself.
 const ACCOUNT: &str = "CODEX_EXEC_SERVER_NOISE_CHATGPT_ACCOUNT_ID";
 
-/// What is wrong with a variable of the relay's. No secret is repeated.
+/// What is wrong with a relay variable. Never repeats a secret.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelaySettingError {
-    /// It is no text.
+    /// Not valid UTF-8.
     #[error("expected text in UTF-8")]
     Text,
-    /// It is not where a registry can be.
+    /// Invalid registry URL.
     #[error(transparent)]
     Url(#[from] BaseUrlError),
-    /// It is none that a registry could know an environment by.
+    /// Invalid environment name for a registry.
     #[error(transparent)]
     Name(#[from] EnvironmentIdError),
-    /// It cannot be put into a header.
+    /// Not a valid header value.
     #[error(transparent)]
     Header(#[from] TokenError),
 }
 
-/// Reads the keys of an environment that a registry knows; by its own id, unless they say another.
+/// Parses the keys of an environment in a registry, which defaults to its own id.
 pub(super) fn read(
     section: &TomlSection<'_>,
     url: &TomlItem<'_>,
@@ -138,8 +138,8 @@ pub(super) fn file(
     }
 }
 
-/// Reads the variables. Nothing is set: nothing is selected. As the stock client, any registry will do,
-/// also one that others can listen to.
+/// Reads the variables; `None` if none is set. Like the stock client, accepts any registry, even an
+/// unencrypted one.
 pub(super) fn of_variables(
     lookup: VariableLookup<'_>,
 ) -> Result<Option<RelayEndpoint>, SelectionError> {

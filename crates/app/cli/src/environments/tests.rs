@@ -1,4 +1,4 @@
-//! What files and variables select, and how each mistake in them is told.
+//! Tests of the selection from files and variables, and of its errors.
 
 mod order;
 mod refusals;
@@ -16,7 +16,7 @@ use exec_environments::manager::EnvironmentId;
 
 use super::*;
 
-/// A process that selects: its variables and the files it can read.
+/// Variables and files of a process that selects environments.
 #[derive(Default)]
 struct Scene {
     variables: BTreeMap<&'static str, OsString>,
@@ -59,7 +59,7 @@ impl Scene {
     }
 }
 
-/// This machine alone.
+/// Only this machine.
 fn local() -> EnvironmentSelection {
     EnvironmentSelection {
         default: Some(EnvironmentId::local()),
@@ -68,7 +68,7 @@ fn local() -> EnvironmentSelection {
     }
 }
 
-/// One server alone.
+/// Only one server.
 fn remote(url: &str) -> EnvironmentSelection {
     let remote = RemoteEntry {
         id: EnvironmentId::remote(),
@@ -82,7 +82,7 @@ fn remote(url: &str) -> EnvironmentSelection {
     }
 }
 
-/// Nothing at all.
+/// No environment.
 fn nowhere() -> EnvironmentSelection {
     EnvironmentSelection {
         default: None,

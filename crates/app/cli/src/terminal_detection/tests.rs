@@ -1,4 +1,4 @@
-//! Variables as terminals set them, and what is made of them.
+//! Tests with the variables that terminals set.
 
 use std::ffi::OsString;
 
@@ -77,7 +77,7 @@ fn terminals_are_known_by_what_they_set() {
         (&[("GHOSTTY_RESOURCES_DIR", "/x")], "ghostty"),
         (&[("XTERM_VERSION", "XTerm(390)")], "xterm/XTerm_390_"),
         (&[("TERMINAL_EMULATOR", "JetBrains-JediTerm")], "jetbrains"),
-        // What the terminal says of itself goes before what another one left behind.
+        // The terminal's own variables win over inherited ones.
         (
             &[("TERM_PROGRAM", "vscode"), ("KITTY_WINDOW_ID", "1")],
             "vscode",

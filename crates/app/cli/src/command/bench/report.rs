@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! Results of measurements, as a table and as JSON.
 
 use std::time::Duration;
 
@@ -6,41 +6,41 @@ use serde::Serialize;
 
 use crate::command::print::TextTable;
 
-/// One thing that was measured.
+/// Result of one measurement.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Measurement {
-    /// What.
+    /// Name of the measurement.
     pub(super) name: &'static str,
-    /// How it came out.
+    /// Result.
     pub(super) outcome: MeasurementOutcome,
-    /// What one sees with server and client on one machine.
+    /// Typical value with server and client on one machine.
     pub(super) typical: &'static str,
 }
 
-/// How a measurement came out.
+/// Outcome of a measurement.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum MeasurementOutcome {
-    /// How long one run takes.
+    /// Latency of one iteration.
     Time {
-        /// Runs.
+        /// Iterations.
         runs: usize,
-        /// The time that half of them stay below.
+        /// Median latency.
         p50_micros: u64,
-        /// The time that all but one in a hundred stay below.
+        /// 99th percentile.
         p99_micros: u64,
     },
-    /// How much passes in a second.
+    /// Throughput.
     Rate {
-        /// Bytes that were moved.
+        /// Bytes transferred.
         bytes: u64,
-        /// Bytes in a second.
+        /// Bytes per second.
         bytes_per_second: u64,
     },
-    /// It could not be measured.
+    /// The measurement failed.
     Failed(String),
 }
 
-/// A measurement for programs: the members that it has.
+/// JSON form of a measurement. Fields that do not apply are absent.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct MeasurementNumbers {
@@ -93,7 +93,7 @@ impl From<&Measurement> for MeasurementNumbers {
 }
 
 impl MeasurementOutcome {
-    /// Sums up times.
+    /// Summarizes latency samples.
     pub(super) fn of_times(mut samples: LatencySamples) -> Self {
         Self::Time {
             runs: samples.len(),
@@ -102,7 +102,7 @@ impl MeasurementOutcome {
         }
     }
 
-    /// Sums up what was moved in a time.
+    /// Computes the throughput of a transfer.
     pub(super) fn of_bytes(bytes: u64, took: Duration) -> Self {
         let rate = u128::from(bytes) * 1_000_000 / took.as_micros().max(1);
         Self::Rate {
@@ -116,7 +116,7 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Shows measurements in columns.
+/// Formats measurements as a table.
 pub(super) fn table(measured: &[Measurement]) -> TextTable {
     let mut table = TextTable::new(&["WHAT", "P50", "P99", "RATE", "TYPICAL ON ONE MACHINE"]);
     for Measurement {
@@ -145,7 +145,7 @@ pub(super) fn table(measured: &[Measurement]) -> TextTable {
     table
 }
 
-/// Writes a time with a unit that suits it.
+/// Formats a duration with a suitable unit.
 pub(super) fn span(micros: u64) -> String {
     match micros {
         0..1_000 => format!("{micros} us"),
@@ -165,30 +165,31 @@ fn rate(bytes: u64) -> String {
     }
 }
 
-/// The most that are kept: enough for a 99th percentile, and bounded.
+/// Maximum number of samples: enough for a 99th percentile, and bounded.
 pub(super) const MOST: usize = 10_000;
 
-/// Times of many runs of the same thing.
+/// Latencies of repeated iterations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LatencySamples(Vec<Duration>);
 
 impl LatencySamples {
-    /// Takes one more.
+    /// Adds a sample.
     pub(super) fn push(&mut self, took: Duration) {
         self.0.push(took);
     }
 
-    /// Tells whether there are as many as are kept.
+    /// Returns whether the maximum number of samples is reached.
     pub(super) fn is_full(&self) -> bool {
         self.0.len() >= MOST
     }
 
-    /// Returns how many there are.
+    /// Returns the number of samples.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns the time that this many of a hundred runs do not exceed; zero without any.
+    /// Returns the latency that `hundredths` percent of the samples do not exceed; zero without
+    /// samples.
     pub(super) fn percentile(&mut self, hundredths: usize) -> Duration {
         self.0.sort_unstable();
         let rank = (self.0.len() * hundredths).div_ceil(100).max(1);

@@ -1,6 +1,7 @@
-//! The socket of this machine's own server.
-//! Invariant: it is in a directory of the account's own with mode 0700, which no sandbox of a server
-//! can write to. The client checks who listens all the same.
+//! Socket of this machine's own server, and how that server is started.
+//!
+//! Invariant: the socket is in a directory with mode 0700 that belongs to the account, and that no
+//! sandbox can write to. The client still checks the peer's credentials.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -34,20 +35,20 @@ use crate::{
     settings_source::{self, VariableLookup},
 };
 
-/// Where the server of this machine listens.
+/// Path of the local server's socket.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct LocalSocket(PathBuf);
 
 impl LocalSocket {
-    /// Finds it: `EXEC_SERVER_SOCKET`, or else `exec-server/server.sock` in the runtime directory of
-    /// the account, or else `exec-server/run/server.sock` in its directory for state. None of them is
-    /// below a directory for temporary files, which sandboxes can usually write to.
+    /// Finds the path: `EXEC_SERVER_SOCKET`, else `exec-server/server.sock` in the account's
+    /// runtime directory, else `exec-server/run/server.sock` in its state directory. None of these
+    /// is below a temporary directory, which sandboxes can usually write to.
     pub(crate) fn find(lookup: VariableLookup<'_>) -> Self {
         let path = |name| absolute(name, lookup);
         if let Some(socket) = path("EXEC_SERVER_SOCKET") {
             return Self(socket);
         }
-        // It is set where somebody became another account, and is then a directory of the first.
+        // After `su` or `sudo`, the variable may still name the directory of another account.
         let uid = rustix::process::geteuid().as_raw();
         let runtime = path("XDG_RUNTIME_DIR").filter(|runtime| {
             fs::metadata(runtime).is_ok_and(|runtime| runtime.is_dir() && runtime.uid() == uid)
@@ -60,8 +61,8 @@ impl LocalSocket {
         Self(directory.join("server.sock"))
     }
 
-    /// Returns the directories that no sandbox may write to: that of the socket, which is made now, and
-    /// that of the socket that commands without a runtime directory use, if it exists.
+    /// Returns directories that no sandbox may write to: the socket's directory, which is created
+    /// now, and the state directory's socket directory, if it exists.
     pub(crate) fn protected_directories(lookup: VariableLookup<'_>) -> Vec<PathBuf> {
         let socket = Self::find(lookup);
         let own = socket.secure().ok().and_then(|()| socket.0.parent());
@@ -71,17 +72,17 @@ impl LocalSocket {
         directories
     }
 
-    /// Returns its path.
+    /// Returns the path of the socket.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Returns a file beside it.
+    /// Returns the path of a file next to the socket.
     pub(super) fn sibling(&self, extension: &str) -> PathBuf {
         self.0.with_extension(extension)
     }
 
-    /// Makes its directory if it is not there, and refuses one that others own or can use.
+    /// Creates the directory if it is missing. Rejects one that another account owns or can access.
     pub(super) fn secure(&self) -> Result<(), CommandFailure> {
         let directory = self.0.parent().unwrap_or(Path::new("/"));
         let checked = match check(directory) {
@@ -100,7 +101,7 @@ impl LocalSocket {
     }
 }
 
-/// Returns the directory for sockets among the account's state, which a reboot does not empty.
+/// Returns the socket directory in the account's state directory, which survives a reboot.
 fn state_directory(lookup: VariableLookup<'_>) -> Option<PathBuf> {
     let state = absolute("XDG_STATE_HOME", lookup)
         .or_else(|| Some(absolute("HOME", lookup)?.join(".local/state")))?;
@@ -113,7 +114,7 @@ fn absolute(name: &str, lookup: VariableLookup<'_>) -> Option<PathBuf> {
     path.is_absolute().then_some(path)
 }
 
-/// Makes a directory for its owner alone, and those above it. Another program may make it meanwhile.
+/// Creates a directory with mode 0700, and its parents. Tolerates concurrent creation.
 fn make(directory: &Path) -> io::Result<()> {
     fs::DirBuilder::new()
         .mode(0o700)
@@ -121,12 +122,12 @@ fn make(directory: &Path) -> io::Result<()> {
         .create(directory)
 }
 
-/// Looks at a directory, and not through a link.
+/// Checks a directory without following symbolic links.
 fn check(directory: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(directory)?;
     let wrong = |why| Err(io::Error::other(why));
     if !found.is_dir() {
-        return wrong("it is no directory");
+        return wrong("it is not a directory");
     }
     if found.uid() != rustix::process::geteuid().as_raw() {
         return wrong("it belongs to another account");
@@ -137,16 +138,16 @@ fn check(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// How long it may take until the server answers, with everything that is waited for.
+/// Limit until the server answers, including all retries.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// How often a server is started at most.
+/// Maximum number of server starts.
 const STARTS: u32 = 3;
-/// How long a server whose socket file is gone may take to bind it again.
+/// How long a server whose socket file was removed may take to bind it again.
 const RETURN: Duration = Duration::from_secs(4);
-/// How long to wait before the next look at who holds the lock, or the socket.
+/// Poll interval while another process holds the lock or the socket.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Connects to the server of this machine, and starts it first if there is none.
+/// Connects to the local server, and starts it if none is running.
 pub(super) async fn connect(
     socket: &LocalSocket,
     client: &str,
@@ -161,7 +162,7 @@ pub(super) async fn connect(
     let returns = Instant::now() + RETURN;
     let mut starts = 0;
     loop {
-        // Somebody else may have started it while the lock was theirs.
+        // Another process may have started it while it held the lock.
         let error = match attempt(socket, client).await {
             Err(error) if is_absent(&error) => error,
             settled => return settled.map_err(|error| unreachable(socket, &error)),
@@ -172,12 +173,12 @@ pub(super) async fn connect(
         starts += 1;
         match start(socket, until).await {
             Ok(()) => {}
-            // One that lost its socket file binds it again soon.
+            // A server whose socket file was removed binds it again soon.
             Err(_) if Instant::now() < returns && is_served(socket) => {
                 starts = 0;
                 sleep(RETURN / 20).await;
             }
-            // One that is just leaving may not have let go of the socket yet.
+            // A server that is exiting may still hold the socket.
             Err(_) if starts < STARTS => sleep(POLL_INTERVAL).await,
             Err(failure) => return Err(failure),
         }
@@ -193,7 +194,7 @@ async fn attempt(socket: &LocalSocket, client: &str) -> Result<ExecServerClient,
     ExecServerClient::connect_with(Arc::new(connector), options).await
 }
 
-/// Tells whether nobody is there, or somebody who was just leaving.
+/// Returns whether no server is listening, or one is just exiting.
 fn is_absent(error: &ExecServerError) -> bool {
     matches!(
         error,
@@ -207,21 +208,24 @@ fn unreachable(socket: &LocalSocket, error: &ExecServerError) -> CommandFailure 
     let what = format!("cannot reach the server of this machine: {error}");
     let failure = CommandFailure::new(FailureKind::Unreachable, what);
     if let ExecServerError::Connect(ConnectError::Address(_)) = error {
-        return failure.next("commands for this machine work outside of its sandboxes only");
+        return failure.next(
+            "run the command outside the sandbox: commands for this machine do \
+                             not work inside",
+        );
     }
     let path = socket.path().display();
     if let ExecServerError::Connect(ConnectError::Unwelcome(_)) = error {
         return failure.next(format!(
-            "end what listens there, or name it with -E unix://{path} if you trust it"
+            "stop the process that listens there, or name it with -E unix://{path} if you trust it"
         ));
     }
     failure.next(format!(
-        "see {}, and who listens on {path}",
+        "see {}, and check which process listens on {path}",
         socket.sibling("log").display(),
     ))
 }
 
-/// Waits until nobody else starts a server. Closing the file gives the lock back.
+/// Waits for the start lock. Closing the file releases it.
 async fn lock(socket: &LocalSocket, until: Instant) -> Result<File, CommandFailure> {
     let path = socket.sibling("lock");
     let failed = |error: io::Error| {
@@ -237,20 +241,20 @@ async fn lock(socket: &LocalSocket, until: Instant) -> Result<File, CommandFailu
                 sleep(POLL_INTERVAL).await
             }
             Err(std::fs::TryLockError::WouldBlock) => {
-                let busy = "somebody else is starting the server of this machine, and is not done";
+                let busy = "another process is still starting the server of this machine";
                 return Err(failed(io::Error::other(busy)));
             }
         }
     }
 }
 
-/// Tells whether a server holds the lock of the socket, though nobody answers there.
+/// Returns whether a server holds the socket's lock although it does not answer.
 fn is_served(socket: &LocalSocket) -> bool {
     let lock = File::open(lock_path(socket.path()));
     lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(std::fs::TryLockError::WouldBlock)))
 }
 
-/// Opens a file of ours for writing, and not through a link.
+/// Opens a file of ours for writing without following symbolic links.
 fn open(path: &Path) -> io::Result<File> {
     let no_follow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
     OpenOptions::new()
@@ -261,7 +265,7 @@ fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Starts the server, and waits for it to listen. It goes on without us.
+/// Starts the server and waits until it listens. The server outlives this process.
 async fn start(socket: &LocalSocket, until: Instant) -> Result<(), CommandFailure> {
     let log = socket.sibling("log");
     let failed = |why: String| {
@@ -270,7 +274,7 @@ async fn start(socket: &LocalSocket, until: Instant) -> Result<(), CommandFailur
     };
     let error_log = open(&log).and_then(|file| file.set_len(0).map(|()| file));
     let error_log = error_log.map_err(|error| failed(error.to_string()))?;
-    // What this process was given open, a lock or somebody's pipe, is not for a server that stays.
+    // Inherited descriptors, such as locks and pipes, must not leak into the long-running server.
     exec_process::keep_descriptors_from_programs();
     let mut listen = std::ffi::OsString::from("unix://");
     listen.push(socket.path());
@@ -296,7 +300,7 @@ async fn start(socket: &LocalSocket, until: Instant) -> Result<(), CommandFailur
         Ok(_) => Err(failed(last_log_line(&log))),
         Err(_) => {
             drop(child.kill().await);
-            Err(failed(format!("it does not listen after {TIMEOUT:?}")))
+            Err(failed(format!("it is not listening after {TIMEOUT:?}")))
         }
     }
 }
@@ -305,9 +309,9 @@ async fn start(socket: &LocalSocket, until: Instant) -> Result<(), CommandFailur
 fn last_log_line(log: &Path) -> String {
     let text = settings_source::read_text(log).unwrap_or_default();
     let line = text.lines().rev().find(|line| !line.trim().is_empty());
-    let line = line.unwrap_or("it ended without a word");
+    let line = line.unwrap_or("it exited without an error message");
     line.strip_prefix("Error: ").unwrap_or(line).to_owned()
 }
 
-/// The executable of this process, also when its file is replaced or removed meanwhile.
+/// Executable of this process, even after its file was replaced or removed.
 const THIS_PROGRAM: &str = "/proc/self/exe";

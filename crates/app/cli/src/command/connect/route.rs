@@ -1,4 +1,4 @@
-//! From what was asked for to a way there. Nothing is connected yet.
+//! Resolves `--env` to a route, and typed paths to URIs. Opens no connection.
 
 use std::{
     ffi::OsStr,
@@ -26,28 +26,28 @@ use crate::{
     settings_source::{self, VariableLookup},
 };
 
-/// An environment, and how it is reached.
+/// Environment and the way to connect to it.
 #[derive(Clone, Debug)]
 pub(crate) struct EnvRoute {
-    /// What people call it.
+    /// Name shown to users.
     pub(crate) name: String,
-    /// How it is reached.
+    /// How to connect.
     pub(crate) way: RouteKind,
 }
 
-/// How an environment is reached.
+/// How to connect to an environment.
 #[derive(Clone, Debug)]
 pub(crate) enum RouteKind {
-    /// It is this machine, whose server listens on a socket of its own.
+    /// This machine, through the local server's socket.
     Here(LocalSocket),
-    /// It is on a server that a file or a variable names.
+    /// Server that a file or a variable names.
     Named(EnvEndpoint),
-    /// It is on the server at the URL that was typed.
+    /// Server at a typed URL.
     Typed(UrlEndpoint),
 }
 
 impl EnvRoute {
-    /// Finds the way to what was asked for. Files of settings are read only if they decide.
+    /// Resolves the requested environment. Reads settings files only when needed.
     pub(crate) fn find(
         env_args: &EnvArgs,
         lookup: VariableLookup<'_>,
@@ -60,7 +60,7 @@ impl EnvRoute {
                 let mut route = Self::selected(name, &select(lookup)?, lookup)?;
                 if let RouteKind::Named(EnvEndpoint::Url(url)) = &mut route.way
                     && url.auth_bearer_token.is_none()
-                    // A token in a variable is for the URL in another one, and not for every name.
+                    // A token variable belongs to the URL variable, not to every name.
                     && (env_args.token_file.is_some() || route.name == EnvironmentId::remote().as_str())
                 {
                     url.auth_bearer_token = token(env_args, lookup)?;
@@ -70,7 +70,7 @@ impl EnvRoute {
         }
     }
 
-    /// Finds the way to one of the environments that are selected; without a name, to the default.
+    /// Resolves a selected environment by name, or the default.
     pub(crate) fn selected(
         name: Option<&str>,
         selection: &EnvironmentSelection,
@@ -80,9 +80,9 @@ impl EnvRoute {
         let Some(name) = name.or(default) else {
             return Err(CommandFailure::new(
                 FailureKind::UnknownEnvironment,
-                "no environment is the default",
+                "no default environment",
             )
-            .next("name one with --env: `exec-server env list` shows which there are"));
+            .next("name one with --env; `exec-server env list` shows them"));
         };
         if name == EnvironmentId::local().as_str() {
             return Ok(Self::here(lookup));
@@ -97,7 +97,7 @@ impl EnvRoute {
         }
     }
 
-    /// Returns the way to this machine.
+    /// Returns the route to this machine.
     pub(crate) fn here(lookup: VariableLookup<'_>) -> Self {
         Self {
             name: EnvironmentId::local().to_string(),
@@ -106,7 +106,7 @@ impl EnvRoute {
     }
 }
 
-/// Reads which environments there are.
+/// Reads the selection of environments.
 pub(crate) fn select(lookup: VariableLookup<'_>) -> Result<EnvironmentSelection, CommandFailure> {
     let facts = SelectionInputs {
         lookup,
@@ -128,7 +128,7 @@ fn typed(
     let usage = |what: String| CommandFailure::new(FailureKind::Usage, what);
     let address: Address = url
         .parse()
-        .map_err(|error| usage(format!("--env is no URL of a server: {error}")))?;
+        .map_err(|error| usage(format!("invalid URL in --env: {error}")))?;
     let reach = UrlEndpoint {
         auth_bearer_token: token(env_args, lookup)?,
         ..UrlEndpoint::new(url)
@@ -174,17 +174,15 @@ fn unknown(
     let failure = CommandFailure::new(
         FailureKind::UnknownEnvironment,
         match known.is_empty() {
-            true => format!("there is no environment `{name}`, and no other"),
-            false => format!(
-                "there is no environment `{name}`; known are {}",
-                known.join(", ")
-            ),
+            true => format!("unknown environment `{name}`: none is configured"),
+            false => format!("unknown environment `{name}`; known: {}", known.join(", ")),
         },
     );
     let is_set = |variable: &&&str| lookup(variable).is_some_and(|value| !value.is_empty());
     match RELAY_VARIABLES.iter().find(is_set) {
         Some(variable) => failure.next(format!(
-            "{variable} and its like choose the only one; without them environments.toml is read"
+            "{variable} and related variables select the only one; unset them to use \
+             environments.toml"
         )),
         None => failure.next(format!(
             "see `exec-server env list`, or add it with `exec-server env add {name} URL`"
@@ -192,11 +190,11 @@ fn unknown(
     }
 }
 
-/// The token for a server at a URL.
+/// Variable with the token for a server at a URL.
 pub(super) const TOKEN: &str = CredentialVariable::ServerToken.name();
 
-/// Reads a path: a `file:` URI, absolute, below the home (`~/x`), or else relative to `base`. The host is
-/// asked only where a `..` stands behind a name.
+/// Resolves a path: a `file:` URI, absolute, below the home (`~/x`), or relative to `base`. Queries
+/// the host only if `..` follows a name.
 pub(super) async fn read(
     typed: &OsStr,
     base: Option<PathBuf>,
@@ -208,7 +206,7 @@ pub(super) async fn read(
         CommandFailure::new(FailureKind::Usage, format!("path `{display_path}`: {why}"))
     };
     if typed.is_empty() {
-        return Err(CommandFailure::new(FailureKind::Usage, "a path is empty"));
+        return Err(CommandFailure::new(FailureKind::Usage, "empty path"));
     }
     if let Some(uri) = typed.to_str().filter(|text| text.starts_with("file:")) {
         return PathUri::parse(uri).map_err(|error| wrong(&error));
@@ -220,12 +218,12 @@ pub(super) async fn read(
     let (start, rest) = match below_home {
         Some(rest) => {
             let home = info.user_home_dir.as_ref();
-            let home = home.ok_or_else(|| wrong(&"the server names no home"))?;
+            let home = home.ok_or_else(|| wrong(&"the server reports no home directory"))?;
             (home.clone(), OsStr::from_bytes(rest))
         }
         None => (start(base, info).map_err(|why| wrong(&why))?, typed),
     };
-    // A path of this kind of host keeps whatever bytes it has; the other kind has text.
+    // On a host of the local kind, a path keeps arbitrary bytes. Other hosts require text.
     if let Ok(native) = start.to_native() {
         let native = joined(&native, rest);
         let goes_up = native.components().any(|part| part == Component::ParentDir);
@@ -239,12 +237,12 @@ pub(super) async fn read(
             false => PathUri::from_native(&native).map_err(|error| wrong(&error)),
         };
     }
-    // Hosts of the other kind go up by the text, and so does this.
+    // Hosts of the other kind resolve `..` lexically.
     let rest = rest.to_str().ok_or_else(|| wrong(&"it is not UTF-8"))?;
     start.join(rest).map_err(|error| wrong(&error))
 }
 
-/// Returns what a relative path is relative to.
+/// Returns the base of a relative path.
 fn start(base: Option<PathBuf>, info: &EnvironmentInfo) -> Result<PathUri, String> {
     if let Some(base) = base {
         return PathUri::from_native(&base).map_err(|error| error.to_string());
@@ -255,7 +253,7 @@ fn start(base: Option<PathBuf>, info: &EnvironmentInfo) -> Result<PathUri, Strin
     }
 }
 
-/// Follows an absolute path as the kernel does: what stands before a `..` may be a link.
+/// Resolves an absolute path like the kernel: a name before `..` may be a symbolic link.
 async fn climb(native: &Path, files: &dyn ExecutorFileSystem) -> Result<PathUri, CommandFailure> {
     let wrong = |error: &dyn std::fmt::Display| CommandFailure::new(FailureKind::Usage, error);
     let mut path = PathUri::from_native(Path::new("/")).map_err(|error| wrong(&error))?;
@@ -264,7 +262,7 @@ async fn climb(native: &Path, files: &dyn ExecutorFileSystem) -> Result<PathUri,
         match part {
             Component::Normal(name) => {
                 let below = path.child(name);
-                path = below.ok_or_else(|| wrong(&"a name in it cannot be used"))?;
+                path = below.ok_or_else(|| wrong(&"it contains a name that cannot be used"))?;
                 is_real = false;
             }
             Component::ParentDir => {
@@ -273,7 +271,7 @@ async fn climb(native: &Path, files: &dyn ExecutorFileSystem) -> Result<PathUri,
                         .await
                         .map_err(|error| file_failure(&error))?;
                 }
-                // Above the root is the root.
+                // The parent of the root is the root.
                 path = path.parent().unwrap_or(path);
                 is_real = true;
             }
@@ -291,7 +289,7 @@ async fn real(path: &PathUri, files: &dyn ExecutorFileSystem) -> Result<PathUri,
     retry_disconnected(|| files.canonicalize(request.clone())).await
 }
 
-/// An empty rest adds no slash.
+/// Joins two paths. An empty `rest` adds no slash.
 fn joined(start: &Path, rest: &OsStr) -> PathBuf {
     match rest.is_empty() {
         true => start.to_owned(),

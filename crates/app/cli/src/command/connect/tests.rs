@@ -1,4 +1,4 @@
-//! Ways that are found, and paths as they are typed.
+//! Tests of routes and of typed paths.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -102,7 +102,7 @@ async fn bytes_that_are_no_text_are_kept() {
     let path = kept.unwrap();
     let native = path.to_native().unwrap();
     assert_eq!(native.as_os_str().as_bytes(), b"/srv/a\xff");
-    // The other kind of host has text, and its own way to join it.
+    // Hosts of the other kind use text and join it differently.
     let windows = info(Some("file:///C:/srv"), Some("file:///C:/Users/me"));
     let joined = read("a\\b", None, &windows).await;
     assert_eq!(joined.as_deref(), Ok("file:///C:/srv/a/b"));
@@ -170,7 +170,7 @@ fn a_url_a_name_and_nothing_lead_somewhere() {
         let here = route(env, &variables(&[])).unwrap();
         assert!(matches!(here.way, RouteKind::Here(_)), "{env:?}");
     }
-    // What a setting cannot say of this machine, somebody who names it can.
+    // Naming `local` overrides a setting that excludes this machine.
     let nowhere = [("CODEX_EXEC_SERVER_URL", "none")];
     assert!(route(Some("local"), &variables(&nowhere)).is_ok());
     for (env, kind) in [

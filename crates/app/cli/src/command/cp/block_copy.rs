@@ -1,7 +1,7 @@
-//! Content on its way, block by block, several of them at once.
+//! Copies file content in blocks, several of them concurrently.
 //!
-//! Invariant: blocks are asked to be written in the order of the file, and whoever writes keeps that
-//! order; so what a cut leaves behind is a beginning of the file.
+//! Invariant: writes are issued in file order and the writer keeps that order, so an interrupted
+//! copy leaves a prefix of the file.
 
 use std::sync::Arc;
 
@@ -9,23 +9,22 @@ use exec_env::filesystem::{FileError, OpenFile};
 use exec_wire::limits;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-/// Blocks that are asked for ahead, and blocks that wait to be written. Enough for a long way, and
-/// little memory.
+/// Reads in flight, and writes in flight: enough for a high-latency link, and little memory.
 const READ_AHEAD: usize = 8;
 
-/// Why content did not arrive.
+/// Why copying content failed.
 #[derive(Debug)]
 pub(super) enum CopyError {
-    /// It could not be read.
+    /// The source could not be read.
     Source(FileError),
-    /// It could not be written.
+    /// The target could not be written.
     Target(FileError),
-    /// The file became shorter while it was read.
+    /// The source shrank while it was read.
     Shorter,
 }
 
 impl CopyError {
-    /// Tells whether the connection was cut, and it is worth to go on.
+    /// Returns whether the connection was lost, so that a retry makes sense.
     pub(super) fn is_cut(&self) -> bool {
         match self {
             Self::Source(error) | Self::Target(error) => {
@@ -36,12 +35,12 @@ impl CopyError {
     }
 }
 
-/// How large blocks are.
+/// Block size.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum BlockSize {
-    /// As large as can be.
+    /// Maximum size.
     Large,
-    /// Small enough to get through between two cuts of a bad connection.
+    /// Small enough to get through between two disconnects of a bad connection.
     Small,
 }
 
@@ -54,7 +53,8 @@ impl BlockSize {
     }
 }
 
-/// Copies everything from `done` to `size`. Tells each block once it is written: all before it are.
+/// Copies the range from `done` to `size`. Calls `written` for each block once it and all blocks
+/// before it are written.
 pub(super) async fn copy_blocks(
     source: &Arc<dyn OpenFile>,
     target: &Arc<dyn OpenFile>,
@@ -86,7 +86,7 @@ pub(super) async fn copy_blocks(
     Ok(())
 }
 
-/// Tells whether `length` bytes from `from` on are the same in both.
+/// Compares a range of two files.
 pub(super) async fn same_blocks(
     one: &Arc<dyn OpenFile>,
     other: &Arc<dyn OpenFile>,

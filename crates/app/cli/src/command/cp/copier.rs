@@ -1,4 +1,4 @@
-//! One file at a time: to its part, and from there to its name.
+//! Copies one file at a time into a partial file, and renames it.
 
 use std::{cell::RefCell, collections::BTreeSet, fs, rc::Rc, sync::Arc, time::Duration};
 
@@ -32,44 +32,44 @@ use crate::command::{
 
 /// Files up to this size are read and written whole: two calls and a rename.
 const SMALL_BYTES: u64 = limits::MAX_BLOCK_BYTES as u64;
-/// How much of the end of a part is compared before it is taken: more than is under way at once. As much
-/// of its beginning is: the time of a file does not always tell that it is another.
+/// Bytes compared at both ends of a partial file before it is resumed: more than can be in flight.
+/// A timestamp alone does not identify the content.
 const COMPARED_BYTES: u64 = 8 << 20;
-/// What an owner needs to go on with a part.
+/// Mode bits the owner needs to resume a partial file.
 const OWNER: u32 = 0o600;
-/// How long tidying up may take when everything is given up.
+/// Limit for cleaning up after a failure.
 const CLEAN_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether parts that an earlier run left are used.
+/// Whether partial files of an earlier run are used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ResumeMode {
-    /// If they are the beginning of the file.
+    /// If they are a prefix of the source.
     Parts,
-    /// Everything is copied anew.
+    /// Everything is copied again.
     Nothing,
 }
 
 /// Whether times are kept where writing a file does not set them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum KeepTimes {
-    /// Also of directories, and on a server.
+    /// For directories and on servers, too.
     Yes,
-    /// Only those of files here.
+    /// Only for local files.
     No,
 }
 
-/// How everything is copied.
+/// Options of a copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CopyOptions {
-    /// Whether an earlier run is continued.
+    /// Whether an earlier run is resumed.
     pub(super) resume: ResumeMode,
-    /// What becomes of links in trees.
+    /// How links in trees are treated.
     pub(super) links: LinkMode,
     /// Whether times are kept.
     pub(super) times: KeepTimes,
 }
 
-/// Copies files from one end to the other.
+/// Copies files from one endpoint to another.
 #[derive(Debug)]
 pub(super) struct Copier<'a> {
     from: &'a CopyEndpoint,
@@ -77,9 +77,9 @@ pub(super) struct Copier<'a> {
     options: CopyOptions,
     finishing: &'a DeferredMetadata,
     meter: &'a CopyProgress,
-    /// One large file at a time: it fills the way by itself.
+    /// Limits large files to one at a time: one saturates the link.
     large: Semaphore,
-    /// Parts that are written in one step, and so not worth to be kept.
+    /// Partial files that are written in one step, and so cannot be resumed.
     unkept: RefCell<BTreeSet<PathUri>>,
 }
 
@@ -102,7 +102,8 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Copies one file. Fails only if the way is lost; everything else is told.
+    /// Copies one file. Returns an error only if the connection is lost; reports other failures to
+    /// the progress.
     pub(super) async fn copy(&self, job: CopyJob) -> Result<(), CommandFailure> {
         match self.copy_job(job).await {
             Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
@@ -130,7 +131,10 @@ impl<'a> Copier<'a> {
         }
         let source = self.from.display(&job.source);
         let Some(part) = part_of(&job.target, &source, job.found.into()) else {
-            let what = format!("`{}` is no name for a file", self.to.display(&job.target));
+            let what = format!(
+                "`{}` is not a valid file name",
+                self.to.display(&job.target)
+            );
             return Err(CommandFailure::new(FailureKind::Usage, what));
         };
         let copied = if self.from.is(self.to) && !job.found.is_symlink {
@@ -154,7 +158,7 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Refuses to write through a link that the source may have put there in an earlier run.
+    /// Refuses to write through a link that the source may have created in an earlier run.
     async fn guard_link(&self, job: &CopyJob) -> Result<(), CommandFailure> {
         if !self.from.has_unreliable_listing(self.to) {
             return Ok(());
@@ -163,13 +167,13 @@ impl<'a> Copier<'a> {
         let found = found.map_err(|error| file_failure(&error))?;
         if found.is_some_and(|found| found.is_symlink) {
             let display_path = self.to.display(&job.target);
-            let what = format!("`{display_path}` is a link, and a file cannot replace it");
+            let what = format!("`{display_path}` is a link; a file does not replace it");
             return Err(CommandFailure::new(FailureKind::Failed, what).next("remove it first"));
         }
         Ok(())
     }
 
-    /// Tells whether an earlier run has copied a file, and it is still there.
+    /// Returns whether an earlier run copied the file and it still exists.
     async fn is_copied(&self, job: &CopyJob, number: JournalKey) -> Result<bool, CommandFailure> {
         if !job
             .tree
@@ -183,7 +187,7 @@ impl<'a> Copier<'a> {
         Ok(found.is_some_and(|found| found.is_file && found.size == job.found.size))
     }
 
-    /// Removes what is not worth to be kept, after everything was given up, and notes the rest.
+    /// Removes partial files that cannot be resumed, and flushes the journals.
     pub(super) async fn clean_up(&self, trees: &[Rc<StagedTree>]) {
         let parts = self.unkept.take();
         let noted = async {
@@ -192,7 +196,7 @@ impl<'a> Copier<'a> {
             }
         };
         let removed = async {
-            // What an environment copies by itself holds up everything else on this connection.
+            // A copy inside the environment blocks other requests on this connection.
             let again = match self.from.is(self.to) && !parts.is_empty() {
                 true => self.to.again().await.ok(),
                 false => None,
@@ -206,7 +210,7 @@ impl<'a> Copier<'a> {
         drop(tokio::time::timeout(CLEAN_UP_TIMEOUT, tidied).await);
     }
 
-    /// Has the one environment copy by itself.
+    /// Copies within one environment.
     async fn copy_there(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
         self.unkept.borrow_mut().insert(part.clone());
         let copied = self.copy_within(job, part).await;
@@ -253,7 +257,7 @@ impl<'a> Copier<'a> {
         let mut written =
             retry_disconnected(|| write_with_mode(&self.to.files, &write, &data)).await;
         if let (Err(FileError::Invalid(_)), Some(_)) = (&written, write.mode) {
-            // Before a cut it may have got a mode that lets nobody write.
+            // Before a disconnect it may have received a mode without write permission.
             self.remove(part).await;
             written = retry_disconnected(|| write_with_mode(&self.to.files, &write, &data)).await;
         }
@@ -263,7 +267,7 @@ impl<'a> Copier<'a> {
     }
 
     async fn copy_large(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
-        // It is never closed.
+        // The semaphore is never closed.
         let _turn = self.large.acquire().await;
         self.meter.begin(&name_of(&job.target));
         let mut done = self
@@ -300,7 +304,7 @@ impl<'a> Copier<'a> {
         dressed
     }
 
-    /// Returns how much of a part that an earlier run left can be used.
+    /// Returns how many bytes of an existing partial file can be reused.
     async fn resumable(&self, job: &CopyJob, part: &PathUri) -> Result<u64, FileError> {
         if self.options.resume == ResumeMode::Nothing {
             return Ok(0);
@@ -327,13 +331,13 @@ impl<'a> Copier<'a> {
                     continue;
                 }
                 Err(error @ FileError::Disconnected(_)) => Err(error),
-                // What cannot be read back is written anew.
+                // An unreadable partial file is written again.
                 Err(_) => Ok(0),
             };
         }
     }
 
-    /// Opens both ends and copies what is not done.
+    /// Opens both files and copies the remaining range.
     async fn continue_part(
         &self,
         job: &CopyJob,
@@ -363,12 +367,12 @@ impl<'a> Copier<'a> {
     ) -> Result<Arc<dyn OpenFile>, FileError> {
         if *done > 0 {
             match open(&self.to.files, part, OpenMode::Update).await {
-                // An older server writes files only from their beginning.
+                // Older servers write files only from their beginning.
                 Err(FileError::Refused(_)) => *done = 0,
                 opened => return opened,
             }
         }
-        // It must be ours to write, and to compare, until it is whole.
+        // It must stay writable and readable for the owner until it is complete.
         let mode = job.found.mode.map(|mode| mode & 0o777 | OWNER);
         let empty = whole_file_write(part, mode);
         retry_disconnected(|| write_with_mode(&self.to.files, &empty, &Bytes::new())).await?;
@@ -382,7 +386,7 @@ impl<'a> Copier<'a> {
         Ok(now.is_some_and(|now| FileFingerprint::from(now) == before))
     }
 
-    /// Says why a file is not copied. Its part is kept if the next run can go on with it.
+    /// Explains why a file was not copied. Keeps the partial file if the next run can resume it.
     async fn copy_failure(
         &self,
         job: &CopyJob,
@@ -394,7 +398,7 @@ impl<'a> Copier<'a> {
             | CopyError::Target(error @ FileError::Disconnected(_)) => file_failure(&error),
             CopyError::Source(error) => file_failure(&error),
             CopyError::Target(error) => {
-                // A block after the one that failed may have been written.
+                // A block after the failed one may have been written.
                 self.remove(part).await;
                 file_failure(&error)
             }
@@ -403,12 +407,12 @@ impl<'a> Copier<'a> {
                 let display_path = self.from.display(&job.source);
                 let what = format!("`{display_path}` changed while it was copied");
                 CommandFailure::new(FailureKind::Failed, what)
-                    .next("copy it again when it is at rest")
+                    .next("copy it again when nothing writes to it")
             }
         }
     }
 
-    /// Gives the whole part the name of its target.
+    /// Renames the complete partial file to its target.
     async fn finish(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
         if self.to.env.is_none() {
             apply_mode(job, part);
@@ -420,7 +424,7 @@ impl<'a> Copier<'a> {
             sandbox: None,
         };
         let outcome = match self.to.rename(&rename).await {
-            // Asked a second time after a cut, it may have been done the first time.
+            // A retry after a disconnect may find that the first attempt succeeded.
             Err(FileError::NotFound(text)) => {
                 match metadata_if_exists(&*self.to.files, &job.target).await {
                     Ok(Some(found)) if found.size == job.found.size => Ok(()),
@@ -444,7 +448,7 @@ impl<'a> Copier<'a> {
     }
 }
 
-/// Names the target in a failure that names its part: people know only the target.
+/// Replaces the partial file's path in a message with the target's, which the user knows.
 pub(super) fn name_target(
     failure: CommandFailure,
     part: &PathUri,
@@ -457,7 +461,7 @@ pub(super) fn name_target(
     }
 }
 
-/// Removes a part. Nobody can be helped if that fails.
+/// Removes a partial file. Errors are ignored: nothing can be done about them.
 async fn remove(to: &CopyEndpoint, part: &PathUri) {
     let remove = Remove {
         path: part.clone(),
@@ -469,11 +473,11 @@ async fn remove(to: &CopyEndpoint, part: &PathUri) {
     drop(to.files.remove(remove).await);
 }
 
-/// Gives a part here the time and the exact mode of its source.
+/// Applies modification time and mode of the source to a local partial file.
 fn apply_mode(job: &CopyJob, part: &PathUri) {
     use std::os::unix::fs::PermissionsExt;
     let Ok(path) = part.to_native() else { return };
-    // Where times or modes cannot be set, the content is still worth to have.
+    // Content without its time or mode is better than none.
     if let (Ok(file), Ok(since)) = (
         fs::File::options().write(true).open(&path),
         u64::try_from(job.found.modified_at_ms),
@@ -505,7 +509,7 @@ fn whole_file_write(path: &PathUri, mode: Option<u32>) -> WriteFile {
     }
 }
 
-/// Writes a whole file; where modes cannot be set, without one.
+/// Writes a whole file, without the mode if the server cannot set it.
 fn write_with_mode(
     files: &Arc<dyn ExecutorFileSystem>,
     write: &WriteFile,

@@ -1,4 +1,4 @@
-//! What a source becomes.
+//! Resolves where each source is copied to.
 
 use std::collections::BTreeMap;
 
@@ -15,31 +15,31 @@ use crate::command::{
     operand::PathOperand,
 };
 
-/// Where sources go.
+/// Target of a copy.
 #[derive(Debug)]
 pub(super) struct CopyTarget {
-    /// The end that it is on.
+    /// Endpoint of the target.
     pub(super) side: CopyEndpoint,
     path: PathUri,
-    /// What is there now.
+    /// Metadata of what exists there.
     found: Option<FileMetadata>,
 }
 
-/// A source and what it becomes.
+/// Source and its resolved target.
 #[derive(Clone, Debug)]
 pub(super) struct CopyPair {
-    /// The source.
+    /// Source path.
     pub(super) source: PathUri,
-    /// What is known of it.
+    /// Metadata of the source.
     pub(super) found: FileMetadata,
-    /// What it becomes.
+    /// Target path.
     pub(super) target: PathUri,
-    /// What is there now.
+    /// What exists at the target.
     pub(super) ground: TargetState,
 }
 
 impl CopyTarget {
-    /// Looks at the target: several sources need a directory.
+    /// Inspects the target. Several sources require a directory.
     pub(super) async fn find(
         side: CopyEndpoint,
         operand: &PathOperand,
@@ -57,8 +57,10 @@ impl CopyTarget {
                     .next("name a directory to copy several sources into"));
             }
             None if must_be_directory => {
-                let what = format!("directory `{display_path}` is not there");
-                return Err(CommandFailure::new(FailureKind::NotFound, what).next("make it first"));
+                let what = format!("directory `{display_path}` does not exist");
+                return Err(
+                    CommandFailure::new(FailureKind::NotFound, what).next("create it first")
+                );
             }
             None => require_parent_directory(&side, &path).await?,
             Some(_) => {}
@@ -66,7 +68,7 @@ impl CopyTarget {
         Ok(Self { side, path, found })
     }
 
-    /// Finds a source, and what it becomes. A directory needs the leave to copy trees.
+    /// Resolves a source and its target. Rejects directories unless `trees` allows them.
     pub(super) async fn pair(
         &self,
         from: &CopyEndpoint,
@@ -88,7 +90,7 @@ impl CopyTarget {
             (false, true) if operand.is_directory() => {
                 let what = format!("`{display_path}` is not a directory");
                 return Err(CommandFailure::new(FailureKind::Failed, what)
-                    .next("leave the slash at its end away to copy the file"));
+                    .next("remove the trailing slash to copy the file"));
             }
             (false, false) => {
                 let what = format!("`{display_path}` is neither a file nor a directory");
@@ -105,9 +107,9 @@ impl CopyTarget {
             (true, TargetKind::Directory(path)) => (path, TargetState::Taken),
             (true, TargetKind::File(path)) => {
                 let display_path = self.side.display(&path);
-                let what = format!("`{display_path}` is a file, and a directory cannot replace it");
+                let what = format!("`{display_path}` is a file; a directory does not replace it");
                 return Err(
-                    CommandFailure::new(FailureKind::Failed, what).next("name another target")
+                    CommandFailure::new(FailureKind::Failed, what).next("choose another target")
                 );
             }
         };
@@ -135,7 +137,10 @@ impl CopyTarget {
                     .file_name()
                     .and_then(|name| child_path(&self.path, &name));
                 child_path.ok_or_else(|| {
-                    let what = format!("`{}` has no name below `{display_path}`", source.as_str());
+                    let what = format!(
+                        "`{}` has no name to use below `{display_path}`",
+                        source.as_str()
+                    );
                     CommandFailure::new(FailureKind::Usage, what)
                 })
             }
@@ -143,7 +148,7 @@ impl CopyTarget {
         }
     }
 
-    /// Refuses to copy something onto or into itself.
+    /// Rejects copying something onto or into itself.
     async fn check_overlap(
         &self,
         from: &CopyEndpoint,
@@ -167,11 +172,11 @@ impl CopyTarget {
         } else {
             return Ok(());
         };
-        Err(CommandFailure::new(FailureKind::Failed, what).next("name another target"))
+        Err(CommandFailure::new(FailureKind::Failed, what).next("choose another target"))
     }
 }
 
-/// Refuses sources that would become the same: whichever came last would be there.
+/// Rejects sources that map to the same target.
 pub(super) fn check_duplicates(
     pairs: &[(CopyEndpoint, CopyPair)],
     to: &CopyEndpoint,
@@ -182,7 +187,7 @@ pub(super) fn check_duplicates(
             continue;
         };
         let what = format!(
-            "`{}` and `{}` would both become `{}`",
+            "`{}` and `{}` have the same target `{}`",
             other.display(&twin.source),
             from.display(&pair.source),
             to.display(&pair.target)
@@ -193,22 +198,22 @@ pub(super) fn check_duplicates(
     Ok(())
 }
 
-/// Says that nothing is where a source should be.
+/// Explains that a source does not exist.
 async fn source_missing(from: &CopyEndpoint, source: &PathUri) -> CommandFailure {
     let display_path = from.display(source);
     let is_dangling = is_dangling_link(&*from.files, source).await;
     let what = match is_dangling {
-        Ok(true) => format!("cannot copy `{display_path}`: it is a link that leads nowhere"),
-        Ok(false) | Err(_) => format!("cannot copy `{display_path}`: nothing is there"),
+        Ok(true) => format!("cannot copy `{display_path}`: it is a dangling link"),
+        Ok(false) | Err(_) => format!("cannot copy `{display_path}`: it does not exist"),
     };
     let failure = CommandFailure::new(FailureKind::NotFound, what);
     match &from.env {
-        Some(_) => failure.next("`exec-server ls` shows what is in a directory there"),
-        None => failure.next("`:` before a path names one in the environment"),
+        Some(_) => failure.next("`exec-server ls` lists a directory there"),
+        None => failure.next("write `:` before a path in the environment"),
     }
 }
 
-/// A target that is not there needs a directory to be in.
+/// Checks that the parent directory of a new target exists.
 async fn require_parent_directory(
     side: &CopyEndpoint,
     path: &PathUri,
@@ -221,23 +226,23 @@ async fn require_parent_directory(
         Some(found) if found.is_directory => return Ok(()),
         Some(_) => format!("`{}` is not a directory", side.display(&above)),
         None => {
-            let what = format!("directory `{}` is not there", side.display(&above));
-            return Err(CommandFailure::new(FailureKind::NotFound, what).next("make it first"));
+            let what = format!("directory `{}` does not exist", side.display(&above));
+            return Err(CommandFailure::new(FailureKind::NotFound, what).next("create it first"));
         }
     };
-    Err(CommandFailure::new(FailureKind::Failed, what).next("name another target"))
+    Err(CommandFailure::new(FailureKind::Failed, what).next("choose another target"))
 }
 
 /// Whether directories are copied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum DirectoryPolicy {
-    /// With everything in them.
+    /// Copied recursively.
     Copied,
-    /// Not without being asked to.
+    /// Rejected without `-r`.
     Refused,
 }
 
-/// Returns a path without links; of one that is missing, the nearest directory above it is looked at.
+/// Resolves links in a path. For a missing path, resolves its nearest existing ancestor.
 pub(super) async fn resolved_path(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
@@ -268,19 +273,19 @@ pub(super) async fn resolved_path(
     }
 }
 
-/// What is at a target.
+/// What exists at a target path.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum TargetKind {
     /// Nothing.
     Free(PathUri),
-    /// A file; where it really is, if a link leads to it.
+    /// Regular file; the resolved path if it is behind a link.
     File(PathUri),
-    /// A directory, perhaps behind a link.
+    /// Directory, possibly behind a link.
     Directory(PathUri),
 }
 
 impl TargetKind {
-    /// Looks at a target. What is neither file nor directory is refused.
+    /// Inspects a target. Rejects anything but files and directories.
     pub(super) async fn find(side: &CopyEndpoint, path: PathUri) -> Result<Self, CommandFailure> {
         let failed = |error: FileError| file_failure(&error);
         let refused = |why: &str| {
@@ -295,8 +300,8 @@ impl TargetKind {
                 .await
                 .map_err(failed)?;
             return match is_dangling {
-                true => Err(refused("is a link that leads nowhere")
-                    .next("remove it, or name the file that it should lead to")),
+                true => Err(refused("is a dangling link")
+                    .next("remove it, or name the file it should point to")),
                 false => Ok(Self::Free(path)),
             };
         };
@@ -304,7 +309,7 @@ impl TargetKind {
             return Ok(Self::Directory(path));
         }
         if !found.is_file {
-            return Err(refused("is neither a file nor a directory").next("name another target"));
+            return Err(refused("is neither a file nor a directory").next("choose another target"));
         }
         if !found.is_symlink {
             return Ok(Self::File(path));
@@ -318,14 +323,14 @@ impl TargetKind {
         resolved_path.map(Self::File).map_err(failed)
     }
 
-    /// Returns where a file goes.
+    /// Returns the path to write a file to.
     pub(super) fn for_file(self, side: &CopyEndpoint) -> Result<PathUri, CommandFailure> {
         match self {
             Self::Free(path) | Self::File(path) => Ok(path),
             Self::Directory(path) => {
                 let display_path = side.display(&path);
-                let what = format!("`{display_path}` is a directory, and a file cannot replace it");
-                Err(CommandFailure::new(FailureKind::Failed, what).next("name another target"))
+                let what = format!("`{display_path}` is a directory; a file does not replace it");
+                Err(CommandFailure::new(FailureKind::Failed, what).next("choose another target"))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The two ends of a copy.
+//! Endpoints of a copy.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -18,19 +18,19 @@ use crate::command::{
     operand::PathOperand,
 };
 
-/// One end: this machine's own files, or those of an environment.
+/// One endpoint: the local file system, or an environment.
 #[derive(Clone, Debug)]
 pub(super) struct CopyEndpoint {
-    /// The files.
+    /// File system of the endpoint.
     pub(super) files: Arc<dyn ExecutorFileSystem>,
-    /// The environment; none if it is this machine without a server in between.
+    /// The environment; `None` for the local file system without a server.
     pub(super) env: Option<ConnectedEnv>,
-    /// How the environment was asked for.
+    /// Arguments that selected the environment.
     env_args: Option<EnvArgs>,
 }
 
 impl CopyEndpoint {
-    /// This machine.
+    /// Returns the local endpoint.
     pub(super) fn here() -> Self {
         Self {
             files: Arc::new(LocalFileSystem::default()),
@@ -49,7 +49,8 @@ impl CopyEndpoint {
         })
     }
 
-    /// The same end by another connection, on which nothing waits for what is under way on this one.
+    /// Opens a second connection to the same endpoint, which does not wait for requests in flight
+    /// on this one.
     pub(super) async fn again(&self) -> Result<Self, CommandFailure> {
         match &self.env_args {
             Some(env_args) => Self::there(env_args.clone()).await,
@@ -57,8 +58,8 @@ impl CopyEndpoint {
         }
     }
 
-    /// Gives something another name. A server that cannot do that, such as a stock one, copies it there, which
-    /// is not one step.
+    /// Renames a path. A server without rename, such as the stock one, copies instead, which is not
+    /// atomic.
     pub(super) async fn rename(&self, rename: &Rename) -> Result<(), FileError> {
         match retry_disconnected(|| self.files.rename(rename.clone())).await {
             Err(FileError::Remote(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => {
@@ -75,12 +76,12 @@ impl CopyEndpoint {
         }
     }
 
-    /// Tells whether its files are this machine's, with or without a server in between.
+    /// Returns whether the files are on this machine, with or without a server.
     pub(super) fn is_this_machine(&self) -> bool {
         self.env.as_ref().is_none_or(|env| env.here)
     }
 
-    /// Tells whether both are the same environment.
+    /// Returns whether both are the same environment.
     pub(super) fn is(&self, other: &Self) -> bool {
         match (&self.env, &other.env) {
             (None, None) => true,
@@ -89,18 +90,18 @@ impl CopyEndpoint {
         }
     }
 
-    /// Tells whether files of the one are files of the other.
+    /// Returns whether both endpoints share a file system.
     pub(super) fn is_same_machine(&self, other: &Self) -> bool {
         self.is(other) || self.is_this_machine() && other.is_this_machine()
     }
 
-    /// Tells whether links that were copied from here to another end may lead later copies out of their
-    /// target: whoever serves this end decides where its links lead.
+    /// Returns whether links copied from here could redirect later writes outside the target: the
+    /// server of this endpoint controls where its links point.
     pub(super) fn has_unreliable_listing(&self, to: &Self) -> bool {
         !self.is_this_machine() && !self.is(to)
     }
 
-    /// Lists a directory. Only on a server its size matters.
+    /// Lists a directory. Only servers limit its size.
     pub(super) async fn entries(&self, directory: &PathUri) -> Result<DirectoryListing, FileError> {
         match (&self.env, directory.to_native()) {
             (None, Ok(native)) => list_local_directory(native).await,
@@ -108,7 +109,7 @@ impl CopyEndpoint {
         }
     }
 
-    /// Reads a path as it was typed.
+    /// Resolves a typed path.
     pub(super) async fn path(&self, operand: &PathOperand) -> Result<PathUri, CommandFailure> {
         match &self.env {
             Some(env) => env.path(operand.path()).await,
@@ -116,7 +117,7 @@ impl CopyEndpoint {
         }
     }
 
-    /// Returns a path as people name it.
+    /// Formats a path for messages.
     pub(super) fn display(&self, path: &PathUri) -> String {
         match &self.env {
             Some(env) => format!("{}:{}", env.name, display_path(path)),
@@ -125,7 +126,7 @@ impl CopyEndpoint {
     }
 }
 
-/// Makes a path of this machine absolute. What is before a `..` may be a link, and is looked through.
+/// Makes a local path absolute. Resolves links before a `..`.
 fn here(path: &Path) -> Result<PathUri, CommandFailure> {
     let wrong = |error: &dyn std::fmt::Display| {
         let what = format!("cannot use `{}`: {error}", path.display());

@@ -1,9 +1,10 @@
-//! Modes of what is copied, where making it does not set them.
+//! Applies modes to copied files and directories where creation does not set them.
 //!
-//! `fs/writeFile` sets the mode of a small file. Directories, and files that are written by blocks, are made
-//! with the rights that their owner needs until they are whole, and get their mode then; on a server by its
-//! `chmod`, for the protocol has no method.
-//! Invariant: nothing is written into a directory that is open to more people than its source.
+//! `fs/writeFile` sets the mode of a small file. Directories and files written in blocks are
+//! created with owner access and receive their mode when complete; on a server through `chmod`,
+//! because the protocol has no method for it.
+//!
+//! Invariant: nothing is written into a directory that more users can access than its source.
 
 use std::{
     cell::{Cell, RefCell},
@@ -20,30 +21,30 @@ use crate::command::{
     files::{file_failure, metadata_if_exists},
 };
 
-/// Modes that are set together.
+/// Modes set by one command.
 const BATCH: usize = 1024;
 const ALL: u32 = 0o777;
-/// What an owner needs to fill a directory.
+/// Mode bits the owner needs to fill a directory.
 const OWNER: u32 = 0o700;
-/// What others need to come through a directory.
+/// Mode bits others need to traverse a directory.
 const THROUGH: u32 = 0o011;
 
-/// Whether others can come to a place.
+/// Whether other users can reach a directory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Traversal {
     /// As far as is known.
     Open,
-    /// A directory above it keeps them out.
+    /// A parent directory prevents it.
     Closed,
 }
 
-/// Sets modes on one end.
+/// Sets modes on one endpoint.
 #[derive(Debug)]
 pub(super) struct FileModes<'a> {
     to: &'a CopyEndpoint,
-    /// What a directory gets that is made there.
+    /// Default mode of new directories there.
     usual: Cell<Option<u32>>,
-    /// What is set when everything is there.
+    /// Modes to set after everything is copied.
     later: RefCell<Vec<(PathUri, u32)>>,
 }
 
@@ -56,8 +57,8 @@ impl<'a> FileModes<'a> {
         }
     }
 
-    /// Gives a directory that was just made what its source allows others. Its owner may write into it
-    /// until [`settle`](Self::settle). Says who can come to what is in it.
+    /// Restricts a new directory to what its source allows others. The owner keeps write access
+    /// until [`settle`](Self::settle). Returns whether others can reach its contents.
     pub(super) async fn made(
         &self,
         directory: &PathUri,
@@ -93,12 +94,12 @@ impl<'a> FileModes<'a> {
         })
     }
 
-    /// Sets the modes of directories that are whole now.
+    /// Sets the final modes of complete directories.
     pub(super) async fn settle(&self) -> Result<(), CommandFailure> {
         self.set_later(|_| true).await
     }
 
-    /// Sets the mode of a file that was written by blocks.
+    /// Sets the mode of a file that was written in blocks.
     pub(super) async fn apply_modes(
         &self,
         file: &PathUri,
@@ -107,7 +108,7 @@ impl<'a> FileModes<'a> {
         self.set(mode & ALL, &[file]).await
     }
 
-    /// Returns the mode that a directory has; `None` if the server does not tell.
+    /// Returns the mode of a directory; `None` if the server does not report it.
     async fn now(
         &self,
         directory: &PathUri,
@@ -129,7 +130,7 @@ impl<'a> FileModes<'a> {
         let all = self.later.take();
         let (mut due, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, mode)| which(*mode));
         *self.later.borrow_mut() = kept;
-        // What lies deepest first: a directory above it may be closed to its owner then.
+        // Deepest first: a parent may lose owner access.
         due.sort_by_key(|(path, mode)| (Reverse(path.as_str().matches('/').count()), *mode));
         for same in due.chunk_by(|(_, one), (_, other)| one == other) {
             let paths: Vec<_> = same.iter().map(|(path, _)| path).collect();
@@ -141,7 +142,7 @@ impl<'a> FileModes<'a> {
     async fn set(&self, mode: u32, paths: &[&PathUri]) -> Result<(), CommandFailure> {
         let failed = |why: &dyn std::fmt::Display| {
             let display_path = self.to.display(paths[0]);
-            let what = format!("cannot give `{display_path}` the mode {mode:03o}: {why}");
+            let what = format!("cannot set mode {mode:03o} of `{display_path}`: {why}");
             CommandFailure::new(FailureKind::Failed, what)
         };
         if let Some(env) = &self.to.env {

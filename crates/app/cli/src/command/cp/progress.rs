@@ -1,4 +1,4 @@
-//! How far a copy is, and what it came to.
+//! Progress and summary of a copy.
 
 use std::{
     cell::RefCell,
@@ -11,41 +11,41 @@ use serde::Serialize;
 
 use crate::command::{failure::CommandFailure, print::printable, process_session::print_notice};
 
-/// Complaints that are shown; the rest is counted.
+/// Maximum number of failures shown; the rest is only counted.
 const MAX_COMPLAINTS: u64 = 20;
 
-/// What a copy came to.
+/// Summary of a copy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CopySummary {
-    /// Files that are there now.
+    /// Files that exist at the target.
     pub(super) files: u64,
-    /// Directories that are there now.
+    /// Directories that exist at the target.
     pub(super) directories: u64,
-    /// What those files hold.
+    /// Total size of those files.
     pub(super) bytes: u64,
-    /// What was written of it now.
+    /// Bytes written by this run.
     pub(super) written_bytes: u64,
-    /// What an earlier run had left, and was not written again.
+    /// Bytes reused from an earlier run.
     pub(super) resumed_bytes: u64,
-    /// What is no file and no directory, or a link that leads nowhere.
+    /// Skipped entries: special files and dangling links.
     pub(super) skipped: u64,
-    /// What could not be copied.
+    /// Entries that could not be copied.
     pub(super) failed: u64,
-    /// How long it took.
+    /// Duration.
     pub(super) seconds: f64,
 }
 
-/// Whether a bar is shown on a terminal.
+/// Whether a progress bar is shown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ProgressDisplay {
-    /// If standard error is a terminal.
+    /// If stderr is a terminal.
     OnTerminal,
-    /// Nothing but complaints.
+    /// Only failures.
     Nothing,
 }
 
-/// Counts, and shows a bar on standard error.
+/// Counts progress, and shows a bar on stderr.
 #[derive(Debug)]
 pub(super) struct CopyProgress {
     bar: ProgressBar,
@@ -55,7 +55,7 @@ pub(super) struct CopyProgress {
 }
 
 impl CopyProgress {
-    /// Begins.
+    /// Starts counting.
     pub(super) fn new(show: ProgressDisplay) -> Self {
         let draw = match show {
             ProgressDisplay::OnTerminal => ProgressDrawTarget::stderr(),
@@ -73,43 +73,43 @@ impl CopyProgress {
         }
     }
 
-    /// More is to be copied.
+    /// Adds to the expected total.
     pub(super) fn expect(&self, bytes: u64) {
         self.bar.inc_length(bytes);
     }
 
-    /// A file is begun.
+    /// Shows the name of a file that is now copied.
     pub(super) fn begin(&self, name: &str) {
         self.bar.set_prefix(printable(name));
     }
 
-    /// Some of it was written.
+    /// Counts written bytes.
     pub(super) fn written(&self, bytes: u64) {
         self.counts.borrow_mut().written_bytes += bytes;
         self.bar.inc(bytes);
     }
 
-    /// Some of it was there.
+    /// Counts reused bytes.
     pub(super) fn resumed(&self, bytes: u64) {
         self.counts.borrow_mut().resumed_bytes += bytes;
         self.bar.inc(bytes);
-        // What was there before says nothing of the rate.
+        // Reused bytes say nothing about the transfer rate.
         self.bar.reset_eta();
     }
 
-    /// A file is there.
+    /// Counts a complete file.
     pub(super) fn file(&self, bytes: u64) {
         let mut counts = self.counts.borrow_mut();
         counts.files += 1;
         counts.bytes += bytes;
     }
 
-    /// A directory is there.
+    /// Counts a directory.
     pub(super) fn directory(&self) {
         self.counts.borrow_mut().directories += 1;
     }
 
-    /// Something is not copied, which nobody can.
+    /// Counts an entry that cannot be copied by design.
     pub(super) fn skip(&self, why: &str) {
         let skipped = {
             let mut counts = self.counts.borrow_mut();
@@ -121,7 +121,7 @@ impl CopyProgress {
         }
     }
 
-    /// Something could not be copied. The first one is told by whoever ends.
+    /// Counts a failure. The caller reports the first one at the end.
     pub(super) fn fail(&self, failure: CommandFailure) {
         let failed = {
             let mut counts = self.counts.borrow_mut();
@@ -136,7 +136,7 @@ impl CopyProgress {
         }
     }
 
-    /// The connection is out, or back. Tells whether that is to be seen.
+    /// Shows the connection state in the bar. Returns whether the bar is visible.
     pub(super) fn connection(&self, state: ConnectionState) -> bool {
         let text = match state {
             ConnectionState::Connected => "",
@@ -147,12 +147,12 @@ impl CopyProgress {
         !self.bar.is_hidden()
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn end(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// Returns what it came to, and the first failure.
+    /// Returns the summary and the first failure.
     pub(super) fn outcome(&self) -> (CopySummary, Option<CommandFailure>) {
         let mut summary = self.counts.borrow().clone();
         let took: Duration = self.begun.elapsed();
@@ -161,6 +161,6 @@ impl CopyProgress {
     }
 }
 
-/// Name, bar, amount, rate, rest, and what is said of the connection.
+/// Name, bar, bytes, rate, remaining time, and connection state.
 const LINE: &str =
     "{prefix:.bold} [{bar:24}] {bytes}/{total_bytes} {bytes_per_sec} eta {eta} {msg}";

@@ -1,8 +1,10 @@
-//! Symbolic links and times of what is copied.
+//! Symbolic links and modification times of copied trees.
 //!
-//! The protocol neither reads nor makes links and sets no times, so programs of a server do: `find` and
-//! `readlink`, `ln`, `touch`.
-//! Invariant: links are made when everything else is copied, so that nothing is written through them.
+//! The protocol neither reads nor creates links and sets no times, so programs on the server do:
+//! `find`, `readlink`, `ln` and `touch`.
+//!
+//! Invariant: links are created after everything else is copied, so nothing is written through
+//! them.
 
 use std::{
     cell::RefCell,
@@ -32,31 +34,31 @@ use crate::command::{
     files::{metadata_if_exists, path_bytes},
 };
 
-/// Links or times that are set by one program. Even, and far below what `xargs` passes on at once.
+/// Links or times set by one command. Even, and far below the limit of `xargs`.
 const BATCH: usize = 1024;
 
-/// What to do with links in a tree.
+/// How links in a tree are treated.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum LinkMode {
-    /// They are copied as links, wherever they lead.
+    /// Copied as links.
     Keep,
-    /// What they lead to is copied.
+    /// Replaced by what they point to.
     Follow,
 }
 
-/// The links below a directory that is copied.
+/// Links below a source directory.
 #[derive(Debug)]
 pub(super) enum SourceLinks {
-    /// They are followed.
+    /// Links are followed.
     Followed,
-    /// The directory is on this machine: each is read when it is asked for.
+    /// Local directory: each link is read on demand.
     Here,
-    /// The directory is on a server: all of them, and where they lead.
+    /// Directory on a server: all links and their targets.
     Listed(BTreeMap<Vec<u8>, Vec<u8>>),
 }
 
 impl SourceLinks {
-    /// Finds the links below `root`.
+    /// Lists the links below `root`.
     pub(super) async fn find(
         from: &CopyEndpoint,
         root: &PathUri,
@@ -67,7 +69,7 @@ impl SourceLinks {
             (LinkMode::Keep, None) => return Ok(Self::Here),
             (LinkMode::Keep, Some(env)) => env,
         };
-        // With the slash, a root that is a link is looked through.
+        // The slash makes `find` follow a root that is a link.
         let input = [&path_bytes(root)[..], b"/\0"].concat();
         let script =
             "for link; do printf '%s\\0' \"$link\"; readlink -n -- \"$link\"; printf '\\0'; done";
@@ -80,7 +82,10 @@ impl SourceLinks {
                 "cannot list the links below `{}`: {why}",
                 from.display(root)
             );
-            CommandFailure::new(FailureKind::Failed, what).next("`cp -L` copies what they lead to")
+            CommandFailure::new(FailureKind::Failed, what).next(
+                "`cp -L` copies the link targets \
+                                                                 instead",
+            )
         })?;
         let mut words = listed.split(|&byte| byte == 0);
         let mut links = BTreeMap::new();
@@ -90,7 +95,7 @@ impl SourceLinks {
         Ok(Self::Listed(links))
     }
 
-    /// Returns where a link leads; `None` if it is not a link, or links are followed.
+    /// Returns the target of a link; `None` if it is not a link, or links are followed.
     pub(super) fn target(&self, path: &PathUri) -> Option<Vec<u8>> {
         match self {
             Self::Followed => None,
@@ -102,8 +107,8 @@ impl SourceLinks {
         }
     }
 
-    /// Returns the names of listed links in a directory. A server's own listing leaves out those that
-    /// lead nowhere.
+    /// Returns the names of listed links in a directory. The server's own listing omits dangling
+    /// links.
     pub(super) fn names_in(&self, directory: &PathUri) -> Vec<Vec<u8>> {
         let Self::Listed(links) = self else {
             return Vec::new();
@@ -119,7 +124,7 @@ impl SourceLinks {
     }
 }
 
-/// Links that are to be made, and times that are to be set, when everything else is copied.
+/// Links to create and times to set after everything else is copied.
 #[derive(Debug, Default)]
 pub(super) struct DeferredMetadata {
     links: RefCell<Vec<(PathUri, Vec<u8>)>>,
@@ -127,17 +132,17 @@ pub(super) struct DeferredMetadata {
 }
 
 impl DeferredMetadata {
-    /// Notes a link, and where it leads.
+    /// Adds a link.
     pub(super) fn add_link(&self, path: PathUri, target: Vec<u8>) {
         self.links.borrow_mut().push((path, target));
     }
 
-    /// Notes a time, in milliseconds since the Unix epoch.
+    /// Adds a modification time, in milliseconds since the Unix epoch.
     pub(super) fn add_time(&self, path: &PathUri, modified_at_ms: i64) {
         self.times.borrow_mut().push((path.clone(), modified_at_ms));
     }
 
-    /// Makes the links. Returns how many, and what could not be made.
+    /// Creates the links. Returns their number, and failures.
     pub(super) async fn make_links(&self, to: &CopyEndpoint) -> (usize, Vec<CommandFailure>) {
         let mut failures = Vec::new();
         let mut links = Vec::new();
@@ -146,7 +151,7 @@ impl DeferredMetadata {
                 Ok(Some(found)) if found.is_directory && !found.is_symlink => {
                     let display_path = to.display(&path);
                     let what =
-                        format!("`{display_path}` is a directory, and a link cannot replace it");
+                        format!("`{display_path}` is a directory; a link does not replace it");
                     failures.push(CommandFailure::new(FailureKind::Failed, what));
                 }
                 _ => links.push((path, target)),
@@ -171,16 +176,16 @@ impl DeferredMetadata {
                 Ok(()) => made += some.len(),
                 Err(why) => {
                     let display_path = to.display(&some[0].0);
-                    let what = format!("cannot make links such as `{display_path}`: {why}");
+                    let what = format!("cannot create links such as `{display_path}`: {why}");
                     let failure = CommandFailure::new(FailureKind::Failed, what);
-                    failures.push(failure.next("`cp -L` copies what they lead to"));
+                    failures.push(failure.next("`cp -L` copies the link targets instead"));
                 }
             }
         }
         (made, failures)
     }
 
-    /// Sets the times, those of directories after those of what is in them.
+    /// Sets the times, children before their directories.
     pub(super) async fn set_times(&self, to: &CopyEndpoint) -> Result<(), CommandFailure> {
         let mut times = self.times.take();
         times.sort_by_key(|(path, _)| std::cmp::Reverse(path.as_str().matches('/').count()));
@@ -192,7 +197,7 @@ impl DeferredMetadata {
                             format!("{}.{:03}", time.div_euclid(1000), time.rem_euclid(1000));
                         [time.as_bytes(), b"\0", &path_bytes(path), b"\0"].concat()
                     });
-                    // Some know whole seconds only.
+                    // Some implementations of `touch` accept whole seconds only.
                     let script = "while [ $# -gt 1 ]; do touch -c -d \"@$1\" -- \"$2\" 2>/dev/null || \
                                   touch -c -d \"@${1%.*}\" -- \"$2\" || exit 1; shift 2; done";
                     let line = ["-n", "256", "sh", "-c", script, "sh"];
@@ -205,7 +210,7 @@ impl DeferredMetadata {
             };
             outcome.map_err(|why| {
                 let display_path = to.display(&some[0].0);
-                let what = format!("cannot set times such as that of `{display_path}`: {why}");
+                let what = format!("cannot set the times of files such as `{display_path}`: {why}");
                 CommandFailure::new(FailureKind::Failed, what)
             })?;
         }
@@ -213,7 +218,7 @@ impl DeferredMetadata {
     }
 }
 
-/// Makes a link on this machine, in the place of a file or a link.
+/// Creates a local link, replacing a file or a link.
 fn link_here(path: &Path, target: &[u8]) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -231,15 +236,15 @@ fn set_time_here(path: &Path, modified_at_ms: i64) -> io::Result<()> {
     fs::File::open(path)?.set_modified(time)
 }
 
-/// How long one may take.
+/// Limit for one command.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How often one is started: a connection may be cut meanwhile.
+/// Maximum starts of a command: the connection may be lost meanwhile.
 const ATTEMPTS: usize = 3;
-/// What is kept of what it says: links of large trees among it.
+/// Maximum retained output, which includes the link list of large trees.
 const KEPT_BYTES: usize = 16 << 20;
 
-/// Runs a program with paths behind its other words; doing it twice must be as good as once. Paths are
-/// bytes, and words are text: so they go through `xargs`. Fails with one line.
+/// Runs an idempotent command with paths as its last arguments. Passes them through `xargs`,
+/// because arguments are text and paths are bytes. Errors are one line.
 pub(super) async fn run_with_paths(
     env: &ConnectedEnv,
     words: &[&str],
@@ -254,8 +259,8 @@ pub(super) async fn run_with_paths(
     run_with_input(env, words, input).await
 }
 
-/// Runs a program by `xargs` with words of any bytes, each followed by a NUL; doing it twice must be as
-/// good as once. Fails with one line.
+/// Runs an idempotent command through `xargs` with NUL-terminated arguments of arbitrary bytes.
+/// Errors are one line.
 pub(super) async fn run_with_input(
     env: &ConnectedEnv,
     words: &[&str],
@@ -273,7 +278,7 @@ pub(super) async fn run_with_input(
     outcome
 }
 
-/// Runs a program in the same way, and returns everything that it prints.
+/// Runs a command in the same way and returns its output.
 pub(super) async fn output_of(
     env: &ConnectedEnv,
     words: &[&str],
@@ -281,7 +286,7 @@ pub(super) async fn output_of(
 ) -> Result<Vec<u8>, String> {
     let said = run_once(env, words, Bytes::from(input)).await?;
     if said.truncated() {
-        return Err("there are too many".to_owned());
+        return Err("there are too many links".to_owned());
     }
     match said.exit.as_ref().is_some_and(|exit| exit.code == 0) {
         true => Ok(said.stdout.data.to_vec()),
@@ -289,14 +294,14 @@ pub(super) async fn output_of(
     }
 }
 
-/// Finds the links below a directory that lead nowhere, which no method lists. Directories behind links are
-/// not entered, and what cannot be read is left out.
+/// Finds dangling links below a directory, which no method lists. Does not follow links to
+/// directories; skips what cannot be read.
 pub(super) async fn dangling_links(
     env: &ConnectedEnv,
     root: &PathUri,
 ) -> Result<Vec<Vec<u8>>, String> {
     let native = root.to_native().map_err(|error| error.to_string())?;
-    // With the slash, a root that is a link is looked through.
+    // The slash makes `find` follow a root that is a link.
     let input = [native.as_os_str().as_bytes(), b"/\0"].concat();
     let words = [
         "-I", "@ROOT@", "find", "@ROOT@", "-type", "l", "!", "-exec", "test", "-e", "{}", ";",
@@ -336,19 +341,19 @@ async fn run_once(
     said.map_err(|error| error.to_string())
 }
 
-/// Says in one line why a program failed.
+/// Explains in one line why a command failed.
 fn why(words: &[&str], said: &Communicated) -> String {
     let Some(exit) = &said.exit else {
-        return format!("`{}` did not end in time", words[0]);
+        return format!("`{}` did not exit in time", words[0]);
     };
     let text = String::from_utf8_lossy(&said.stderr.data);
     match text.lines().next() {
         Some(line) => line.to_owned(),
-        None => format!("`{}` ended with {}", words[0], exit.code),
+        None => format!("`{}` exited with {}", words[0], exit.code),
     }
 }
 
-/// Where programs are is known to the server's environment.
+/// The server's environment has the right `PATH`.
 const EVERYTHING: EnvPolicy = EnvPolicy {
     inherit: EnvInherit::All,
     ignore_default_excludes: true,

@@ -1,8 +1,11 @@
-//! A tree that is copied to where nothing is: it grows beside its target, and takes the target's name when
-//! everything of it is there.
+//! Staging of a new tree: it is copied next to its target and renamed when complete.
 //!
-//! An interrupted copy is therefore found by the same command, and nobody takes half a tree for a whole
-//! one. A tree that is copied into a directory that is there has no such place: it is merged, file by file.
+//! The same command therefore finds and resumes an interrupted copy, and an incomplete tree never
+//! has the target's name. A tree copied into an existing directory is merged file by file instead.
+//!
+//! The journal records which files of a staged tree are complete, because servers do not keep
+//! times. Invariant: a file is recorded after it has its name; losing entries only means copying
+//! those files again.
 
 use std::{
     cell::{Cell, RefCell},
@@ -25,32 +28,32 @@ use crate::command::{
     files::{FileFingerprint, child_path, file_failure, metadata_if_exists, retry_disconnected},
 };
 
-/// What was in a place before something is copied there.
+/// What existed at the target before the copy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TargetState {
-    /// Nothing, or nothing that was not looked at.
+    /// Nothing, or only what was inspected.
     Bare,
-    /// What an earlier run left.
+    /// The remains of an earlier run.
     Begun,
-    /// What is somebody's: nothing of it is replaced without a look.
+    /// Files of the user: inspected before anything is replaced.
     Taken,
 }
 
-/// A tree that grows beside its target.
+/// Tree that is staged next to its target.
 #[derive(Debug)]
 pub(super) struct StagedTree {
-    /// Where it grows.
+    /// Staging path.
     pub(super) part: PathUri,
-    /// What it becomes.
+    /// Target path.
     target: PathUri,
-    /// What is copied of it.
+    /// Journal of completed files.
     pub(super) journal: CopyJournal,
-    /// Whether its root could be read: otherwise there is nothing to take the name.
+    /// Whether the source's root could be read: otherwise there is nothing to rename.
     pub(super) has_root: Cell<bool>,
 }
 
 impl StagedTree {
-    /// Finds what an earlier run left of it, or begins. The source is named as people name it.
+    /// Finds the remains of an earlier run, or starts anew. `source` is the name shown to users.
     pub(super) async fn begin(
         to: &CopyEndpoint,
         target: &PathUri,
@@ -59,7 +62,7 @@ impl StagedTree {
     ) -> Result<(Self, TargetState), CommandFailure> {
         let failed = |error: FileError| file_failure(&error);
         let Some(StagedPaths { part, journal }) = tree_parts(target, source) else {
-            let what = format!("`{}` is no name for a directory", to.display(target));
+            let what = format!("`{}` is not a valid directory name", to.display(target));
             return Err(CommandFailure::new(FailureKind::Usage, what));
         };
         if resume == ResumeMode::Nothing {
@@ -77,7 +80,7 @@ impl StagedTree {
                 (journal, TargetState::Begun)
             }
             false => {
-                // One without a tree is of no use.
+                // A journal without its tree is useless.
                 remove(to, &journal).await.map_err(failed)?;
                 (CopyJournal::new(to, journal), TargetState::Bare)
             }
@@ -91,12 +94,12 @@ impl StagedTree {
         Ok((tree, ground))
     }
 
-    /// Names the target in a failure that names the hidden tree beside it.
+    /// Replaces the staging path in a message with the target path.
     pub(super) fn name_target(&self, failure: CommandFailure) -> CommandFailure {
         name_target(failure, &self.part, &self.target)
     }
 
-    /// Gives it its name. Doing it twice is as good as once.
+    /// Renames the tree to its target. Idempotent.
     pub(super) async fn finish(&self, to: &CopyEndpoint) -> Result<(), CommandFailure> {
         if !self.has_root.get() {
             return Ok(());
@@ -108,7 +111,7 @@ impl StagedTree {
             sandbox: None,
         };
         let outcome = match to.rename(&rename).await {
-            // Asked a second time after a cut, it may have been done the first time.
+            // A retry after a disconnect may find that the first attempt succeeded.
             Err(FileError::NotFound(text)) => {
                 match metadata_if_exists(&*to.files, &self.target).await {
                     Ok(Some(found)) if found.is_directory => Ok(()),
@@ -122,7 +125,10 @@ impl StagedTree {
             let failure = file_failure(&error);
             match failure.kind == FailureKind::Lost {
                 true => failure,
-                false => failure.next(format!("the whole copy is `{}`", to.display(&self.part))),
+                false => failure.next(format!(
+                    "the complete copy is at `{}`",
+                    to.display(&self.part)
+                )),
             }
         })?;
         self.journal.remove().await;
@@ -130,7 +136,7 @@ impl StagedTree {
     }
 }
 
-/// Removes what an earlier run left.
+/// Removes remains of an earlier run.
 pub(super) async fn remove(to: &CopyEndpoint, path: &PathUri) -> Result<(), FileError> {
     let remove = Remove {
         path: path.clone(),
@@ -142,24 +148,24 @@ pub(super) async fn remove(to: &CopyEndpoint, path: &PathUri) -> Result<(), File
     retry_disconnected(|| to.files.remove(remove.clone())).await
 }
 
-/// Numbers that are gathered before they are written: what a killed run may have to do again.
+/// Keys per journal write: a killed run repeats at most this many files.
 const BATCH_KEYS: usize = 256;
-/// Most numbers of one journal; files beyond it are copied again.
+/// Maximum keys of a journal; files beyond it are copied again.
 const MAX_KEYS: u64 = 8 << 20;
 const KEY_BYTES: usize = size_of::<u64>();
 
-/// The journal of a tree that is being copied.
+/// Journal of a staged tree.
 #[derive(Debug)]
 pub(super) struct CopyJournal {
     side: CopyEndpoint,
     path: PathUri,
     known: BTreeSet<u64>,
     pending: RefCell<Vec<u8>>,
-    /// Where the next numbers go.
+    /// Offset of the next write.
     end: Cell<u64>,
 }
 
-/// Stands for a file of a tree, and the state of its source.
+/// Identifies a file of the tree and the state of its source.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct JournalKey(u64);
 
@@ -173,7 +179,7 @@ impl JournalKey {
 }
 
 impl CopyJournal {
-    /// Begins an empty one.
+    /// Creates an empty journal.
     pub(super) fn new(side: &CopyEndpoint, path: PathUri) -> Self {
         Self {
             side: side.clone(),
@@ -184,7 +190,7 @@ impl CopyJournal {
         }
     }
 
-    /// Reads the one that an earlier run left. One that cannot be read is an empty one.
+    /// Reads the journal of an earlier run. An unreadable one counts as empty.
     pub(super) async fn read(side: &CopyEndpoint, path: PathUri) -> Result<Self, FileError> {
         let read = ReadFile {
             path: path.clone(),
@@ -199,17 +205,17 @@ impl CopyJournal {
         let mut journal = Self::new(side, path);
         let (numbers, _torn) = content.as_chunks::<KEY_BYTES>();
         journal.known = numbers.iter().copied().map(u64::from_be_bytes).collect();
-        // Whatever is written over a torn number makes it whole.
+        // The next write overwrites a torn key.
         journal.end = Cell::new((numbers.len() * KEY_BYTES) as u64);
         Ok(journal)
     }
 
-    /// Tells whether an earlier run has copied this.
+    /// Returns whether an earlier run copied this file.
     pub(super) fn contains_key(&self, JournalKey(number): JournalKey) -> bool {
         self.known.contains(&number)
     }
 
-    /// Notes that this is copied.
+    /// Records a completed file.
     pub(super) async fn record(&self, JournalKey(number): JournalKey) {
         let is_full = {
             let mut pending = self.pending.borrow_mut();
@@ -221,7 +227,7 @@ impl CopyJournal {
         }
     }
 
-    /// Writes what was gathered. If that fails, the next run has more to do, and nothing else.
+    /// Writes pending keys. A failure only means more work for the next run.
     pub(super) async fn write(&self) {
         let data = Bytes::from(self.pending.take());
         let offset = self.end.get();
@@ -239,7 +245,7 @@ impl CopyJournal {
         }
     }
 
-    /// Removes it: everything is copied.
+    /// Removes the journal after everything is copied.
     pub(super) async fn remove(&self) {
         let remove = Remove {
             path: self.path.clone(),
@@ -252,11 +258,11 @@ impl CopyJournal {
     }
 }
 
-/// Bytes of the target's name that the part's name keeps: most systems have names of 255.
+/// Bytes of the target's name kept in the partial file's name: most systems allow 255.
 const NAME_BYTES: usize = 200;
 
-/// Returns the path of the part beside its target. It is the same for the same target, the same source
-/// and the same state of that, and so the next run finds it; another source or state has another one.
+/// Returns the path of the partial file next to its target. It depends on target, source and the
+/// state of the source, so the next run finds it and a changed source gets another one.
 pub(super) fn part_of(target: &PathUri, source: &str, state: FileFingerprint) -> Option<PathUri> {
     let mut hash = FnvHash::default();
     hash.add(&target.file_name()?);
@@ -265,17 +271,17 @@ pub(super) fn part_of(target: &PathUri, source: &str, state: FileFingerprint) ->
     beside(target, &hash, "part")
 }
 
-/// Where a tree waits until it is whole, and the journal of it.
+/// Staging path of a tree, and its journal.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct StagedPaths {
-    /// The tree.
+    /// Staging path.
     pub(super) part: PathUri,
-    /// Which files of it are copied.
+    /// Journal path.
     pub(super) journal: PathUri,
 }
 
-/// Returns what waits beside the target of a tree. It is the same for the same target and the same
-/// source, in whatever state: a tree is never at rest, and the journal knows the states of its files.
+/// Returns the staging paths next to a target. They depend on target and source but not on the
+/// source's state: trees change all the time, and the journal tracks the state of each file.
 pub(super) fn tree_parts(target: &PathUri, source: &str) -> Option<StagedPaths> {
     let mut hash = FnvHash::default();
     hash.add(&target.file_name()?);
@@ -294,7 +300,7 @@ fn beside(target: &PathUri, hash: &FnvHash, end: &str) -> Option<PathUri> {
     child_path(&directory, &part)
 }
 
-/// Returns as much of a name as fits, whole characters if it is text.
+/// Truncates a name, at a character boundary if it is text.
 fn kept(name: &[u8]) -> &[u8] {
     if name.len() <= NAME_BYTES {
         return name;
@@ -306,7 +312,7 @@ fn kept(name: &[u8]) -> &[u8] {
     &name[..end.unwrap_or(NAME_BYTES)]
 }
 
-/// FNV-1a: the same in every build.
+/// FNV-1a, which is stable across builds.
 #[derive(Clone, Debug)]
 pub(super) struct FnvHash(u64);
 
@@ -358,7 +364,7 @@ mod tests {
         for of in 0..BATCH_KEYS + 1 {
             journal.record(number(of)).await;
         }
-        // What was not written is not known.
+        // Unwritten keys are unknown to the next run.
         let begun = CopyJournal::read(&side, path.clone()).await.unwrap();
         assert!(
             begun.contains_key(number(BATCH_KEYS - 1)) && !begun.contains_key(number(BATCH_KEYS))

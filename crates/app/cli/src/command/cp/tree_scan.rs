@@ -1,8 +1,8 @@
-//! What there is to copy: a file, or a tree, directory by directory.
+//! Scans a source: a file, or a tree directory by directory.
 //!
-//! Directories are made as they are found, and files are handed on at once: copying begins before the
-//! tree is known. Links are copied as links, or looked through: then one that leads back up, or to where
-//! everything is copied to, is left out, and so is what links lead to again and again.
+//! Creates directories as it finds them and queues files at once, so copying starts before the
+//! whole tree is known. With followed links, it skips links back to an ancestor or to the target,
+//! and directories that links reach too often.
 
 use std::{
     cell::RefCell,
@@ -35,29 +35,29 @@ use crate::command::{
     },
 };
 
-/// Deepest tree: as far as `fs/walk` goes.
+/// Maximum depth: that of `fs/walk`.
 const MAX_DEPTH: usize = exec_wire::limits::MAX_WALK_DEPTH;
-/// How often links may lead to one directory: a few links that cross can name it without end.
+/// How often links may lead to one directory: crossing links can name it endlessly.
 const MAX_REPEATS: u32 = 16;
-/// Files that are looked at together.
+/// Concurrent metadata requests.
 const CONCURRENT_LOOKUPS: usize = 32;
 
-/// A file that is to be copied.
+/// File to copy.
 #[derive(Clone, Debug)]
 pub(super) struct CopyJob {
-    /// Where it is.
+    /// Source path.
     pub(super) source: PathUri,
-    /// What it becomes.
+    /// Target path.
     pub(super) target: PathUri,
-    /// What is known of it.
+    /// Metadata of the source.
     pub(super) found: FileMetadata,
-    /// What is at its target.
+    /// What exists at the target.
     pub(super) ground: TargetState,
-    /// The tree that it belongs to, if that grows beside its target.
+    /// The staged tree that the file belongs to, if any.
     pub(super) tree: Option<Rc<StagedTree>>,
 }
 
-/// Looks for what is to be copied.
+/// Scans sources for files to copy.
 #[derive(Debug)]
 pub(super) struct TreeScan<'a> {
     from: &'a CopyEndpoint,
@@ -65,32 +65,32 @@ pub(super) struct TreeScan<'a> {
     resume: ResumeMode,
     meter: &'a CopyProgress,
     modes: FileModes<'a>,
-    /// Real directories that are copied to, if they are where it is copied from.
+    /// Resolved target directories that are also below a source.
     avoided: Vec<PathUri>,
-    /// How often links led to a directory.
+    /// How often links led to each directory.
     repeats: RefCell<BTreeMap<PathUri, u32>>,
     trees: RefCell<Vec<Rc<StagedTree>>>,
-    /// The sources that are directories.
+    /// Sources that are directories.
     roots: RefCell<Vec<PathUri>>,
     link_mode: LinkMode,
     finishing: &'a DeferredMetadata,
-    /// Whether directories get the times of their sources.
+    /// Whether directories keep the times of their sources.
     times: KeepTimes,
 }
 
-/// A directory that is still to be listed.
+/// Directory to list.
 struct ScanLevel {
     source: PathUri,
     target: PathUri,
     ground: TargetState,
     tree: Option<Rc<StagedTree>>,
-    /// Who can come to its target.
+    /// Whether other users can reach its target.
     reach: Traversal,
-    /// The real directories above it.
+    /// Resolved ancestors.
     above: Vec<PathUri>,
-    /// Whether a link led here, or to a directory above.
+    /// Whether a link led here or to an ancestor.
     is_linked: bool,
-    /// The links of the tree.
+    /// Links of the tree.
     links: Rc<SourceLinks>,
 }
 
@@ -118,7 +118,7 @@ impl<'a> TreeScan<'a> {
         }
     }
 
-    /// Keeps out of the directories that are copied to.
+    /// Excludes the target directories from the scan.
     pub(super) async fn avoiding(mut self, pairs: &[CopyPair]) -> Result<Self, CommandFailure> {
         if !self.from.is_same_machine(self.to) {
             return Ok(self);
@@ -135,8 +135,8 @@ impl<'a> TreeScan<'a> {
         Ok(self)
     }
 
-    /// Finds everything of a source. What cannot be read is told, and the rest goes on; fails only if
-    /// nothing can go on.
+    /// Scans a source. Reports unreadable entries and continues; returns an error only if nothing
+    /// can continue.
     pub(super) async fn run(
         &self,
         pair: CopyPair,
@@ -169,7 +169,7 @@ impl<'a> TreeScan<'a> {
         Ok(())
     }
 
-    /// Gives what grew beside its target its name, after everything was copied.
+    /// Renames staged trees after everything is copied.
     pub(super) async fn finish(&self) -> Result<(), CommandFailure> {
         let told = |outcome: Result<(), CommandFailure>| match outcome {
             Err(failure) if failure.kind == FailureKind::Lost => Err(failure),
@@ -198,22 +198,22 @@ impl<'a> TreeScan<'a> {
         Ok(())
     }
 
-    /// Says which links on a server lead nowhere: it lists none of them.
+    /// Reports dangling links on a server, whose listings omit them.
     async fn report_dangling_links(&self) {
         let Some(env) = &self.from.env else {
             return;
         };
         for root in self.roots.take() {
-            // Where there is no `find`, nobody can say.
+            // Without `find` on the server they stay unknown.
             for path in dangling_links(env, &root).await.unwrap_or_default() {
                 let path = String::from_utf8_lossy(&path);
                 self.meter
-                    .skip(&format!("link `{}:{path}` leads nowhere", env.name));
+                    .skip(&format!("link `{}:{path}` is dangling", env.name));
             }
         }
     }
 
-    /// Returns the trees that grow beside their targets.
+    /// Returns the staged trees.
     pub(super) fn trees(&self) -> Vec<Rc<StagedTree>> {
         self.trees.borrow().clone()
     }
@@ -243,7 +243,7 @@ impl<'a> TreeScan<'a> {
         Ok(root)
     }
 
-    /// Makes one directory, hands on its files, and returns the directories in it.
+    /// Creates one directory, queues its files, and returns its subdirectories.
     async fn list(
         &self,
         level: &ScanLevel,
@@ -286,7 +286,7 @@ impl<'a> TreeScan<'a> {
         let mut names = BTreeMap::new();
         for entry in found.entries {
             let Some(target) = child_path(&level.target, &entry.name) else {
-                self.skip(&entry, "its name cannot be written there");
+                self.skip(&entry, "its name is not valid at the target");
                 continue;
             };
             if let Some(leads_to) = level.links.target(&entry.path) {
@@ -297,7 +297,7 @@ impl<'a> TreeScan<'a> {
             match entry.kind {
                 ListedEntryKind::File => files.push((entry.path, target)),
                 ListedEntryKind::Directory if above.len() >= MAX_DEPTH => {
-                    self.skip(&entry, "it lies too deep");
+                    self.skip(&entry, "it is nested too deeply");
                     continue;
                 }
                 ListedEntryKind::Directory => directories.push(ScanLevel {
@@ -317,7 +317,7 @@ impl<'a> TreeScan<'a> {
                 ListedEntryKind::DanglingLink => {
                     let display_path = self.from.display(&entry.path);
                     self.meter
-                        .skip(&format!("link `{display_path}` leads nowhere"));
+                        .skip(&format!("link `{display_path}` is dangling"));
                     continue;
                 }
             }
@@ -338,7 +338,7 @@ impl<'a> TreeScan<'a> {
                 names.insert(name, ListedEntryKind::DanglingLink);
             }
         }
-        // The last one is taken first.
+        // The last one is processed first.
         directories.reverse();
         let mut looked = stream::iter(files)
             .map(|(source, target)| async {
@@ -348,7 +348,7 @@ impl<'a> TreeScan<'a> {
             .buffered(CONCURRENT_LOOKUPS);
         let mut ready = Vec::new();
         while let Some((source, target, found)) = looked.next().await {
-            // One that is gone meanwhile is not there to be copied.
+            // Removed meanwhile: nothing to copy.
             let Some(found) = found.map_err(failed)? else {
                 continue;
             };
@@ -361,7 +361,7 @@ impl<'a> TreeScan<'a> {
             };
             match ground {
                 TargetState::Begun => ready.push(job),
-                // Whoever copies is gone only if everything is given up.
+                // The receiver is gone only if the copy is cancelled.
                 TargetState::Bare | TargetState::Taken => drop(self.queue_job(job, jobs).await),
             }
         }
@@ -374,7 +374,7 @@ impl<'a> TreeScan<'a> {
         Ok(directories)
     }
 
-    /// Says why a directory is not entered.
+    /// Returns why a directory is skipped.
     fn why_not(
         &self,
         resolved_path: &PathUri,
@@ -386,10 +386,10 @@ impl<'a> TreeScan<'a> {
             .iter()
             .any(|above| resolved_path.contains(above))
         {
-            return Some("leads back to a directory above it");
+            return Some("leads back to an ancestor");
         }
         if self.avoided.contains(resolved_path) {
-            return Some("is where it is copied to");
+            return Some("is the target of the copy");
         }
         if !is_linked {
             return None;
@@ -397,10 +397,10 @@ impl<'a> TreeScan<'a> {
         let mut repeats = self.repeats.borrow_mut();
         let times = repeats.entry(resolved_path.clone()).or_default();
         *times += 1;
-        (*times > MAX_REPEATS).then_some("is left out: links lead to it again and again")
+        (*times > MAX_REPEATS).then_some("is skipped: links lead to it repeatedly")
     }
 
-    /// Makes the directory, if it is not there.
+    /// Creates the directory if it is missing.
     async fn make(
         &self,
         level: &ScanLevel,
@@ -410,8 +410,8 @@ impl<'a> TreeScan<'a> {
         if level.ground != TargetState::Bare {
             let found = metadata_if_exists(&*self.to.files, &level.target).await;
             let found = found.map_err(failed)?;
-            // What a source had as a link in an earlier run may be a directory now: nothing of it is
-            // written where the link leads.
+            // A name that was a link in an earlier run may be a directory now: nothing is written
+            // through the old link.
             let is_link = found.is_some_and(|found| found.is_symlink) && !level.above.is_empty();
             match (level.ground, found) {
                 (TargetState::Taken, Some(_))
@@ -419,7 +419,7 @@ impl<'a> TreeScan<'a> {
                 {
                     let display_path = self.to.display(&level.target);
                     let what =
-                        format!("`{display_path}` is a link, and a directory cannot replace it");
+                        format!("`{display_path}` is a link; a directory does not replace it");
                     return Err(
                         CommandFailure::new(FailureKind::Failed, what).next("remove it first")
                     );
@@ -435,7 +435,7 @@ impl<'a> TreeScan<'a> {
         }
         let create = CreateDirectory {
             path: level.target.clone(),
-            // One that is there is taken, also after a cut.
+            // An existing directory is accepted, also on a retry.
             recursive: Some(true),
             follow_symlinks: None,
             sandbox: None,
@@ -450,7 +450,7 @@ impl<'a> TreeScan<'a> {
         Ok((ground, made.await?))
     }
 
-    /// Removes what an earlier run left, and is in the source no more.
+    /// Removes remains of an earlier run that the source no longer has.
     async fn clear(
         &self,
         level: &ScanLevel,
@@ -473,7 +473,8 @@ impl<'a> TreeScan<'a> {
         Ok(())
     }
 
-    /// Says what of a directory is not seen. One that is not seen whole is not copied.
+    /// Reports entries that could not be listed. A directory that is not listed completely is an
+    /// error.
     fn check(&self, level: &ScanLevel, found: &DirectoryListing) -> Result<(), CommandFailure> {
         for error in &found.errors {
             let failure = CommandFailure::new(FailureKind::Failed, &error.message);
@@ -487,7 +488,7 @@ impl<'a> TreeScan<'a> {
         let failure = CommandFailure::new(FailureKind::Failed, what);
         Err(match (&self.from.env, level.source.to_native()) {
             (Some(env), Ok(path)) => failure.next(format!(
-                "`exec-server run -E {} -- tar -C {} -cf - . | tar -xf -` brings it here",
+                "`exec-server run -E {} -- tar -C {} -cf - . | tar -xf -` copies it here",
                 env.name,
                 path.display()
             )),
@@ -498,22 +499,22 @@ impl<'a> TreeScan<'a> {
     fn skip(&self, entry: &ListedEntry, why: &str) {
         let display_path = self.from.display(&entry.path);
         self.meter
-            .skip(&format!("`{display_path}` is left out: {why}"));
+            .skip(&format!("`{display_path}` is skipped: {why}"));
     }
 
-    /// Hands a file on to be copied; waits when they are not copied so fast.
+    /// Queues a file, and waits while the queue is full.
     async fn queue_job(
         &self,
         job: CopyJob,
         jobs: &mpsc::Sender<CopyJob>,
     ) -> Result<(), CommandFailure> {
         self.meter.expect(job.found.size);
-        let gone = |_| CommandFailure::new(FailureKind::Failed, "copying was given up");
+        let gone = |_| CommandFailure::new(FailureKind::Failed, "the copy was cancelled");
         jobs.send(job).await.map_err(gone)
     }
 }
 
-/// Tells whether a directory is not where its name is: a link led to it.
+/// Returns whether a link led to this directory.
 fn is_elsewhere(resolved_path: &PathUri, level: &ScanLevel) -> bool {
     let Some(above) = level.above.last() else {
         return false;

@@ -1,6 +1,7 @@
-//! Our own `environments.toml`: read, changed as a text, checked, and put back whole.
-//! Invariants: what people wrote there stays as they wrote it, comments included; the file of Codex is
-//! read and never written, because Codex refuses to start on keys it does not know.
+//! Our own `environments.toml`: read, edited as text, validated, and replaced atomically.
+//!
+//! Invariants: formatting and comments of users are kept; the file of Codex is never written,
+//! because Codex refuses to start on unknown keys.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -18,27 +19,27 @@ use crate::{
     settings_source::{self, VariableLookup},
 };
 
-/// How long somebody else may take with the file.
+/// Limit for waiting on the lock.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The file, which nobody else of ours changes as long as this value lives.
+/// The file, locked against other `exec-server` processes while this value lives.
 #[derive(Debug)]
 pub(super) struct EnvironmentsFile {
     path: PathBuf,
     text: String,
-    /// What the settings of Codex select.
+    /// Selection from the settings of Codex.
     base: EnvironmentSelection,
     _lock: File,
 }
 
 impl EnvironmentsFile {
-    /// Reads it, if it is there.
+    /// Locks and reads the file, if it exists.
     pub(super) fn open(lookup: VariableLookup<'_>) -> Result<Self, CommandFailure> {
         let path = EnvironmentSelection::own_file(lookup).ok_or_else(|| {
             CommandFailure::new(
                 FailureKind::Failed,
-                "no directory for environments.toml is known",
+                "cannot determine the directory of environments.toml",
             )
             .next("set HOME, XDG_CONFIG_HOME or EXEC_SERVER_HOME")
         })?;
@@ -50,7 +51,7 @@ impl EnvironmentsFile {
             .create(directory)
             .map_err(failed)?;
         let lock = lock(directory).map_err(failed)?;
-        // Some keep their settings elsewhere, behind a link, which stays.
+        // The file may be a link to another place; the link is kept.
         let path = fs::canonicalize(&path).unwrap_or(path);
         let text = match settings_source::read_text(&path) {
             Ok(text) => text,
@@ -68,22 +69,22 @@ impl EnvironmentsFile {
         })
     }
 
-    /// Returns its path.
+    /// Returns the path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns what it says.
+    /// Returns the text.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Returns the environments that are not in it: those of Codex.
+    /// Returns the environments of Codex, which are not in this file.
     pub(super) fn base(&self) -> &EnvironmentSelection {
         &self.base
     }
 
-    /// Reads a text as if it were this file's.
+    /// Parses a text as if it were the content of this file.
     pub(super) fn understand(
         &self,
         text: &str,
@@ -92,7 +93,7 @@ impl EnvironmentsFile {
         parse(&self.path, text, &self.base, lookup)
     }
 
-    /// Replaces it. The text must be one that is understood.
+    /// Replaces the content. The text must be valid.
     pub(super) fn replace(self, text: &str) -> Result<(), CommandFailure> {
         let failed = |error: io::Error| failed(&self.path, &error);
         let mode = fs::metadata(&self.path).map_or(0o600, |old| old.permissions().mode());
@@ -101,7 +102,7 @@ impl EnvironmentsFile {
             .with_extension(format!("toml.{}", std::process::id()));
         let written = write(&draft, text, mode).and_then(|()| fs::rename(&draft, &self.path));
         if written.is_err() {
-            // It may not even have come into being.
+            // The draft may not have been created.
             drop(fs::remove_file(&draft));
         }
         written.map_err(failed)
@@ -142,7 +143,7 @@ fn write(draft: &Path, text: &str, mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Locks the directory, so that of two who change the file at once none loses what they wrote.
+/// Locks the directory, so that concurrent changes are not lost.
 fn lock(directory: &Path) -> io::Result<File> {
     let file = File::open(directory)?;
     let until = Instant::now() + TIMEOUT;
@@ -154,7 +155,7 @@ fn lock(directory: &Path) -> io::Result<File> {
                 std::thread::sleep(POLL_INTERVAL);
             }
             Err(fs::TryLockError::WouldBlock) => {
-                return Err(io::Error::other("somebody else is changing it"));
+                return Err(io::Error::other("another process is changing it"));
             }
         }
     }
@@ -165,7 +166,7 @@ fn failed(path: &Path, error: &io::Error) -> CommandFailure {
     CommandFailure::new(FailureKind::Failed, what)
 }
 
-/// Returns the ids of the environments in a text, in order.
+/// Returns the ids of the environments, in order.
 pub(super) fn ids(text: &str) -> Vec<String> {
     let table: toml::Table = text.parse().unwrap_or_default();
     let environments = table.get("environments").and_then(Value::as_array);
@@ -174,7 +175,7 @@ pub(super) fn ids(text: &str) -> Vec<String> {
     tables.map(|table| id(table).unwrap_or_default()).collect()
 }
 
-/// Returns a text with an environment behind everything else. Values are quoted as TOML has it.
+/// Appends an environment.
 pub(super) fn appended(text: &str, keys: &[(&str, Value)]) -> String {
     let mut text = text.trim_end().to_owned();
     if !text.is_empty() {
@@ -188,7 +189,7 @@ pub(super) fn appended(text: &str, keys: &[(&str, Value)]) -> String {
     text
 }
 
-/// Returns a text that names another default, in the place of the old one.
+/// Replaces the default.
 pub(super) fn with_default(text: &str, name: &str) -> String {
     let line = format!("default = {}", Value::String(name.to_owned()));
     let old = toml::de::DeTable::parse(text).ok().and_then(|table| {
@@ -201,8 +202,7 @@ pub(super) fn with_default(text: &str, name: &str) -> String {
     }
 }
 
-/// Returns a text without the environment that is the `index`th. `None` if it is not written in a way
-/// that is understood.
+/// Removes the environment with this index. Returns `None` if the layout is not supported.
 pub(super) fn without(text: &str, index: usize) -> Option<String> {
     let mut expected: toml::Table = text.parse().ok()?;
     let environments = expected.get_mut("environments")?.as_array_mut()?;
@@ -228,7 +228,7 @@ fn without_lines(text: &str, index: usize) -> Option<String> {
         line.starts_with('[') && !line.starts_with("[environments.")
     });
     let end = end.map_or(lines.len(), |(end, _)| end);
-    // What is said right above the next one belongs to that.
+    // A comment directly above the next entry belongs to that entry.
     let mut kept = end;
     while kept > start + 1 && end < lines.len() && lines[kept - 1].trim_start().starts_with('#') {
         kept -= 1;

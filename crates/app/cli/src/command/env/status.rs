@@ -1,4 +1,4 @@
-//! `exec-server env status`.
+//! `exec-server env status` and `exec-server env list`.
 
 use std::{
     process::ExitCode,
@@ -22,15 +22,15 @@ use crate::{
     settings_source::{self, VariableLookup},
 };
 
-/// How long one environment may take to answer. A hub is asked for a while whether an executor is there.
+/// Limit for one environment. A hub waits for its executor for a while.
 const TIMEOUT: Duration = Duration::from_secs(25);
-/// Calls of which the fastest is the round trip.
+/// Number of calls; the fastest one is the round trip.
 const CALLS: usize = 5;
 
-/// Connects to environments, all at once, and tells what answers.
+/// Connects to environments concurrently and reports their state.
 ///
-/// Ends with status 0 if all of them answer, and else as a command in the first that does not would.
-/// This machine's own server is started if it does not run.
+/// Exits with status 0 if all of them answer, otherwise with the status that a command in the first
+/// failing one would have. Starts the local server if it is not running.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EnvStatusCommand {
     /// Environments [default: all].
@@ -43,7 +43,7 @@ pub(crate) struct EnvStatusCommand {
 }
 
 impl EnvStatusCommand {
-    /// Asks them.
+    /// Checks the environments and prints the result.
     pub(super) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let asked = routes(&self.names, &|name| std::env::var_os(name))?;
         let found = join_all(asked.into_iter().map(examine)).await;
@@ -62,7 +62,7 @@ impl EnvStatusCommand {
     }
 }
 
-/// Finds the ways to the environments that are named, or to all.
+/// Resolves the named environments, or all of them.
 fn routes(names: &[String], lookup: VariableLookup<'_>) -> Result<Vec<EnvRoute>, CommandFailure> {
     let selection = select(lookup)?;
     let all = || rows(&selection, lookup).into_iter().map(|row| row.name);
@@ -74,7 +74,7 @@ fn routes(names: &[String], lookup: VariableLookup<'_>) -> Result<Vec<EnvRoute>,
     names.iter().map(route).collect()
 }
 
-/// What was found out about one environment.
+/// State of one environment.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct EnvStatusReport {
@@ -88,10 +88,10 @@ struct EnvStatusReport {
     shell: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cwd: Option<String>,
-    /// How long a call takes, there and back.
+    /// Round-trip time of a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     round_trip_micros: Option<u64>,
-    /// Why it was not reached, and what to do.
+    /// Why it is not reachable, and the next step.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -140,7 +140,7 @@ async fn ask(route: EnvRoute) -> Result<EnvStatusReport, CommandFailure> {
     })
 }
 
-/// Returns a table, and below it why those are not reached that are not.
+/// Formats a table, followed by the errors.
 fn text<'a>(found: impl Iterator<Item = &'a EnvStatusReport>) -> String {
     let mut table = TextTable::new(&["NAME", "ROUND TRIP", "VERSION", "OS", "CWD"]);
     let mut errors = String::new();
@@ -171,10 +171,10 @@ fn span(micros: u64) -> String {
     }
 }
 
-/// Lists the environments that --env can name.
+/// Lists the environments that --env accepts.
 ///
 /// They come from our environments.toml (~/.config/exec-server), then from that of the Codex home
-/// ($CODEX_HOME, or ~/.codex), or from variables. Nothing is connected to: `exec-server env status`
+/// ($CODEX_HOME, or ~/.codex), or from variables. No connection is made; `exec-server env status`
 /// does that.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct EnvListCommand {
@@ -184,7 +184,7 @@ pub(crate) struct EnvListCommand {
 }
 
 impl EnvListCommand {
-    /// Prints them.
+    /// Prints the environments.
     pub(super) fn run(self) -> Result<ExitCode, CommandFailure> {
         let lookup = &|name: &str| std::env::var_os(name);
         let rows = rows(&select(lookup)?, lookup);
@@ -199,7 +199,7 @@ impl EnvListCommand {
             table.push([
                 row.name,
                 row.kind.as_str().to_owned(),
-                row.env,
+                row.address,
                 default.to_owned(),
             ]);
         }
@@ -208,7 +208,7 @@ impl EnvListCommand {
     }
 }
 
-/// Warns about keys that keep Codex from starting, which earlier versions of `env add` wrote.
+/// Warns about keys that prevent Codex from starting, which earlier versions of `env add` wrote.
 pub fn warn_of_foreign_keys(lookup: VariableLookup<'_>) {
     let facts = SelectionInputs {
         lookup,
@@ -219,35 +219,36 @@ pub fn warn_of_foreign_keys(lookup: VariableLookup<'_>) {
     }
 }
 
-/// One environment, as it is shown. Nothing in it is secret.
+/// One environment as shown to users. Contains no secrets.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub(super) struct EnvRow {
-    /// Its name.
+    /// Name.
     pub(super) name: String,
-    /// How it is reached.
+    /// Kind of connection.
     pub(super) kind: EnvKind,
-    /// Where it is.
-    pub(super) env: String,
-    /// Whether it is used when none is named.
+    /// Address.
+    #[serde(rename = "place")]
+    pub(super) address: String,
+    /// Whether it is the default.
     pub(super) default: bool,
 }
 
-/// How an environment is reached.
+/// Kind of connection to an environment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum EnvKind {
-    /// It is this machine.
+    /// This machine.
     Local,
-    /// A server listens.
+    /// Server at a URL.
     Url,
-    /// A hub leads to it.
+    /// Executor behind a hub.
     Hub,
-    /// A program is started.
+    /// Program that is started.
     Command,
 }
 
 impl EnvKind {
-    /// Returns its name.
+    /// Returns the name of the kind.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -258,35 +259,34 @@ impl EnvKind {
     }
 }
 
-/// Lists what is selected, this machine first.
+/// Lists the selected environments, this machine first.
 pub(super) fn rows(selection: &EnvironmentSelection, lookup: VariableLookup<'_>) -> Vec<EnvRow> {
-    let row = |id: &EnvironmentId, kind, env| EnvRow {
+    let row = |id: &EnvironmentId, kind, address| EnvRow {
         name: id.to_string(),
         kind,
-        env,
+        address,
         default: selection.default.as_ref() == Some(id),
     };
     let mut rows = Vec::new();
     if selection.local {
         let socket = LocalSocket::find(lookup);
-        let env = format!("unix://{}", socket.path().display());
-        rows.push(row(&EnvironmentId::local(), EnvKind::Local, env));
+        let address = format!("unix://{}", socket.path().display());
+        rows.push(row(&EnvironmentId::local(), EnvKind::Local, address));
     }
     for remote in &selection.remotes {
-        let (kind, env) = env(&remote.reach);
-        rows.push(row(&remote.id, kind, env));
+        let (kind, address) = kind_and_address(&remote.reach);
+        rows.push(row(&remote.id, kind, address));
     }
     rows
 }
 
-fn env(reach: &EnvEndpoint) -> (EnvKind, String) {
+fn kind_and_address(reach: &EnvEndpoint) -> (EnvKind, String) {
     match reach {
-        // Path and query may be secret, which the address leaves out.
+        // Path and query may be secret; the address omits them.
         EnvEndpoint::Url(url) => {
             let address = url.url.parse::<Address>();
-            let display_path =
-                address.map_or_else(|error| error.to_string(), |url| url.to_string());
-            (EnvKind::Url, display_path)
+            let displayed = address.map_or_else(|error| error.to_string(), |url| url.to_string());
+            (EnvKind::Url, displayed)
         }
         EnvEndpoint::Relay(relay) => {
             let (hub, id) = (&relay.registry_url, &relay.environment_id);

@@ -1,4 +1,4 @@
-//! Paths as people read them.
+//! Paths for display, and as bytes.
 
 use std::{
     ffi::OsStr,
@@ -7,8 +7,7 @@ use std::{
 
 use exec_wire::path_uri::PathUri;
 
-/// Returns the path that a URI names, as its host writes it; what is no path of a host of this kind is
-/// shown as a URI.
+/// Returns the native form of a path; the URI if the host is of another kind.
 pub(crate) fn display_path(path: &PathUri) -> String {
     match path.to_native() {
         Ok(native) => native.to_string_lossy().into_owned(),
@@ -16,7 +15,7 @@ pub(crate) fn display_path(path: &PathUri) -> String {
     }
 }
 
-/// Returns the same path byte by byte: programs take it for what it is.
+/// Returns the native form as bytes, for programs.
 pub(crate) fn path_bytes(path: &PathUri) -> Vec<u8> {
     match path.to_native() {
         Ok(native) => native.into_os_string().into_vec(),
@@ -24,13 +23,13 @@ pub(crate) fn path_bytes(path: &PathUri) -> Vec<u8> {
     }
 }
 
-/// Returns a path below a root as it is reached from what was typed for the root.
+/// Returns a path below `root` relative to how the user typed the root.
 pub(crate) fn display_relative(typed: &str, root: &PathUri, path: &PathUri) -> String {
     let bytes = relative_path_bytes(typed.as_bytes(), root, path);
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Returns the same path byte by byte.
+/// Returns the same path as bytes.
 pub(crate) fn relative_path_bytes(typed: &[u8], root: &PathUri, path: &PathUri) -> Vec<u8> {
     let (root_path, path) = (path_bytes(root), path_bytes(path));
     let child_path = path
@@ -47,21 +46,20 @@ pub(crate) fn relative_path_bytes(typed: &[u8], root: &PathUri, path: &PathUri) 
     }
 }
 
-/// Returns the path of something in a directory. There is none for what is no name, and would lead
-/// elsewhere.
+/// Returns the path of a directory entry; `None` if `name` is not a valid file name.
 pub(crate) fn child_path(directory: &PathUri, name: &[u8]) -> Option<PathUri> {
     if !is_file_name(name) {
         return None;
     }
     directory.child(OsStr::from_bytes(name)).or_else(|| {
         let name = std::str::from_utf8(name).ok()?;
-        // It may be a path of a host where these separate, too.
+        // On such hosts these characters separate components, too.
         let is_file_name = !name.contains(['\\', ':']);
         directory.join(name).ok().filter(|_| is_file_name)
     })
 }
 
-/// Tells whether something can be a name in a directory. What a server calls one need not be.
+/// Returns whether `name` is a valid file name. Names from a server need this check.
 pub(crate) fn is_file_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0)
 }

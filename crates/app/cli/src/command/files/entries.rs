@@ -1,9 +1,8 @@
-//! What a directory holds, links and odd names included.
+//! Complete directory listings, including links and names that are not UTF-8.
 //!
-//! `fs/walk` names everything exactly and leaves out links to files; `fs/readDirectory` has those, but
-//! not the bytes of names that are no text. Together they have nearly everything.
-//! Not here: links that lead nowhere, which neither of them lists; directories of this machine, which
-//! need no server (`native`).
+//! `fs/walk` returns exact names but omits links to files; `fs/readDirectory` has those, but not
+//! the bytes of names that are not UTF-8. The union is nearly complete. Not here: dangling links,
+//! which neither of them lists.
 
 use std::{
     collections::BTreeMap,
@@ -25,29 +24,29 @@ use crate::command::files::{
     retry_disconnected,
 };
 
-/// What a directory holds.
+/// Entries of a directory.
 #[derive(Debug, Default)]
 pub(crate) struct DirectoryListing {
-    /// By name.
+    /// Sorted by name.
     pub(crate) entries: Vec<ListedEntry>,
-    /// What could not be read, or cannot be true.
+    /// Entries that could not be read, or have impossible names.
     pub(crate) errors: Vec<WalkError>,
-    /// There is more than can be listed.
+    /// Whether there are more entries than can be listed.
     pub(crate) truncated: bool,
 }
 
-/// One name in a directory.
+/// One directory entry.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct ListedEntry {
-    /// The bytes of the name.
+    /// Bytes of the name.
     pub(crate) name: Vec<u8>,
-    /// The directory and the name.
+    /// Full path.
     pub(crate) path: PathUri,
-    /// What it is, perhaps behind a link.
+    /// Type, after following links.
     pub(crate) kind: ListedEntryKind,
 }
 
-/// What a name in a directory stands for.
+/// Type of a directory entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ListedEntryKind {
     /// A regular file.
@@ -56,11 +55,11 @@ pub(crate) enum ListedEntryKind {
     Directory,
     /// A pipe, a socket or a device.
     Other,
-    /// Nothing: a link leads nowhere.
+    /// Dangling link.
     DanglingLink,
 }
 
-/// Lists a directory.
+/// Lists a directory of an environment.
 pub(crate) async fn entries(
     files: &dyn ExecutorFileSystem,
     directory: &PathUri,
@@ -85,11 +84,11 @@ pub(crate) async fn entries(
     let (walked, listed) = join(walked, listed).await;
     let walked = walked?;
     let listed = match listed {
-        // A server lists so much and no more; the walk has a beginning of it.
+        // Servers limit the listing; the walk has its beginning.
         Err(FileError::Host(_)) if walked.truncated => None,
         listed => Some(listed?),
     };
-    // A list that is whole lacks nothing but names that are no text.
+    // A complete listing lacks only names that are not UTF-8.
     let mut is_whole = listed.is_some();
     let (mut found, mut errors) = (BTreeMap::new(), walked.errors);
     let mut is_sound = |name: &[u8]| {
@@ -99,7 +98,7 @@ pub(crate) async fn entries(
             errors.push(WalkError {
                 path: directory.clone(),
                 message: format!(
-                    "`{}` has `{said}` in it, which is no name",
+                    "`{}` contains `{said}`, which is not a file name",
                     display_path(directory)
                 ),
             });
@@ -118,7 +117,7 @@ pub(crate) async fn entries(
         found.insert(name, (entry.path, kind));
     }
     for entry in listed.into_iter().flatten() {
-        // The walk has the names that were not text.
+        // The walk has the names that are not UTF-8.
         let name = entry.file_name.into_bytes();
         let is_odd = is_replaced(&name);
         is_whole &= !is_odd;
@@ -143,7 +142,7 @@ pub(crate) async fn entries(
     })
 }
 
-/// Tells whether a name may stand for bytes that are no text.
+/// Returns whether a name may contain replacement characters.
 fn is_replaced(name: &[u8]) -> bool {
     name.windows(REPLACEMENT.len())
         .any(|part| part == REPLACEMENT)
@@ -152,10 +151,10 @@ fn is_replaced(name: &[u8]) -> bool {
 /// U+FFFD in UTF-8.
 const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
 
-/// Most entries of one directory: all of their names are held at once.
+/// Maximum entries of a local directory: all names are held in memory.
 const MAX_ENTRIES: usize = 4_000_000;
 
-/// Lists a directory of this machine.
+/// Lists a local directory.
 pub(crate) async fn list_local_directory(
     directory: PathBuf,
 ) -> Result<DirectoryListing, FileError> {
@@ -191,7 +190,7 @@ fn list(directory: &Path) -> Result<DirectoryListing, FileError> {
     Ok(found)
 }
 
-/// Returns what an entry is, perhaps behind a link.
+/// Returns the type of an entry, after following links.
 fn kind(entry: &fs::DirEntry) -> io::Result<ListedEntryKind> {
     let of = |kind: fs::FileType| match (kind.is_file(), kind.is_dir()) {
         (true, _) => ListedEntryKind::File,

@@ -1,4 +1,4 @@
-//! The socket of `exec-server mcp --http`.
+//! HTTP listener of `exec-server mcp --http`.
 
 use std::{
     convert::Infallible,
@@ -28,12 +28,12 @@ use crate::{
     shutdown_signal::ShutdownSignal,
 };
 
-/// Connections at once. Each client holds a few: one for events, one for each call that waits.
+/// Maximum connections. Each client holds a few: one for events, one per pending call.
 const MAX_CONNECTIONS: usize = 512;
-/// How long a client may take for the head of a request.
+/// Limit for receiving a request head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A socket that is bound, and who may come.
+/// Bound socket, and who may connect.
 #[derive(Debug)]
 pub(super) struct McpHttpServer {
     listener: StdListener,
@@ -59,7 +59,10 @@ impl McpHttpServer {
             }
             None if address.ip().is_loopback() => Auth::Open,
             None => {
-                let what = format!("{address} can be reached by others, who could run commands");
+                let what = format!(
+                    "{address} is reachable from other machines, which could run \
+                                    commands here"
+                );
                 return Err(CommandFailure::new(FailureKind::Usage, what)
                     .next("give --http-token-file, or listen on 127.0.0.1"));
             }
@@ -71,7 +74,7 @@ impl McpHttpServer {
         });
         let (listener, address) = bound.map_err(|error| {
             let what = format!("cannot listen on {address}: {error}");
-            CommandFailure::new(FailureKind::Unreachable, what).next("port 0 takes a free one")
+            CommandFailure::new(FailureKind::Unreachable, what).next("port 0 picks a free one")
         })?;
         let mut hosts = line.hosts().to_vec();
         hosts.push(address.ip().to_string());
@@ -83,7 +86,7 @@ impl McpHttpServer {
         })
     }
 
-    /// Prints where it listens, and serves clients until it is asked to stop.
+    /// Prints the URL and serves clients until shutdown.
     pub(super) async fn serve(
         self,
         tools: Tools,
@@ -126,7 +129,7 @@ impl McpHttpServer {
     }
 }
 
-/// Waits for room, then for a client.
+/// Waits for a permit, then for a connection.
 async fn next(
     listener: &TcpListener,
     room: &Arc<Semaphore>,
@@ -138,18 +141,18 @@ async fn next(
             Ok((stream, _)) => return (stream, permit),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
-                // Out of descriptors: others must end first.
+                // Out of descriptors: wait until other connections close.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
 }
 
-/// Why a client is not let in, in the words of this door.
+/// Explains why a client is rejected.
 fn refused(rejection: AuthRejection) -> String {
     let what = match rejection {
         AuthRejection::MissingToken => "the bearer token is missing",
-        AuthRejection::InvalidHeader => "the authorization header is not `Bearer` and a token",
+        AuthRejection::InvalidHeader => "the authorization header must be `Bearer` and a token",
         AuthRejection::InvalidToken
         | AuthRejection::InvalidJwt
         | AuthRejection::ExpiredJwt
@@ -163,7 +166,7 @@ fn refused(rejection: AuthRejection) -> String {
 
 async fn connection(stream: TcpStream, door: HttpDoor) {
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "no delay cannot be set");
+        tracing::debug!(%error, "failed to set TCP_NODELAY");
     }
     let service = service_fn(|request: Request<Incoming>| {
         let door = door.clone();

@@ -1,6 +1,7 @@
-//! Standard input, read only when somebody takes the bytes.
-//! Invariant: nothing is read ahead, no thread waits in a read, and the descriptor's flags, which
-//! other programs share, stay as they are.
+//! Standard input and its forwarding to a process.
+//!
+//! Invariant: nothing is read ahead, no thread blocks in a read, and the descriptor's flags, which
+//! other programs share, stay unchanged.
 
 use std::{
     io, mem,
@@ -30,27 +31,27 @@ use crate::command::{
     terminal::StandardStream,
 };
 
-/// Most that is read at once.
+/// Maximum bytes per read.
 const READ_BYTES: usize = 64 << 10;
 
 /// Standard input.
 #[derive(Debug)]
 pub(crate) struct StdinReader {
     source: StdinSource,
-    /// Asked when it is opened: a terminal that was hung up does not look like one any more.
+    /// Determined on opening: a terminal that hung up no longer looks like one.
     terminal: bool,
 }
 
 #[derive(Debug)]
 enum StdinSource {
-    /// Something that can be waited for: a pipe, a terminal, a socket.
+    /// Pollable: a pipe, a terminal or a socket.
     Waited(AsyncFd<OwnedFd>),
-    /// Something that never makes a reader wait: a file.
+    /// Always ready: a file.
     Plain(BorrowedFd<'static>),
 }
 
 impl StdinReader {
-    /// Takes standard input; `None` if there can be nothing in it.
+    /// Opens stdin; `None` if it is `/dev/null` or closed.
     pub(crate) fn open() -> io::Result<Option<Self>> {
         let fd = StandardStream::Input.fd();
         if is_null(fd) {
@@ -67,12 +68,13 @@ impl StdinReader {
         Ok(Some(Self { source, terminal }))
     }
 
-    /// Tells whether it is a terminal.
+    /// Returns whether it is a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
         self.terminal
     }
 
-    /// Tells whether it ended because its window was closed. An end that a person typed is none.
+    /// Returns whether it ended because the window was closed, not because the user typed
+    /// end-of-file.
     pub(crate) fn is_hung_up(&self) -> bool {
         let StdinSource::Waited(waited) = &self.source else {
             return false;
@@ -83,7 +85,7 @@ impl StdinReader {
         self.terminal && polled.is_ok() && asked[0].revents().intersects(gone)
     }
 
-    /// Reads what there is; empty at the end. Dropping the future loses nothing.
+    /// Reads available bytes; empty at the end. Cancel-safe.
     pub(crate) async fn read(&mut self) -> io::Result<Bytes> {
         loop {
             match &mut self.source {
@@ -94,8 +96,7 @@ impl StdinReader {
                 StdinSource::Waited(waited) => {
                     let mut ready = waited.readable().await?;
                     let fd = ready.get_inner().as_fd();
-                    // Whether it is ready is told once, not as long as it is; and a read that finds
-                    // nothing would wait.
+                    // Readiness is edge-triggered, and a read without data would block.
                     if !is_readable(fd)? {
                         ready.clear_ready();
                         continue;
@@ -104,7 +105,7 @@ impl StdinReader {
                     match read {
                         Err(Errno::INTR) => {}
                         Err(Errno::AGAIN) => ready.clear_ready(),
-                        // A terminal whose other side is gone.
+                        // The other side of the terminal is gone.
                         Err(Errno::IO) => return Ok(Bytes::new()),
                         outcome => return Ok(outcome?),
                     }
@@ -118,7 +119,7 @@ fn read(fd: BorrowedFd<'_>) -> Result<Bytes, Errno> {
     let mut buffer = BytesMut::zeroed(READ_BYTES);
     let read = rustix::io::read(fd, &mut buffer[..])?;
     buffer.truncate(read);
-    // Of a keystroke nobody keeps 64 KiB.
+    // Do not hold 64 KiB for a keystroke.
     Ok(match read < READ_BYTES / 4 {
         true => Bytes::copy_from_slice(&buffer),
         false => buffer.freeze(),
@@ -134,7 +135,7 @@ fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-/// Tells whether a descriptor is `/dev/null`: no need to tell a command that its input ended.
+/// Returns whether a descriptor is `/dev/null`, whose end need not be forwarded.
 fn is_null(fd: BorrowedFd<'_>) -> bool {
     fstat(fd).is_ok_and(|found| {
         FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice
@@ -142,46 +143,46 @@ fn is_null(fd: BorrowedFd<'_>) -> bool {
     })
 }
 
-/// Writes that may be on their way: enough to fill a long line, and few enough that a process which
-/// does not read soon pauses whoever writes to us.
+/// Writes in flight: enough to fill a high-latency link, and few enough that a process that does
+/// not read soon applies backpressure.
 const ON_THE_WAY: usize = 8;
-/// The same for keys, which are small.
+/// The same for key presses, which are small.
 const KEYS_ON_THE_WAY: usize = 64;
-/// What Ctrl-C is on a raw terminal.
+/// Ctrl-C on a raw terminal.
 const INTERRUPT: u8 = 3;
 const BELL: &[u8] = b"\x07";
-/// How long what was typed before the keys that leave may take to reach the process.
+/// Limit for delivering input typed before the detach keys.
 const LEAVING: Duration = Duration::from_millis(500);
 
-/// Our input, on its way to a process.
+/// Forwards local input to a process.
 #[derive(Debug)]
 pub(super) struct InputForwarder<'a> {
     pub(super) process: &'a dyn ExecProcess,
     pub(super) input: StdinReader,
     pub(super) keys: Option<DetachKeys>,
-    /// Keys come as they are pressed.
+    /// Key presses arrive one by one.
     pub(super) raw: bool,
     pub(super) connection: watch::Receiver<ConnectionState>,
-    /// Connects again at once when a key is pressed.
+    /// Reconnects at once when a key is pressed.
     pub(super) client: ExecServerClient,
 }
 
-/// Why nothing more is passed on.
+/// Why forwarding ended.
 #[derive(Debug)]
 pub(super) enum ForwardOutcome {
-    /// Our input ended, or the process takes no more.
+    /// The input ended, or the process accepts no more.
     Ended,
-    /// Somebody typed the keys for it.
+    /// The user typed the detach keys.
     Detached,
     /// The window was closed.
     HungUp,
-    /// Somebody pressed Ctrl-C often enough while the keys reached nobody.
+    /// The user pressed Ctrl-C repeatedly while keys could not be delivered.
     GivenUp,
-    /// Something that was read could not be passed on.
+    /// Input could not be delivered.
     Failed(ProcessError),
 }
 
-/// Tells that a key was lost, as a terminal does when it has no room for one.
+/// Rings the bell for a lost key, like a terminal with a full buffer.
 fn ring() {
     drop(write_all(StandardStream::Error.fd(), BELL));
 }
@@ -195,8 +196,8 @@ impl InputForwarder<'_> {
         } else {
             ON_THE_WAY
         };
-        // When somebody who typed the keys for it leaves at the latest: a process that is stopped takes
-        // nothing of what was typed before.
+        // Deadline for leaving after the detach keys: a stopped process accepts none of the earlier
+        // input.
         let mut leave_at: Option<Instant> = None;
         loop {
             let (out, full) = (self.is_out(), writes.len() >= most);
@@ -206,7 +207,7 @@ impl InputForwarder<'_> {
             }
             tokio::select! {
                 biased;
-                // Who may leave changes with it.
+                // The connection state decides whether Ctrl-C gives up.
                 Ok(()) = self.connection.changed() => {}
                 () = sleep_until(leave_at.unwrap_or_else(Instant::now)), if detached => {
                     return ForwardOutcome::Detached;
@@ -217,19 +218,19 @@ impl InputForwarder<'_> {
                     | Err(ProcessError::Terminated | ProcessError::Disconnected(_)) if detached => {
                         return ForwardOutcome::Detached;
                     }
-                    // A key that was on its way when the connection broke. Others may follow, if only those
-                    // that leave.
+                    // The key was in flight when the connection broke. Others may follow, such as
+                    // the detach keys.
                     Err(ProcessError::Disconnected(_)) if self.raw => ring(),
                     Ok(WriteStatus::StdinClosed | WriteStatus::UnknownProcess | WriteStatus::Starting)
-                    // What became of the process is told by its events.
+                    // The process's events report its end.
                     | Err(ProcessError::Terminated | ProcessError::Disconnected(_)) => {
                         return ForwardOutcome::Ended;
                     }
                     Err(error) => return ForwardOutcome::Failed(error),
                 },
-                // Keys are looked at also when the process takes none: some of them are for us.
+                // Keys are read even if the process accepts none, because some are for us.
                 read = self.input.read(), if !detached && (!full || self.raw) => {
-                    // There is nothing to be read where nothing can be.
+                    // A read error counts as the end of input.
                     let mut data = read.unwrap_or_default();
                     if data.is_empty() {
                         if self.input.is_hung_up() {
@@ -244,7 +245,7 @@ impl InputForwarder<'_> {
                         return ForwardOutcome::GivenUp;
                     }
                     if let Some(keys) = &mut self.keys {
-                        data = match keys.metadata_if_exists(&data) {
+                        data = match keys.match_typed(&data) {
                             KeyMatch::Keys(data) => data,
                             KeyMatch::Detach(data) => {
                                 leave_at = Some(Instant::now() + LEAVING);
@@ -260,7 +261,7 @@ impl InputForwarder<'_> {
                 }
             }
         }
-        // Its place is behind the writes.
+        // Ordered after the pending writes.
         let closed = self.process.close_stdin(None);
         while let Some(written) = writes.next().await {
             match written {
@@ -277,35 +278,35 @@ impl InputForwarder<'_> {
     }
 }
 
-/// Keys reach nobody while the connection is out, or the process takes none: Ctrl-C is then for us.
+/// While the connection is lost, or the process accepts no input, Ctrl-C is for us.
 fn is_given_up(keys: &[u8], patience: &mut StopRequests) -> bool {
     let now = Instant::now();
     let mut presses = keys.iter().filter(|key| **key == INTERRUPT);
     presses.any(|_| patience.is_over(ProcessSignal::Interrupt, now))
 }
 
-/// Most keys in a sequence.
+/// Maximum keys of a sequence.
 const MAX_KEYS: usize = 8;
 
-/// A sequence of keys, such as `ctrl-p,ctrl-q`, and how much of it was typed.
+/// Key sequence, such as `ctrl-p,ctrl-q`, and the matched prefix of it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DetachKeys {
     keys: Vec<u8>,
     typed: usize,
 }
 
-/// What was typed.
+/// Result of matching typed bytes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum KeyMatch {
-    /// Keys for the process. A beginning of the sequence is kept back until it is clear what it is.
+    /// Bytes for the process. A prefix of the sequence is held back until it is decided.
     Keys(Bytes),
-    /// The sequence; these came before it.
+    /// The sequence was typed; these bytes came before it.
     Detach(Bytes),
 }
 
 impl DetachKeys {
-    /// Looks at what was typed.
-    pub(crate) fn metadata_if_exists(&mut self, typed: &[u8]) -> KeyMatch {
+    /// Matches typed bytes against the sequence.
+    pub(crate) fn match_typed(&mut self, typed: &[u8]) -> KeyMatch {
         let mut passed = BytesMut::with_capacity(typed.len() + self.typed);
         for &key in typed {
             if key == self.keys[self.typed] {
@@ -360,14 +361,14 @@ fn key(text: &str) -> Result<u8, DetachKeysError> {
     }
 }
 
-/// Why a text is no sequence of keys.
+/// Why a text is not a key sequence.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DetachKeysError {
-    /// Caller: a key that there is no name for.
-    #[error("`{0}` is no key: expected a character, or ctrl- and one of a-z @ [ \\ ] ^ _")]
+    /// Caller: unknown key name.
+    #[error("unknown key `{0}`: expected a character, or ctrl- and one of a-z @ [ \\ ] ^ _")]
     Unknown(String),
-    /// Caller: nobody would type that.
+    /// Caller: too many keys.
     #[error("expected at most {MAX_KEYS} keys")]
     TooMany,
 }
@@ -387,22 +388,19 @@ mod tests {
     #[test]
     fn the_sequence_is_found_across_reads_and_what_came_before_it_is_passed_on() {
         let mut keys = keys("ctrl-p,ctrl-q");
-        assert_eq!(keys.metadata_if_exists(b"ab"), passed(b"ab"));
-        assert_eq!(keys.metadata_if_exists(b"c\x10"), passed(b"c"));
+        assert_eq!(keys.match_typed(b"ab"), passed(b"ab"));
+        assert_eq!(keys.match_typed(b"c\x10"), passed(b"c"));
         let left = KeyMatch::Detach(Bytes::new());
-        assert_eq!(keys.metadata_if_exists(b"\x11rest"), left);
+        assert_eq!(keys.match_typed(b"\x11rest"), left);
     }
 
     #[test]
     fn a_beginning_that_goes_on_otherwise_is_passed_on_whole() {
         let mut keys = keys("ctrl-p,ctrl-q");
-        assert_eq!(keys.metadata_if_exists(b"\x10"), passed(b""));
-        assert_eq!(keys.metadata_if_exists(b"x"), passed(b"\x10x"));
-        assert_eq!(keys.metadata_if_exists(b"\x10\x10"), passed(b"\x10"));
-        assert_eq!(
-            keys.metadata_if_exists(b"\x11"),
-            KeyMatch::Detach(Bytes::new())
-        );
+        assert_eq!(keys.match_typed(b"\x10"), passed(b""));
+        assert_eq!(keys.match_typed(b"x"), passed(b"\x10x"));
+        assert_eq!(keys.match_typed(b"\x10\x10"), passed(b"\x10"));
+        assert_eq!(keys.match_typed(b"\x11"), KeyMatch::Detach(Bytes::new()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! Standard output and standard error, written in order.
-//! Invariant: a write that may wait does so on a thread of its own; signals and the connection are
-//! looked after meanwhile.
+//! Writes stdout and stderr in order, and shows the connection state.
+//!
+//! Invariant: a write that may block runs on the blocking pool, so that signals and the connection
+//! are served meanwhile.
 
 use std::{io, os::fd::BorrowedFd, pin::pin, process::ExitCode};
 
@@ -17,15 +18,15 @@ use crate::command::{
     terminal::StandardStream,
 };
 
-/// What a pipe that is ready takes without waiting: the smallest `PIPE_BUF` of Linux.
+/// Bytes that a ready pipe accepts without blocking: the smallest `PIPE_BUF` on Linux.
 const SMALL_BYTES: usize = 4096;
 
-/// Where the output of a process goes.
+/// Destination of process output.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OutputSink;
 
 impl OutputSink {
-    /// Writes a piece of output, whole, to where its stream goes.
+    /// Writes a whole chunk to the descriptor of its stream.
     pub(crate) async fn write(self, stream: OutputStream, data: Bytes) -> io::Result<()> {
         let fd = match stream {
             OutputStream::Stdout | OutputStream::Pty => StandardStream::Output.fd(),
@@ -39,7 +40,7 @@ impl OutputSink {
     }
 }
 
-/// Writes everything, also to a descriptor that somebody else made non-blocking.
+/// Writes everything, also to a non-blocking descriptor.
 pub(super) fn write_all(fd: BorrowedFd<'_>, mut data: &[u8]) -> io::Result<()> {
     while !data.is_empty() {
         match rustix::io::write(fd, data) {
@@ -64,19 +65,19 @@ fn wait(fd: BorrowedFd<'_>, limit: Option<&Timespec>) -> io::Result<usize> {
     }
 }
 
-/// Says a line on standard error, beside what the process says there.
+/// Prints a line to stderr, next to the process's own output.
 pub(crate) fn print_notice(text: &str) {
     let line = format!("exec-server: {}\n", printable(text));
-    // Nobody can be told that standard error is gone.
+    // A broken stderr cannot be reported.
     drop(write_all(StandardStream::Error.fd(), line.as_bytes()));
 }
 
-/// Prints the result of a command that has one.
+/// Prints the result of a command.
 pub(crate) fn write_result(text: &str) -> Result<ExitCode, CommandFailure> {
     write_result_bytes(text.as_bytes())
 }
 
-/// Prints a result that need not be text.
+/// Prints a result that may not be UTF-8.
 pub(crate) fn write_result_bytes(bytes: &[u8]) -> Result<ExitCode, CommandFailure> {
     match write_all(StandardStream::Output.fd(), bytes) {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -84,7 +85,7 @@ pub(crate) fn write_result_bytes(bytes: &[u8]) -> Result<ExitCode, CommandFailur
     }
 }
 
-/// What stands on standard error about the connection.
+/// Message about the connection on stderr.
 #[derive(Debug)]
 pub(crate) struct ConnectionNotice {
     terminal: bool,
@@ -92,7 +93,7 @@ pub(crate) struct ConnectionNotice {
 }
 
 impl ConnectionNotice {
-    /// Nothing yet.
+    /// Creates a notice that shows nothing yet.
     pub(crate) fn new() -> Self {
         Self {
             terminal: StandardStream::Error.is_terminal(),
@@ -100,12 +101,12 @@ impl ConnectionNotice {
         }
     }
 
-    /// Says what changed, once.
+    /// Shows a change of state once.
     pub(crate) fn show(&mut self, state: ConnectionState) {
         let out = match state {
             ConnectionState::Connected => false,
             ConnectionState::Reconnecting => true,
-            // Whoever waits for the process says the rest.
+            // The caller reports the loss.
             ConnectionState::Lost => return self.erase(),
         };
         if out == self.shown {
@@ -128,25 +129,25 @@ impl ConnectionNotice {
 }
 
 impl Drop for ConnectionNotice {
-    /// What is said next does not stand behind it.
+    /// Erases the notice, so that later output does not follow it.
     fn drop(&mut self) {
         self.erase();
     }
 }
 
-/// The place of the cursor is kept: what stands before it, such as a prompt, stays.
+/// Saves the cursor position, so that text before it, such as a prompt, stays.
 const SHOW: &str = "\x1b7reconnecting…";
 const ERASE: &str = "\x1b8\x1b[K";
 
 fn write_stderr(text: &str) {
-    // Nobody can be told that standard error is gone.
+    // A broken stderr cannot be reported.
     drop(write_all(StandardStream::Error.fd(), text.as_bytes()));
 }
 
-/// Does something, and tells meanwhile when the connection is out.
+/// Runs `work`, and shows meanwhile when the connection is lost.
 pub(crate) async fn show_outages<T>(client: &ExecServerClient, work: impl Future<Output = T>) -> T {
     let (mut connection, mut notice) = (client.connection(), ConnectionNotice::new());
-    // It may be out already.
+    // It may already be lost.
     notice.show(*connection.borrow_and_update());
     let mut work = pin!(work);
     loop {

@@ -1,4 +1,4 @@
-//! The signals that we get instead of the process, and how long we are patient with them.
+//! Signals to this program: which ones are forwarded, and when repeated ones end it.
 
 use std::{collections::VecDeque, io, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio::{
     time::Instant,
 };
 
-/// Signals to this program.
+/// Listens for signals to this program.
 #[derive(Debug)]
 pub(crate) struct SignalListener {
     passed: Vec<(ForwardedSignal, unix::Signal)>,
@@ -17,28 +17,28 @@ pub(crate) struct SignalListener {
     stop: unix::Signal,
 }
 
-/// A signal to this program.
+/// Signal to this program.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum SignalEvent {
-    /// One that is for the process.
+    /// Signal for the process.
     Passed(ForwardedSignal),
-    /// The window has another size.
+    /// The window size changed.
     Window,
-    /// Somebody pressed Ctrl-Z, or means the same.
+    /// Ctrl-Z or SIGTSTP.
     Stop,
 }
 
-/// A signal that is passed on.
+/// Signal to forward.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct ForwardedSignal {
-    /// What the process gets.
+    /// Signal for the process.
     pub(super) signal: ProcessSignal,
-    /// Its number here.
+    /// Local signal number.
     pub(super) number: i32,
 }
 
 impl ForwardedSignal {
-    /// Whether it asks for the end.
+    /// Returns whether the signal asks to exit.
     pub(super) fn ends(self) -> bool {
         match self.signal {
             ProcessSignal::User1 | ProcessSignal::User2 => false,
@@ -53,7 +53,7 @@ impl ForwardedSignal {
     }
 }
 
-/// What is passed on. Others have no name on the wire.
+/// Forwarded signals. Others have no name on the wire.
 const PASSED: [(Signal, ProcessSignal); 6] = [
     (Signal::INT, ProcessSignal::Interrupt),
     (Signal::TERM, ProcessSignal::Terminate),
@@ -64,7 +64,7 @@ const PASSED: [(Signal, ProcessSignal); 6] = [
 ];
 
 impl SignalListener {
-    /// Takes them from now on.
+    /// Registers the handlers.
     pub(crate) fn listen() -> io::Result<Self> {
         let listen = |one: Signal| signal(SignalKind::from_raw(one.as_raw()));
         let passed = PASSED.into_iter().map(|(ours, theirs)| {
@@ -81,19 +81,19 @@ impl SignalListener {
         })
     }
 
-    /// Waits for one that asks for the end, and returns its number. Others are not for anybody yet.
+    /// Waits for a signal that asks to exit, and returns its number. Ignores others.
     pub(crate) async fn asked(&mut self) -> i32 {
         loop {
             match self.next().await {
                 SignalEvent::Passed(passed) if passed.ends() => return passed.number,
-                // Nothing runs here until SIGCONT.
+                // Execution continues after SIGCONT.
                 SignalEvent::Stop => drop(kill_process(getpid(), Signal::STOP)),
                 SignalEvent::Passed(_) | SignalEvent::Window => {}
             }
         }
     }
 
-    /// Waits for the next one. Dropping the future loses none.
+    /// Waits for the next signal. Cancel-safe.
     pub(super) async fn next(&mut self) -> SignalEvent {
         std::future::poll_fn(|context| {
             for (passed, signal) in &mut self.passed {
@@ -113,13 +113,12 @@ impl SignalListener {
     }
 }
 
-/// How many Ctrl-C within a moment end us.
+/// Number of Ctrl-C presses that end this program.
 const PRESSES: usize = 3;
-/// The moment.
+/// Time window for those presses.
 const INTERRUPT_WINDOW: Duration = Duration::from_secs(2);
 
-/// How often a person asked for the end: a process may have its reasons to go on, and a person not to
-/// wait for them.
+/// Counts requests to exit. A process may ignore them; the user need not wait.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StopRequests {
     pressed: VecDeque<Instant>,
@@ -127,8 +126,8 @@ pub(super) struct StopRequests {
 }
 
 impl StopRequests {
-    /// Tells whether this one is for us: the third Ctrl-C or Ctrl-\ within a moment, or the second
-    /// SIGTERM or SIGHUP.
+    /// Returns whether this signal ends us: the third Ctrl-C or Ctrl-\ within the window, or the
+    /// second SIGTERM or SIGHUP.
     pub(super) fn is_over(&mut self, signal: ProcessSignal, now: Instant) -> bool {
         match signal {
             ProcessSignal::Interrupt | ProcessSignal::Quit => {

@@ -1,23 +1,23 @@
-//! Which modes of the person's terminal a program has switched on, so that leaving it switches off
-//! those and no others.
+//! Tracks which terminal modes a program has enabled, so that leaving it resets those and no
+//! others.
 
-/// Longest parameters of a control sequence that are looked at. Longer ones set none of our modes.
+/// Maximum length of control sequence parameters. Longer ones set none of the tracked modes.
 const MAX_PARAMETER_BYTES: usize = 64;
 
-/// Private modes that a full-screen program leaves on when nobody lets it finish: the numbers that
-/// `CSI ? … h` and `CSI ? … l` name.
+/// Private modes that a full-screen program leaves enabled when interrupted: the numbers of `CSI ?
+/// … h` and `CSI ? … l`.
 const MODES: [u16; 12] = [
-    // The other screen.
+    // Alternate screen.
     47, 1047, 1049, //
-    // Mouse reports, and reports of the window's focus.
+    // Mouse and focus reports.
     9, 1000, 1002, 1003, 1004, 1005, 1006, 1015, //
     // Bracketed paste.
     2004,
 ];
-/// The mode that shows the cursor: switched off is what is not usual.
+/// Cursor visibility, for which disabled is the unusual state.
 const CURSOR: u16 = 25;
 
-/// Modes of a terminal, found in the output that it shows.
+/// Modes of a terminal, derived from its output.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TerminalModeTracker {
     place: ParserState,
@@ -27,19 +27,19 @@ pub(crate) struct TerminalModeTracker {
     styled: bool,
 }
 
-/// Where the output is.
+/// Parser state.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum ParserState {
     #[default]
     Text,
-    /// Behind ESC.
+    /// After ESC.
     Escape,
-    /// Behind `ESC [`.
+    /// After `ESC [`.
     Sequence,
 }
 
 impl TerminalModeTracker {
-    /// Takes output.
+    /// Parses output.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.place == ParserState::Text {
@@ -62,7 +62,7 @@ impl TerminalModeTracker {
                 self.parameters.clear();
                 ParserState::Sequence
             }
-            // A full reset.
+            // Full reset.
             (ParserState::Escape, b'c') => {
                 *self = Self::default();
                 ParserState::Text
@@ -106,7 +106,7 @@ impl TerminalModeTracker {
         }
     }
 
-    /// Returns what switches off whatever is on.
+    /// Returns the sequences that disable every enabled mode.
     pub(crate) fn reset(&self) -> Vec<u8> {
         let mut reset = String::new();
         for (mode, on) in MODES.iter().zip(self.on) {

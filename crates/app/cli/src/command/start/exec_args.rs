@@ -1,4 +1,4 @@
-//! Where a command runs: directory, variables, sandbox, limits.
+//! Arguments of a command's execution: directory, variables, sandbox, limits.
 
 use std::{collections::BTreeMap, ffi::OsString, str::FromStr};
 
@@ -26,63 +26,64 @@ use crate::{
 /// Where a command runs, and what it may use.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ExecArgs {
-    /// Directory to run in [default: this one on this machine; elsewhere the server's].
+    /// Working directory [default: the current one on this machine; elsewhere the server's].
     #[arg(short = 'C', long, value_name = "DIR")]
     pub cwd: Option<String>,
 
-    /// Sets a variable of the command's, repeatable; without a value, passes ours on.
+    /// Sets a variable, repeatable; without a value, passes the local one.
     ///
-    /// On this machine a command has all of our variables; elsewhere it has the server's, and TERM,
-    /// COLORTERM and the locale of ours if it runs on a terminal.
+    /// On this machine a command has all local variables; elsewhere it has the server's, and on a
+    /// terminal also the local TERM, COLORTERM and locale.
     #[arg(short = 'e', long = "set-env", value_name = "NAME[=VALUE]")]
     pub variables: Vec<VariableArg>,
 
-    /// Encloses the command. Everything can be read; the network is closed.
+    /// Runs the command in a sandbox. Everything is readable; the network is closed.
     #[arg(long, value_name = "POLICY")]
     pub sandbox: Option<SandboxChoice>,
 
-    /// Opens the network to a command in a sandbox: all of the host's (full, the default), or servers
-    /// on the host's loopback only, through a proxy that its environment names (loopback).
+    /// Allows a sandboxed command network access: everything the host reaches (full, the default),
+    /// or only servers on the host's loopback, through a proxy that its environment names
+    /// (loopback).
     #[arg(
         long, value_name = "REACH", num_args = 0..=1, require_equals = true,
         default_missing_value = "full", requires = "sandbox"
     )]
     pub network: Option<NetworkChoice>,
 
-    /// Lets a command in a sandbox write below another directory, repeatable.
+    /// Lets a sandboxed command write below another directory, repeatable.
     #[arg(long, value_name = "DIR", requires = "sandbox")]
     pub writable: Vec<String>,
 
-    /// Lets a command in a sandbox that may write its directory write `.git` in it, too.
+    /// Lets a sandboxed command with a writable directory write `.git` in it.
     ///
-    /// It is protected otherwise: its hooks and settings run commands outside of the sandbox.
+    /// It is protected otherwise, because its hooks and settings run commands outside the sandbox.
     #[arg(long, requires = "sandbox")]
     pub allow_git: bool,
 
-    /// Memory that the command and what it starts may hold, such as 512M.
+    /// Memory limit of the process tree, such as 512M.
     #[arg(long, value_name = "SIZE")]
     pub limit_memory: Option<ByteSizeArg>,
 }
 
-/// What a command in a sandbox may write.
+/// What a sandboxed command may write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub enum SandboxChoice {
     /// Nothing.
     ReadOnly,
-    /// The directory it runs in, and those for temporary files.
+    /// Its working directory and temporary directories.
     WorkspaceWrite,
 }
 
-/// What a command in a sandbox reaches of the network.
+/// Network access of a sandboxed command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub enum NetworkChoice {
-    /// All that the host reaches.
+    /// Everything the host reaches.
     Full,
     /// Servers on the host's loopback.
     Loopback,
 }
 
-/// A variable to set.
+/// Variable to set.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VariableArg {
     name: String,
@@ -98,7 +99,7 @@ impl FromStr for VariableArg {
             None => (text, None),
         };
         if name.is_empty() || text.contains('\0') {
-            return Err("expected NAME=VALUE, or the NAME of a variable of ours");
+            return Err("expected NAME=VALUE, or the NAME of a local variable");
         }
         Ok(Self {
             name: name.to_owned(),
@@ -108,15 +109,15 @@ impl FromStr for VariableArg {
 }
 
 impl ExecArgs {
-    /// Returns the directory to run in.
+    /// Returns the working directory.
     pub(crate) async fn directory(&self, env: &ConnectedEnv) -> Result<PathUri, CommandFailure> {
         if let Some(typed) = &self.cwd {
             return env.path(typed).await;
         }
         if env.here {
             let here = std::env::current_dir().map_err(|error| {
-                let what = format!("cannot tell which directory this is: {error}");
-                CommandFailure::new(FailureKind::Failed, what).next("-C chooses another")
+                let what = format!("cannot determine the working directory: {error}");
+                CommandFailure::new(FailureKind::Failed, what).next("choose one with -C")
             })?;
             return PathUri::from_native(&here)
                 .map_err(|error| CommandFailure::new(FailureKind::Failed, error));
@@ -124,12 +125,12 @@ impl ExecArgs {
         let info = &env.info;
         let theirs = info.cwd.clone().or_else(|| info.user_home_dir.clone());
         theirs.ok_or_else(|| {
-            let what = format!("`{}` does not tell its directory", env.name);
-            CommandFailure::new(FailureKind::Failed, what).next("-C chooses one")
+            let what = format!("`{}` reports no working directory", env.name);
+            CommandFailure::new(FailureKind::Failed, what).next("choose one with -C")
         })
     }
 
-    /// Puts a command into them.
+    /// Applies the arguments to a command.
     pub(super) async fn surround(
         &self,
         command: &mut Command,
@@ -147,7 +148,7 @@ impl ExecArgs {
                 .pairs()
                 .map(|(name, value)| (name.to_owned(), value.to_owned()));
             let of_locale = ours().filter(|(name, _)| is_of_locale(name));
-            // On this machine, what the person set is known already, and understood.
+            // On this machine, the local variables apply already.
             for (name, value) in of_terminal.chain(of_locale) {
                 command.env.entry(name).or_insert(value);
             }
@@ -229,7 +230,7 @@ impl ExecArgs {
     }
 }
 
-/// A person's command has what the person who started the server has.
+/// A user's command inherits the environment of the user who started the server.
 const EVERYTHING: EnvPolicy = EnvPolicy {
     inherit: EnvInherit::All,
     ignore_default_excludes: true,
@@ -238,12 +239,12 @@ const EVERYTHING: EnvPolicy = EnvPolicy {
     include_only: Vec::new(),
 };
 
-/// A variable as the wire can carry it. There is no other way for those that are no text.
+/// Converts a variable for the wire, which carries text only.
 fn text((name, value): (OsString, OsString)) -> Option<(String, String)> {
     Some((name.into_string().ok()?, value.into_string().ok()?))
 }
 
-/// Tells whether a variable says which letters our terminal shows.
+/// Returns whether a variable belongs to the locale.
 fn is_of_locale(name: &str) -> bool {
     matches!(name, "LANG" | "LANGUAGE") || name.starts_with("LC_")
 }

@@ -1,4 +1,4 @@
-//! Changes that do not count: those that ignore files and options exclude.
+//! Filters changes by ignore files and options.
 
 use exec_env::filesystem::ExecutorFileSystem;
 use exec_wire::{fs::ReadFile, path_uri::PathUri};
@@ -9,12 +9,12 @@ use crate::command::{
     files::{child_path, display_path, retry_disconnected},
 };
 
-/// Files that say what is to be ignored, in a watched directory.
+/// Ignore files in a watched directory.
 const FILES: [&str; 2] = [".gitignore", ".ignore"];
-/// Names that are always ignored: what keeps history changes with every look at it.
+/// Directories that are always ignored: version control data changes on every access.
 const ALWAYS: [&str; 4] = [".git", ".hg", ".jj", ".svn"];
 
-/// What is ignored below one watched path.
+/// Ignore rules of one watched path.
 #[derive(Debug)]
 pub(super) struct IgnoreRules {
     root: PathUri,
@@ -22,28 +22,28 @@ pub(super) struct IgnoreRules {
     filter: ChangeFilter,
 }
 
-/// Which changes count, by globs as in a `.gitignore`.
+/// Filter for changes, with globs like in `.gitignore`.
 #[derive(Clone, Debug)]
 pub(super) struct ChangeFilter {
-    /// If there are any, only paths that match count.
-    env_args: Gitignore,
-    /// Paths that match do not count.
-    unwanted: Gitignore,
+    /// If not empty, only matching paths count.
+    included: Gitignore,
+    /// Matching paths do not count.
+    excluded: Gitignore,
 }
 
 impl ChangeFilter {
     /// Compiles globs.
-    pub(super) fn new(env_args: &[String], unwanted: &[String]) -> Result<Self, CommandFailure> {
+    pub(super) fn new(included: &[String], excluded: &[String]) -> Result<Self, CommandFailure> {
         Ok(Self {
-            env_args: compile(env_args)?,
-            unwanted: compile(unwanted)?,
+            included: compile(included)?,
+            excluded: compile(excluded)?,
         })
     }
 
     fn counts(&self, path: &str) -> bool {
         let matches =
             |globs: &Gitignore| globs.matched_path_or_any_parents(path, false).is_ignore();
-        (self.env_args.is_empty() || matches(&self.env_args)) && !matches(&self.unwanted)
+        (self.included.is_empty() || matches(&self.included)) && !matches(&self.excluded)
     }
 }
 
@@ -67,7 +67,7 @@ fn invalid(glob: &str, error: &ignore::Error) -> CommandFailure {
 }
 
 impl IgnoreRules {
-    /// Reads the ignore files of a watched directory. Without any, little is ignored.
+    /// Reads the ignore files of a watched directory.
     pub(super) async fn read(
         files: &dyn ExecutorFileSystem,
         root: &PathUri,
@@ -86,7 +86,7 @@ impl IgnoreRules {
             let content = retry_disconnected(|| files.read_file(read.clone())).await;
             let content = content.unwrap_or_default();
             for line in String::from_utf8_lossy(&content).lines() {
-                // A broken line ignores nothing, as with git.
+                // An invalid line ignores nothing, like in git.
                 drop(rules.add_line(None, line));
             }
         }
@@ -97,7 +97,7 @@ impl IgnoreRules {
         }
     }
 
-    /// Tells whether a change of this path is ignored.
+    /// Returns whether changes of this path are ignored.
     pub(super) fn is_ignored(&self, path: &PathUri) -> bool {
         let (root, path) = (display_path(&self.root), display_path(path));
         let child_path = path.strip_prefix(&root).unwrap_or(&path);
@@ -108,7 +108,8 @@ impl IgnoreRules {
         if !child_path.is_empty() && !self.filter.counts(child_path) {
             return true;
         }
-        // A rule for directories covers what is in them; whether the last name is one is not told.
+        // A directory rule covers its contents; whether the last component is a directory is
+        // unknown.
         !child_path.is_empty()
             && self
                 .rules
@@ -156,8 +157,8 @@ mod tests {
                 .map(|&glob| glob.to_owned())
                 .collect::<Vec<_>>()
         };
-        let filter = |env_args: &[&str], unwanted: &[&str]| {
-            ChangeFilter::new(&globs(env_args), &globs(unwanted)).unwrap()
+        let filter = |included: &[&str], excluded: &[&str]| {
+            ChangeFilter::new(&globs(included), &globs(excluded)).unwrap()
         };
         let sources = filter(&["*.rs", "docs/**"], &["generated/", "tmp.rs"]);
         for (path, counts) in [

@@ -1,9 +1,11 @@
-//! Whether changes are worth another run. No clock, no input: what is told is decided on.
+//! Decides whether changes cause another run. Pure.
 //!
-//! A command may write into what is watched. What changes in three runs in a row is taken for its own
-//! from then on, for as long as every run changes it; so are new names in a directory in which three
-//! runs in a row made some. Everything else may be somebody's edit, and leads to another run.
-//! Invariant: a command is not run for ever because of what it writes itself.
+//! A command may write into a watched directory. Paths that change in three runs in a row are
+//! attributed to the command for as long as every run changes them; the same holds for new names in
+//! a directory where three runs in a row created some. Everything else may be an edit and causes
+//! another run.
+//!
+//! Invariant: a command is not rerun forever because of its own writes.
 
 use std::collections::BTreeMap;
 
@@ -12,38 +14,38 @@ use exec_wire::{
     path_uri::PathUri,
 };
 
-/// Runs in a row that must change something before it is the command's own.
+/// Runs in a row that must change a path before it is attributed to the command.
 const OWN: u32 = 3;
-/// Runs that may follow each other without a pause.
+/// Maximum runs without a pause.
 const MAX_IN_A_ROW: u32 = 10;
-/// Paths that are remembered of one run. More are as good as lost ones.
+/// Maximum remembered paths of one run. More count as lost events.
 const MAX_REMEMBERED: usize = 16_384;
 
-/// Remembers what the command itself seems to write.
+/// Remembers what the command itself writes.
 #[derive(Debug, Default)]
 pub(super) struct RerunTrigger {
-    /// What the last run changed, and how many runs in a row did.
+    /// Paths changed by the last run, and by how many runs in a row.
     paths: BTreeMap<PathUri, u32>,
-    /// Directories in which the last run made or removed something.
+    /// Directories in which the last run created or removed names.
     directories: BTreeMap<PathUri, u32>,
-    /// How many runs in a row changed more than was told.
+    /// Number of runs in a row with lost events.
     lost: u32,
     in_a_row: u32,
 }
 
-/// What to do.
+/// Decision after changes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TriggerDecision {
     /// Run the command.
     Run,
     /// Wait for changes.
     Wait,
-    /// Wait for changes: every run brings new ones, and that would go on for ever.
+    /// Wait for changes: every run causes new ones, and this would not end.
     Stop,
 }
 
 impl RerunTrigger {
-    /// Takes what changed while nothing ran.
+    /// Handles changes while nothing runs.
     pub(super) fn handle_idle(&mut self, changed: &[Change], lost: EventLoss) -> TriggerDecision {
         if changed.is_empty() && lost == EventLoss::None {
             return TriggerDecision::Wait;
@@ -52,7 +54,7 @@ impl RerunTrigger {
         TriggerDecision::Run
     }
 
-    /// Takes what changed during a run.
+    /// Handles changes during a run.
     pub(super) fn handle_run(&mut self, changed: &[Change], lost: EventLoss) -> TriggerDecision {
         let lost = match changed.len() > MAX_REMEMBERED {
             true => EventLoss::Some,
@@ -90,11 +92,11 @@ impl RerunTrigger {
         }
     }
 
-    /// Tells whether the last runs made names in a directory above this path.
+    /// Returns whether the last runs created names in an ancestor of this path.
     fn is_own_directory(&self, path: &PathUri) -> bool {
         let mut above = path.parent();
         while let Some(directory) = above {
-            // This run is one more.
+            // Counts this run.
             if self
                 .directories
                 .get(&directory)
@@ -108,12 +110,12 @@ impl RerunTrigger {
     }
 }
 
-/// Whether changes were lost on the way.
+/// Whether events were lost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum EventLoss {
-    /// All were told.
+    /// None were lost.
     None,
-    /// There were more.
+    /// Some were lost.
     Some,
 }
 

@@ -1,9 +1,9 @@
-//! What is advised for which machine.
+//! Tests of the advice for each kind of machine.
 
 use super::*;
 use crate::doctor::advice;
 
-/// Checks what is advised: about what, and words of each problem and its remedies.
+/// Compares the advice: topics, and words of each problem and its remedies.
 fn check(name: &str, can: &Abilities, expected: &[(&str, &[&str])]) {
     let advice = advice(can);
     let abouts: Vec<_> = advice.iter().map(|advice| advice.about).collect();

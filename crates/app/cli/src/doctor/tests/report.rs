@@ -1,4 +1,4 @@
-//! A report as it is printed, word by word.
+//! Tests of the printed report.
 
 use exec_sandbox::abilities::Outlook;
 

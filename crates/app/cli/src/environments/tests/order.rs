@@ -1,4 +1,4 @@
-//! Which setting decides.
+//! Tests of precedence.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Every mistake is told with file, line, column and key.
+//! Tests that every error has file, line, column and key.
 
 use super::*;
 
@@ -11,7 +11,7 @@ const SECONDS: &str = "expected seconds from 0 to 3162240000, such as 30 or 0.5"
 const WEBSOCKET: &str =
     "expected ws://HOST:PORT or wss://HOST:PORT, without user, password or fragment";
 
-/// Parses `text` and compares what is said about it.
+/// Parses `text` and compares the error.
 #[track_caller]
 fn refused(text: &str, line: usize, column: usize, key: &str, fault: &str) {
     let error = Scene::default().parse(text).unwrap_err();

@@ -1,4 +1,4 @@
-//! Environments behind a relay: by variables, and in the file.
+//! Tests of environments behind a relay: by variables, and in the file.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn from(variable: &str, text: &str) -> TokenSource {
     TokenSource::Variable(variable.to_owned(), Token::new(text).unwrap())
 }
 
-/// A process with some of the variables, whose other settings make no sense.
+/// A process with some of the variables, and otherwise invalid settings.
 fn with(variables: &[(&'static str, &str)]) -> Scene {
     let broken = Scene::default()
         .variable("CODEX_HOME", "/codex")
@@ -196,7 +196,7 @@ fn mistakes_in_the_file_are_told_with_their_place() {
         (
             "auth_token_env = 'NONE'\n",
             "4:18: `environments.auth_token_env`",
-            "environment variable `NONE` is not set, or is no text",
+            "environment variable `NONE` is not set or not UTF-8",
         ),
         (
             "auth_token_env = 'EMPTY'\n",

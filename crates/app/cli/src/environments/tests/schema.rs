@@ -1,4 +1,4 @@
-//! What a right file says.
+//! Tests of valid files.
 
 use std::time::Duration;
 
