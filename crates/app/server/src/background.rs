@@ -1,32 +1,32 @@
-//! A server that nobody looks at: this machine's own, which the commands for people start.
+//! Support for the local server that commands for people start in the background.
 
 use std::{
     io::{self, Write},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-/// Gives this process the name of the program: it was started as `/proc/self/exe`, and `ps` and `top`
-/// would call it `exe`. Then leaves the terminal that this process was started from: neither its Ctrl-C nor its end is meant for
-/// it any more. What is logged from now on is bounded, as nobody empties the file that it goes to.
+/// Detaches from the terminal that started this process, so that its Ctrl-C and hang-up no longer
+/// apply. Also sets the process name, because the process was started as `/proc/self/exe` and `ps`
+/// would show `exe`, and bounds the log from now on, because nothing rotates its file.
 pub fn detach_from_terminal() {
     if let Err(error) = rustix::process::setsid() {
-        // The process leads a group already, which then is nobody else's.
-        tracing::debug!(%error, "no session of its own");
+        // The process already leads a group of its own.
+        tracing::debug!(%error, "cannot create a session");
     }
     if let Err(error) = rustix::thread::set_name(NAME) {
-        tracing::debug!(%error, "process name was not set");
+        tracing::debug!(%error, "cannot set the process name");
     }
     IS_BOUNDED.store(true, Ordering::Relaxed);
 }
 
 const NAME: &std::ffi::CStr = c"exec-server";
 
-/// Standard error for logs. In the background it takes a megabyte, and no more.
+/// Stderr for logs. In the background it accepts one megabyte.
 #[derive(Debug)]
 pub struct BoundedLog(io::Stderr);
 
 impl BoundedLog {
-    /// Returns a writer, for one event. All of them count together.
+    /// Returns a writer for one event. All writers share the limit.
     pub fn of_stderr() -> Self {
         Self(io::stderr())
     }
@@ -48,18 +48,18 @@ impl Write for BoundedLog {
 static IS_BOUNDED: AtomicBool = AtomicBool::new(false);
 static WRITTEN: LogBudget = LogBudget(AtomicU64::new(0));
 
-/// Counts bytes up to the limit.
+/// Counts logged bytes up to the limit.
 #[derive(Debug)]
 struct LogBudget(AtomicU64);
 
 impl LogBudget {
-    /// Counts some more, and tells whether there was room before them.
+    /// Adds to the count, and returns whether the limit was not yet reached.
     fn admits(&self, bytes: usize) -> bool {
         self.0.fetch_add(bytes as u64, Ordering::Relaxed) < LIMIT
     }
 }
 
-/// Bytes of logs, a line more or less.
+/// Maximum bytes of logs, plus at most one line.
 const LIMIT: u64 = 1 << 20;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The configuration of the server, from the command line, the environment and a file.
-//! Each source becomes a layer of [`ServerSettings`]; [`resolve`] puts the layers on top of each other
-//! and checks the result as a whole, so that a [`ServerConfig`] is always one that can be served.
-//! Invariant: a setting that would protect the server is never dropped silently.
-//! Not here: printing, logging, binding.
+//! Configuration of the server from command line, environment and file.
+//!
+//! Each source yields a layer of [`ServerSettings`]; [`resolve`] merges the layers and validates
+//! the result, so that every [`ServerConfig`] can be served. Invariant: a setting that protects the
+//! server is never dropped silently. Not here: printing, logging, binding.
 
 mod auth;
 mod config_file;
@@ -40,65 +40,65 @@ pub use self::{
 
 pub(crate) use self::environment::STDIN_CLOSE;
 
-/// All that the server needs to know to start. Made by [`resolve`], which checked it.
+/// Complete, validated configuration. Built by [`resolve`].
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Where to listen.
+    /// Listener address.
     pub listen: ListenUrl,
-    /// What websocket clients must present. Always [`Auth::Open`] off the network.
+    /// Authentication of websocket clients. Always [`Auth::Open`] without a network listener.
     pub auth: Auth,
-    /// Certificate and key: given exactly for [`ListenUrl::Wss`].
+    /// Certificate and key: set if and only if the listener is [`ListenUrl::Wss`].
     pub tls: Option<TlsPaths>,
-    /// Further names of this machine that clients connect by.
+    /// Additional host names of this machine.
     pub allowed_hosts: HostNames,
-    /// How long a session outlives its connection; zero kills at once.
+    /// How long a session outlives its connection; zero terminates at once.
     pub session_ttl: Duration,
-    /// How long a process that has ended stays readable. At least `session_ttl`.
+    /// Retention of exited processes. At least `session_ttl`.
     pub process_retention: Duration,
-    /// Output kept of each process, in bytes. At least 1.
+    /// Retained output per process, in bytes. At least 1.
     pub retained_output_bytes: usize,
-    /// Processes that one session may have. At least 1.
+    /// Maximum processes per session. At least 1.
     pub max_processes: usize,
-    /// How long processes may finish when the server is told to stop.
+    /// Grace period of processes on shutdown.
     pub shutdown_grace: Duration,
-    /// How long a listener goes on with no connection and no running process. Absent: for ever.
+    /// Idle time after which a listener without connections and processes exits. `None`: never.
     pub idle_exit: Option<Duration>,
     /// Whether clients may start raw commands.
     pub allow_direct_exec: bool,
     /// Whether clients may start commands that they have resolved themselves.
     pub allow_prepared_exec: bool,
-    /// How many requests of one connection run at the same time.
+    /// Concurrent requests per connection.
     pub concurrent_requests: ConcurrentRequests,
-    /// Whether a listener that other machines reach may go without authentication.
+    /// Whether a listener that other machines reach may lack authentication.
     pub insecure_no_auth: bool,
-    /// What the end of standard input is to the server.
+    /// Role of stdin.
     pub stdin_close: StdinClose,
-    /// How policies are enforced.
+    /// Sandbox settings.
     pub sandbox: exec_sandbox::Settings,
-    /// What is logged, and how. For whoever sets up logging: serving does not.
+    /// Log settings, for whoever sets up logging: serving does not.
     pub logs: LogConfig,
-    /// Where those who watch the server may ask without a token.
+    /// Address for metrics and health without a token.
     pub metrics_listen: Option<MetricsAddress>,
-    /// What to log before serving: ignored keys and flags, and dangerous choices.
+    /// Warnings to log before serving: ignored keys and flags, and dangerous choices.
     pub warnings: Vec<String>,
 }
 
-/// The files that a `wss://` listener identifies itself with, in PEM.
+/// Certificate files of a `wss://` listener, in PEM.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TlsPaths {
-    /// The certificate chain.
+    /// Certificate chain.
     pub cert: PathBuf,
-    /// The private key of its first certificate.
+    /// Private key of its first certificate.
     pub key: PathBuf,
 }
 
-/// Lays flags over `-c`, environment and file, fills in the defaults, and checks the whole.
+/// Merges flags over `-c`, environment and file, fills in defaults, and validates the result.
 ///
-/// Reads the files that hold the token or the secret, and no other.
+/// Reads only the files that hold the token or the secret.
 ///
 /// # Errors
-/// When the options contradict each other, such a file is no use, or the listener would be open
-/// to other machines without anybody having said so.
+/// When options contradict each other, such a file is invalid, or the listener would be open to
+/// other machines without explicit consent.
 pub fn resolve(
     cli: Cli,
     environment: ServerSettings,
@@ -110,7 +110,7 @@ pub fn resolve(
     for (flag, features) in [("--enable", &cli.enable), ("--disable", &cli.disable)] {
         let ignored = features
             .iter()
-            .map(|feature| format!("{flag} {feature} is ignored"));
+            .map(|feature| format!("ignoring {flag} {feature}"));
         warnings.extend(ignored);
     }
     if cli.proxy_private_ips_via_upstream.is_some_and(|on| on.0) {
@@ -123,7 +123,8 @@ pub fn resolve(
     let settings = cli.settings.over(overrides).over(lower);
 
     let (listen, auth, tls) = match &cli.registration.remote {
-        // There is no listener, and what the environment or the file says of one is for other starts.
+        // There is no listener; listener settings of the environment or the file are for other
+        // starts.
         Some(_) => (ListenUrl::Off, Auth::Open, None),
         None => {
             let listen = settings.listen.clone().unwrap_or_default();
@@ -134,7 +135,7 @@ pub fn resolve(
     };
     let insecure_no_auth = settings.insecure_no_auth.is_some_and(|switch| switch.0);
     if auth.is_required() && insecure_no_auth {
-        warnings.push("--insecure-no-auth has no effect beside --ws-auth".to_owned());
+        warnings.push("--insecure-no-auth has no effect with --ws-auth".to_owned());
     }
     if !listen.is_loopback() && !auth.is_required() {
         if !insecure_no_auth {
@@ -198,7 +199,7 @@ pub fn resolve(
     })
 }
 
-/// How long a server that was started because somebody needed one goes on when nobody does.
+/// Idle time after which a server started on demand exits.
 const BACKGROUND_IDLE_EXIT: Duration = Duration::from_secs(900);
 
 fn tls(settings: &ServerSettings, listen: &ListenUrl) -> Result<Option<TlsPaths>, ConfigError> {
@@ -221,17 +222,17 @@ fn tls(settings: &ServerSettings, listen: &ListenUrl) -> Result<Option<TlsPaths>
     })
 }
 
-/// Reads the environment and the configuration file, and resolves them with the command line.
+/// Reads environment and configuration file, and resolves them with the command line.
 ///
 /// # Errors
-/// As [`EnvironmentLayer::read`], [`ConfigFile::read`] and [`resolve`].
+/// See [`EnvironmentLayer::read`], [`ConfigFile::read`] and [`resolve`].
 pub fn load(mut cli: Cli, lookup: VariableLookup<'_>) -> Result<ServerConfig, ConfigError> {
     let environment = EnvironmentLayer::read(lookup)?;
     cli.strict_config |= environment.strictness == Strictness::Strict;
     cli.proxy_private_ips_via_upstream = cli
         .proxy_private_ips_via_upstream
         .or(environment.proxy_private_ips_via_upstream);
-    // In the background there is no standard input; what ends the process of somebody else does not end us.
+    // In the background there is no stdin, and the variable is meant for another process.
     let exit_on_stdin_close = environment.exit_on_stdin_close.filter(|_| !cli.background);
     cli.registration.exit_on_stdin_close |= exit_on_stdin_close.is_some_and(|on| on.0);
     let named = cli.config.clone().or(environment.config);
@@ -265,7 +266,7 @@ impl ServerConfig {
         let cli = Cli::read(line)?;
         anyhow::ensure!(
             cli.registration.remote.is_none(),
-            "--remote is no setting of a server that listens: see `RemoteEnvironmentConfig`"
+            "--remote does not apply to a server that listens: see `RemoteEnvironmentConfig`"
         );
         Ok(load(cli, &|_| None)?)
     }

@@ -1,7 +1,7 @@
-//! `exec-server hub`: running a hub, its tokens, and a look at what it knows.
+//! `exec-server hub`: runs a hub, edits its tokens, and lists its environments.
 //!
-//! Everything that a hub is, is in `exec-hub`; here is where its files are, what is printed, and when it
-//! stops. Invariant: a token is printed once, by whoever made it, and nothing secret ever else.
+//! The hub itself is in `exec-hub`; here are its paths, its output and its shutdown. Invariant: a
+//! token is printed once, by the command that created it; no other secret is ever printed.
 
 mod environment_list;
 #[cfg(test)]
@@ -36,12 +36,12 @@ use crate::{
 
 pub use self::{environment_list::list_environments, tokens::edit_tokens};
 
-/// Runs a hub until SIGTERM or SIGINT. Its URL is printed to stdout once it is bound.
+/// Runs a hub until SIGTERM or SIGINT. Prints its URL to stdout once it is bound.
 ///
-/// It wants a runtime with several threads. Dropping the future cuts every connection.
+/// Needs a multi-threaded runtime. Dropping the future cuts every connection.
 ///
 /// # Errors
-/// When it cannot listen, or what it keeps or is given cannot be used.
+/// When it cannot listen, or its files or options are invalid.
 pub async fn run_hub(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Result<()> {
     let mut stop = ShutdownSignal::new(StdinClose::Ignored)?;
     let config = config(flags, lookup)?;
@@ -60,13 +60,13 @@ pub async fn run_hub(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Re
     }
     tokio::select! {
         () = hub.stop() => {}
-        // Asked twice: at once.
+        // A second request stops at once.
         () = stop.recv() => {}
     }
     Ok(())
 }
 
-/// Puts flags and variables together.
+/// Builds the configuration from flags and variables.
 fn config(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Result<HubConfig> {
     let places = HubPaths::find(&flags.place, lookup)?;
     let public_url = flags.public_url.as_ref();
@@ -75,7 +75,7 @@ fn config(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Result<HubCon
     let nats = match &flags.nats {
         Some(servers) => {
             let node = node.clone().or_else(this_host);
-            let node = node.context("the host's name is none for a hub: give --node-name")?;
+            let node = node.context("the host name is not a valid node name: give --node-name")?;
             let mut nats = NatsConfig::new(servers.clone(), node);
             nats.credentials_file.clone_from(&flags.nats_credentials);
             nats.ca_file.clone_from(&flags.nats_ca);
@@ -112,14 +112,14 @@ fn config(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Result<HubCon
     })
 }
 
-/// What is odd about a hub, and may be meant.
+/// Returns warnings about unusual settings.
 fn warnings(config: &HubConfig, flags: &HubFlags) -> Vec<String> {
     let mut warnings = Vec::new();
     let file = config.token_file();
     if config.jwt.is_none() && is_without_tokens(&file) {
         warnings.push(format!(
-            "nobody gets in: `{}` has no token; `exec-server hub token create` makes one, and needs \
-             no restart",
+            "nobody can connect: `{}` has no token; `exec-server hub token create` makes one, \
+             without a restart",
             file.display()
         ));
     }
@@ -127,27 +127,27 @@ fn warnings(config: &HubConfig, flags: &HubFlags) -> Vec<String> {
     let proxied = proxied.is_some_and(|url| url.url().scheme() == "https");
     if !config.listen.ip().to_canonical().is_loopback() && config.tls.is_none() && !proxied {
         warnings.push(format!(
-            "others can read tokens on their way to `{}`: give --tls-cert and --tls-key, or \
-             --public-url with the https:// URL of a proxy before it",
+            "tokens are sent unencrypted to `{}`: give --tls-cert and --tls-key, or --public-url \
+             with the https:// URL of a proxy in front of it",
             config.listen
         ));
     }
     warnings
 }
 
-/// Tells whether there is none for sure. What cannot be read is the hub's to refuse.
+/// Returns whether the file certainly has no token. The hub reports an unreadable file.
 fn is_without_tokens(file: &Path) -> bool {
     hub_tokens::list(file).is_ok_and(|tokens| tokens.is_empty())
 }
 
-/// Names a hub after its host, as far as that is a name. No two must have the same, but may.
+/// Derives a node name from the host name. Names should be unique, but need not be.
 fn this_host() -> Option<NodeName> {
     let system = rustix::system::uname();
     let name = system.nodename().to_str().ok()?;
     name.split('.').next()?.parse().ok()
 }
 
-/// Tells launchers where the hub listens: one line, and nothing after it.
+/// Prints the URL for launchers: one line, and nothing after it.
 fn announce(url: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{url}")
@@ -155,17 +155,17 @@ fn announce(url: &str) -> anyhow::Result<()> {
         .context("cannot write to stdout")
 }
 
-/// The files of a hub.
+/// Paths of a hub.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct HubPaths {
-    /// The directory of the hub.
+    /// Data directory.
     data_dir: PathBuf,
-    /// The file with the tokens.
+    /// Token file.
     token_file: PathBuf,
 }
 
 impl HubPaths {
-    /// Finds them. Nothing is made.
+    /// Finds the paths. Creates nothing.
     fn find(place: &TokenFileArgs, lookup: VariableLookup<'_>) -> anyhow::Result<Self> {
         let set = |name| lookup(name).filter(|value| !value.is_empty());
         let ours = || Some(PathBuf::from(set("EXEC_SERVER_HOME")?).join("hub"));
@@ -181,37 +181,37 @@ impl HubPaths {
     }
 }
 
-/// Below this many bytes nothing is looked for: it is what a hub with some hundred sockets has.
+/// Resident memory below which nothing is released: that of a hub with some hundred sockets.
 const WORTHWHILE: u64 = 48 << 20;
-/// A difference that counts as one.
+/// Change of resident memory that counts.
 const DIFFERENCE: u64 = 4 << 20;
-/// How soon after a change memory is released.
+/// Delay before memory is released after a change.
 const SOON: Duration = Duration::from_secs(2);
-/// How often it is tried while nothing changes.
+/// Interval while nothing changes.
 const SELDOM: Duration = Duration::from_secs(60);
 
-/// Releases freed memory for as long as it is polled: soon after the resident memory has changed, and
-/// less and less often while there is nothing to release.
+/// Releases freed memory while polled: soon after the resident memory has changed, and with growing
+/// backoff while there is nothing to release.
 async fn release_memory() -> Infallible {
     let mut pace = ReleaseBackoff::default();
     loop {
         sleep(SOON).await;
         let Some(before) = resident_bytes() else {
-            // Without /proc nobody knows; then the memory stays.
+            // Without /proc the size is unknown, and memory is kept.
             return std::future::pending().await;
         };
         if pace.is_due(before) {
-            // Its thread may have to wait for others, which then do not have to wait for it.
+            // Runs on the blocking pool, because it may wait for other threads.
             drop(spawn_blocking(release_free_memory).await);
             pace.released(before, resident_bytes().unwrap_or(before));
         }
     }
 }
 
-/// When to release memory. Looked at every [`SOON`].
+/// Backoff of memory release. Checked every [`SOON`].
 #[derive(Debug)]
 struct ReleaseBackoff {
-    /// What was left after the last time.
+    /// Resident memory after the last release.
     left: u64,
     wait: Duration,
     waited: Duration,

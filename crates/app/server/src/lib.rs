@@ -1,13 +1,13 @@
 //! exec-server: the open execution plane for coding agents.
 //!
-//! The product crate: the binary's command line and configuration, and the names that embedders
-//! look for. Everything that does the work is in the crates below.
+//! The facade: command line and configuration of the binary, and re-exports for embedders. The
+//! implementation is in the crates below.
 //!
 //! # An environment
 //!
-//! A harness holds an [`Environment`]: where commands run, files are, requests start. Behind it is
-//! this machine ([`local_environment`]) or a server ([`ExecServerClient::environment`]), and nothing
-//! that uses it can tell.
+//! A harness uses an [`Environment`] to run commands, access files and send HTTP requests. It is
+//! either this machine ([`local_environment`]) or a server ([`ExecServerClient::environment`]), with
+//! the same interface.
 //!
 //! ```
 //! use exec_server::{
@@ -34,16 +34,17 @@
 //! # }
 //! ```
 //!
-//! # Several of them
+//! # Several environments
 //!
 //! [`EnvironmentManager`] keeps environments under stable ids. [`environments::EnvironmentSelection`] reads
 //! which there are from our `environments.toml`, the settings of Codex, and variables.
 //!
 //! ```no_run
-//! use exec_server::{ExecServerRuntimePaths, environments::Selection};
+//! use exec_server::{ExecServerRuntimePaths, environments::EnvironmentSelection};
 //!
 //! # async fn example() -> anyhow::Result<()> {
-//! let manager = Selection::load()?.into_manager(&ExecServerRuntimePaths::default())?;
+//! let selection = EnvironmentSelection::load()?;
+//! let manager = selection.into_manager(&ExecServerRuntimePaths::default())?;
 //! if let Some(id) = manager.default() {
 //!     let environment = manager.environment(&id).await?;
 //!     println!("{:?}", environment.backend.info().await?.cwd);
@@ -52,7 +53,7 @@
 //! # }
 //! ```
 //!
-//! # A server in one's own program
+//! # An embedded server
 //!
 //! ```no_run
 //! use exec_server::{DEFAULT_LISTEN_URL, ExecServerRuntimePaths, run_main_with_listen_url};
@@ -62,18 +63,17 @@
 //! # }
 //! ```
 //!
-//! Behind a NAT nothing can listen. [`run_remote_environment`] registers this machine with a registry,
-//! such as a hub ([`hub`]), through which harnesses reach it, end to end encrypted;
-//! [`ExecServerClient::connect_relay`] is their side.
+//! Behind a NAT, [`run_remote_environment`] registers this machine with a registry, such as a hub
+//! ([`hub`]). Harnesses connect through its relay with [`ExecServerClient::connect_relay`],
+//! end-to-end encrypted.
 //!
-//! Settings other than the URL are read by [`config::ServerConfig::from_flags`], for [`run_main`].
-//! More is in the `examples` directory of this crate.
+//! [`run_main`] takes further settings from [`config::ServerConfig::from_flags`]. The `examples`
+//! directory of this crate has more.
 //!
 //! # Names
 //!
-//! The names that one looks for are here. Behind them are whole families: [`protocol`] is what
-//! travels; [`process`], [`manager`], [`roots`], [`capabilities`] and [`thread`] have every type of
-//! their subject.
+//! The most common names are re-exported here. [`protocol`] has the protocol types; [`process`],
+//! [`manager`], [`roots`], [`capabilities`] and [`thread`] have every type of their subject.
 
 pub mod background;
 pub mod cli;
@@ -158,10 +158,10 @@ pub use self::{
     shutdown_signal::StdinClose,
 };
 
-/// What travels: the request and result of every method, one module for each family.
+/// Protocol types: the request and result of every method, one module per family.
 ///
 /// A request type *is* its method: [`ExecServerClient::call`](crate::ExecServerClient::call) takes
-/// one and gives its result.
+/// one and returns its result.
 ///
 /// ```
 /// use exec_server::protocol::{method::Method, process::ReadProcess};

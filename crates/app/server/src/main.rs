@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     with_large_stack(run)
 }
 
-/// Runs on this thread, or on one with a larger stack if the limit for this one is too low to serve.
+/// Runs on this thread, or on one with a larger stack if the stack limit is too low.
 fn with_large_stack(work: fn() -> ExitCode) -> ExitCode {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
     if limit.is_none_or(|bytes| bytes >= MIN_STACK_BYTES) {
@@ -30,16 +30,16 @@ fn with_large_stack(work: fn() -> ExitCode) -> ExitCode {
         Ok(thread) => thread.join().unwrap_or(ExitCode::FAILURE),
         Err(error) => {
             let why =
-                "cannot have a stack of 8 MiB: raise the limits of `ulimit -s` and `ulimit -v`";
+                "cannot allocate a stack of 8 MiB: raise the limits of `ulimit -s` and `ulimit -v`";
             report(&anyhow::Error::new(error).context(why));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Less than this much stack has been seen to be too little.
+/// Less than this has proved too little.
 const MIN_STACK_BYTES: u64 = 4 << 20;
-/// What systems give a program by default.
+/// Default stack size of common systems.
 const STACK_BYTES: usize = 8 << 20;
 
 fn run() -> ExitCode {
@@ -51,8 +51,8 @@ fn run() -> ExitCode {
         background::detach_from_terminal();
     }
     if let Err(error) = exec_process::spawner::adopt_orphans() {
-        // Without it, commands that kill spawner and supervisor leave processes behind.
-        tracing::debug!(%error, "orphans of commands are not adopted");
+        // Without it, commands that kill spawner and supervisor leave orphans.
+        tracing::debug!(%error, "cannot adopt orphans of commands");
     }
     match start(cli) {
         Ok(code) => code,
@@ -64,7 +64,7 @@ fn run() -> ExitCode {
     }
 }
 
-/// A line that asks for what cannot be is told from a failure of what can.
+/// Returns the exit status of an error. Usage errors have their own.
 fn status(error: &anyhow::Error) -> ExitCode {
     if let Some(failure) = error.downcast_ref::<CommandFailure>() {
         return failure.kind.into();
@@ -79,14 +79,14 @@ fn status(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// The status that the parser ends with too.
+/// Exit status of clap, too.
 const USAGE_STATUS: u8 = 2;
 
 fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     let lookup: VariableLookup<'_> = &|name| std::env::var_os(name);
     if let Some(command) = &cli.command {
         let logs = LogConfig::of_command(&cli.settings, lookup);
-        // What is not asked for is not set up: a person waits for the first byte.
+        // Logging is set up only on request, to start commands quickly.
         if !matches!(command, Command::People(_)) || logs.level.is_some() {
             Telemetry::logs(&logs).end();
         }
@@ -132,13 +132,13 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     outcome
 }
 
-/// Ends well if it ends without an error.
+/// Maps success to the exit status 0.
 async fn completed(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<ExitCode> {
     work.await.map(|()| ExitCode::SUCCESS)
 }
 
-/// Runs something to its end. One thread moves every byte: a keystroke crosses no queue between threads,
-/// and on a small machine the other cores belong to the commands.
+/// Runs a future on a single-threaded runtime: keystrokes cross no queue between threads, and on a
+/// small machine the other cores belong to the commands.
 fn block_on_current_thread(
     work: impl Future<Output = anyhow::Result<ExitCode>>,
 ) -> anyhow::Result<ExitCode> {
@@ -147,12 +147,12 @@ fn block_on_current_thread(
         .max_blocking_threads(MAX_BLOCKING_THREADS)
         .build()?;
     let outcome = runtime.block_on(work);
-    // Standard input may be blocked in a read that nobody needs any more.
+    // Stdin may still be blocked in a read.
     runtime.shutdown_background();
     outcome
 }
 
-/// Runs a hub, or does something else with one. It carries what others send, on every core.
+/// Runs a hub, on all cores, or one of its subcommands.
 fn run_hub(hub: &HubArgs, lookup: VariableLookup<'_>) -> anyhow::Result<ExitCode> {
     match &hub.command {
         Some(HubCommand::Token(command)) => {
@@ -173,7 +173,7 @@ fn run_hub(hub: &HubArgs, lookup: VariableLookup<'_>) -> anyhow::Result<ExitCode
     }
 }
 
-/// Prints what this machine can enforce. The status tells whether that is everything.
+/// Prints what this machine can enforce. Exits with status 1 unless it is everything.
 async fn examine(config: ServerConfig, options: DoctorArgs) -> anyhow::Result<ExitCode> {
     for warning in &config.warnings {
         tracing::error!("{warning}");
@@ -199,11 +199,11 @@ fn print(text: &str) -> anyhow::Result<()> {
         .context("cannot write to stdout")
 }
 
-/// Threads that may wait for disks. Each session has at most a few dozen; if a mount hangs, those that
-/// touch it are stuck until it is back, and others need theirs.
+/// Maximum blocking threads. Each session uses at most a few dozen; if a mount hangs, threads that
+/// touch it are stuck, and others need theirs.
 const MAX_BLOCKING_THREADS: usize = 4096;
 
-/// Says the last words. If nobody can hear them, the status is still told.
+/// Prints an error. A broken stderr is ignored: the exit status still reports it.
 fn report(error: &anyhow::Error) {
     let mut stderr = std::io::stderr().lock();
     drop(match error.downcast_ref::<CommandFailure>() {

@@ -1,6 +1,7 @@
-//! What a server shows of itself: logs, numbers for Prometheus, spans for OpenTelemetry.
-//! Invariant: what nobody asked for costs nothing; what is slow to take it never holds up the server.
-//! Not here: what is counted and spanned, which is `exec-service`'s business.
+//! Telemetry of a server: logs, Prometheus metrics and OpenTelemetry spans.
+//!
+//! Invariant: disabled telemetry costs nothing, and a slow consumer never blocks the server. Not
+//! here: what is counted and traced (`exec-service`).
 
 mod metrics_endpoint;
 
@@ -36,14 +37,14 @@ use crate::{
 
 pub(crate) use self::metrics_endpoint::{MetricsRenderer, resident_bytes, serve_metrics};
 
-/// How long the last spans may take to reach their collector when the program ends.
+/// Limit for flushing spans on exit.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a collector may take to answer, if no variable says otherwise.
+/// Default export timeout.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where events and spans of this program go. There is one for a program.
+/// Subscriber and span exporter of this process. There is one per process.
 #[derive(Debug)]
-#[must_use = "the last spans are sent when it is ended"]
+#[must_use = "remaining spans are flushed by `end`"]
 pub struct Telemetry {
     provider: Option<SdkTracerProvider>,
 }
@@ -55,22 +56,25 @@ impl Telemetry {
         Self { provider: None }
     }
 
-    /// Logs to stderr, and sends spans to a collector if `OTEL_EXPORTER_OTLP_ENDPOINT` or
-    /// `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` names one.
+    /// Logs to stderr, and exports spans if `OTEL_EXPORTER_OTLP_ENDPOINT` or
+    /// `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set.
     ///
     /// # Errors
-    /// When the variables of OpenTelemetry say what cannot be.
+    /// When the OpenTelemetry variables are invalid.
     pub fn begin(config: &LogConfig, lookup: VariableLookup<'_>) -> anyhow::Result<Self> {
         if !is_wanted(lookup) {
             return Ok(Self::logs(config));
         }
-        let provider = provider(lookup).context("cannot export spans as OTEL_… variables say")?;
+        let provider = provider(lookup).context(
+            "cannot export spans as configured by OTEL_… \
+                                                 variables",
+        )?;
         let spans = tracing_opentelemetry::layer()
             .with_tracer(provider.tracer(env!("CARGO_PKG_NAME")))
             .with_location(false)
             .with_threads(false)
             .with_tracked_inactivity(false)
-            // What else is logged, by the exporter too, is no part of what clients asked for.
+            // Other events, such as those of the exporter, do not belong to requests.
             .with_filter(
                 Targets::new()
                     .with_target("exec_service::request", LevelFilter::INFO)
@@ -85,12 +89,12 @@ impl Telemetry {
         })
     }
 
-    /// Sends what is left, if that does not take long. It waits, so no runtime may need this thread.
+    /// Flushes remaining spans within a limit. Blocks, so no runtime may need this thread.
     pub fn end(self) {
         if let Some(provider) = self.provider
             && let Err(error) = provider.shutdown_with_timeout(FLUSH_TIMEOUT)
         {
-            tracing::warn!(%error, "the last spans were not sent");
+            tracing::warn!(%error, "remaining spans were not exported");
         }
     }
 }
@@ -120,7 +124,8 @@ fn is_wanted(lookup: VariableLookup<'_>) -> bool {
         && !says("OTEL_TRACES_EXPORTER", "none")
 }
 
-/// The library reads the other variables itself: endpoints, headers, batches and their queue, samplers.
+/// Builds the exporter. The library reads the other variables itself: endpoints, headers, batching,
+/// samplers.
 fn provider(lookup: VariableLookup<'_>) -> anyhow::Result<SdkTracerProvider> {
     let courier = OtlpHttpClient::new(trust(lookup), export_timeout(lookup))?;
     let exporter = SpanExporter::builder()
@@ -156,7 +161,7 @@ fn export_timeout(lookup: VariableLookup<'_>) -> Duration {
     .map_or(EXPORT_TIMEOUT, Duration::from_millis)
 }
 
-/// What the variables say of this program, with its name and version where they say nothing.
+/// Returns the resource from the variables, with name and version of this program as defaults.
 fn resource() -> Resource {
     let found = Resource::builder().build();
     let name = found.get(&Key::from_static_str("service.name"));
@@ -174,10 +179,10 @@ fn resource() -> Resource {
     }
 }
 
-/// Largest answer of a collector that is read: they say little.
+/// Maximum size of a collector's response.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
-/// A client for HTTP that whoever calls it waits for.
+/// Blocking HTTP client for the OTLP exporter.
 struct OtlpHttpClient {
     runtime: Runtime,
     trust: Trust,
@@ -192,7 +197,7 @@ impl fmt::Debug for OtlpHttpClient {
 }
 
 impl OtlpHttpClient {
-    /// Makes a client. Certificates are read with the first request that needs them.
+    /// Creates a client. Certificates are read with the first request that needs them.
     fn new(trust: Trust, within: Duration) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -247,7 +252,7 @@ impl HttpClient for OtlpHttpClient {
         'life: 'run,
         Self: 'run,
     {
-        // The thread that asks is the exporter's own, and belongs to no runtime.
+        // The exporter's own thread calls this, outside any runtime.
         Box::pin(async move {
             let sent = async { timeout(self.within, self.exchange(request)).await };
             self.runtime.block_on(sent)?
@@ -255,7 +260,7 @@ impl HttpClient for OtlpHttpClient {
     }
 }
 
-/// For collectors that are reached without TLS.
+/// Returns a TLS configuration for collectors without TLS.
 fn empty_trust_config() -> Result<ClientConfig, HttpError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
@@ -265,8 +270,8 @@ fn empty_trust_config() -> Result<ClientConfig, HttpError> {
     Ok(config)
 }
 
-/// Makes a span the child of the one that a client names, or of another of ours. What does not name one is
-/// ignored.
+/// Sets the parent of a span: the client's trace context, or another span of ours. Invalid trace
+/// contexts are ignored.
 pub(crate) fn continue_trace(span: &Span, origin: Origin<'_>) {
     let parent = match origin {
         Origin::Trace(trace) => TraceContextPropagator::new()
@@ -274,12 +279,12 @@ pub(crate) fn continue_trace(span: &Span, origin: Origin<'_>) {
         Origin::Span(parent) => parent.context(),
     };
     if parent.span().span_context().is_valid() {
-        // Without a place to send spans to, there is nothing to continue.
+        // Without an exporter there is nothing to continue.
         drop(span.set_parent(parent));
     }
 }
 
-/// The members of a trace as the headers that they are named after.
+/// Trace context as HTTP headers.
 struct TraceHeaders<'a>(&'a Trace);
 
 impl Extractor for TraceHeaders<'_> {

@@ -1,7 +1,7 @@
-//! This machine, offered through a registry: to harnesses that no listener here would let in.
+//! Offers this machine through a registry, to harnesses that cannot connect to it directly.
 //!
-//! What is presented to the registry, whom it is trusted by and which way leads there are found in flags
-//! and variables; the rest is `exec-registry`. Not here: what the registry and its relay do (`hub`).
+//! Flags and variables determine credentials, trust and proxies; the protocol is in
+//! `exec-registry`. Not here: registry and relay themselves (`hub`).
 
 mod credentials;
 mod run;
@@ -41,17 +41,17 @@ pub use self::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RemoteEnvironmentConfig {
-    /// The registry.
+    /// Registry.
     pub registry_url: BaseUrl,
-    /// The name of this machine there.
+    /// Name of this machine there.
     pub environment_id: EnvironmentId,
-    /// What is presented to the registry.
+    /// Credentials for the registry.
     pub credentials: RemoteCredentials,
-    /// How harnesses reach this machine.
+    /// How harnesses connect.
     pub transport: RemoteTransport,
-    /// The way to the registry and to what it names.
+    /// Proxies and trust for outgoing connections.
     pub network: OutboundNetwork,
-    /// How harnesses are served. Where to listen does not count.
+    /// How harnesses are served. The listener is ignored.
     pub server: ServerConfig,
 }
 
@@ -85,10 +85,10 @@ impl RemoteEnvironmentConfig {
         })
     }
 
-    /// Puts flags and variables together, if the flags ask for a registry at all.
+    /// Builds the configuration from flags and variables, if the flags name a registry.
     ///
     /// # Errors
-    /// When there is nothing to present to it, or a variable does not make sense.
+    /// When there are no credentials, or a variable is invalid.
     pub fn find(
         registration: &RegistrationArgs,
         transport: &TransportArgs,
@@ -118,53 +118,53 @@ impl RemoteEnvironmentConfig {
     }
 }
 
-/// Why this machine cannot be offered. In every case whoever starts the program must act.
+/// Why this machine cannot be offered. The caller must act in every case.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteConfigError {
     /// A variable is not valid UTF-8.
     #[error(transparent)]
     Text(#[from] NotUtf8Error),
-    /// A variable has a token that no header can carry.
+    /// The token in a variable is not a valid header value.
     #[error("environment variable {variable}")]
     Token {
         /// The variable.
         variable: &'static str,
-        /// What is wrong with it.
+        /// What is wrong.
         source: TokenError,
     },
-    /// A variable is not where a service can be.
+    /// Invalid URL in a variable.
     #[error("environment variable {variable}")]
     Url {
         /// The variable.
         variable: &'static str,
-        /// What is wrong with it.
+        /// What is wrong.
         source: BaseUrlError,
     },
-    /// The variables that describe the network cannot be used.
+    /// Invalid network variables.
     #[error(transparent)]
     Network(#[from] OutboundNetworkError),
-    /// The name is none of an environment.
+    /// Invalid environment name.
     #[error(transparent)]
     Environment(#[from] EnvironmentIdError),
-    /// Nobody says where to register, and as what.
+    /// Registry or environment id is missing.
     #[error("--remote and --environment-id are missing")]
     NoRegistry,
-    /// A variable is neither yes nor no.
+    /// A variable is not a boolean.
     #[error("environment variable {variable}")]
     Switch {
         /// The variable.
         variable: &'static str,
-        /// What it could be.
+        /// Expected values.
         source: SwitchParseError,
     },
-    /// There is no identity to use.
+    /// Missing agent identity.
     #[error("--use-agent-identity-auth needs a JWT in {ACCESS_TOKEN}")]
     NoIdentity,
-    /// The direct transport is asked for without what it takes.
+    /// The direct transport lacks its credentials.
     #[error("--remote-transport direct needs --aws-sigv4, --remote-token-file or {REMOTE_TOKEN}")]
     DirectCredentials,
-    /// There is nothing to present.
+    /// No credentials.
     #[error(
         "no credentials for the registry: give --remote-token-file or {REMOTE_TOKEN} for a hub, \
          --registration-bearer-stdin, --executor-credential-stdin, CODEX_API_KEY, {ACCESS_TOKEN}, or sign in"
@@ -173,7 +173,7 @@ pub enum RemoteConfigError {
 }
 
 impl RemoteConfigError {
-    /// Tells whether the command line itself is wrong: what it asks for goes with nothing that is set.
+    /// Returns whether the command line itself is wrong.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::DirectCredentials)
     }

@@ -1,4 +1,4 @@
-//! Running a server: builds the environment, listens, and stops when it is told to.
+//! Runs a server: builds the environment, listens, and shuts down on request.
 
 use std::{
     io::{IsTerminal, Write},
@@ -22,10 +22,10 @@ use crate::{
     shutdown_signal::{ShutdownSignal, StdinClose},
 };
 
-/// Runs a server on `listen_url` with every other setting at its default.
+/// Runs a server on `listen_url` with default settings.
 ///
 /// # Errors
-/// When the URL is none to listen on, other machines could reach it without authentication, or as
+/// When the URL is invalid, other machines could reach it without authentication, or as for
 /// [`run_main`].
 pub async fn run_main_with_listen_url(
     listen_url: &str,
@@ -34,18 +34,18 @@ pub async fn run_main_with_listen_url(
     run_main(ServerConfig::from_flags(["--listen", listen_url])?, paths).await
 }
 
-/// Runs a server until SIGTERM or SIGINT, or, on stdio, until its client is done; until the end of
-/// standard input, if the configuration says so.
+/// Runs a server until SIGTERM or SIGINT; on stdio, until its client disconnects; until the end of
+/// stdin, if configured.
 ///
 /// A websocket listener prints its URL to stdout once it is bound. Commands inherit the environment
-/// of this process as their policies say. Dropping the future closes the listener and every connection,
-/// and kills what runs.
+/// of this process, as their policies say. Dropping the future closes the listener and every
+/// connection, and kills running processes.
 ///
 /// # Errors
-/// When it cannot listen, or this machine cannot be looked at.
+/// When it cannot listen, or this machine cannot be inspected.
 pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> anyhow::Result<()> {
     let mut serving = ServerRuntime::new(&config, &paths)?;
-    // On stdio it is the client that speaks on it.
+    // With stdio, the client speaks on stdin.
     let stdin = match config.listen == ListenUrl::Stdio {
         true => StdinClose::Ignored,
         false => config.stdin_close,
@@ -58,7 +58,8 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
             let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
             let link = lines::link(stdin, stdout, Role::Server, "exec-server stdio");
             let service = serving.service.clone();
-            // It goes on while the server drains: the client hears of the end of its processes.
+            // Keeps running while the server drains, so that the client learns of the end of its
+            // processes.
             serving
                 .tasks
                 .spawn(async move { service.serve(link).await });
@@ -97,11 +98,11 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
             tracing::info!(address = %listener.address(), "listening");
             serving.machine.warm_up().await;
             let links = serving.serve_links();
-            // It goes on while the server drains: it is alive, and says that it is not ready.
+            // Keeps running while the server drains: alive, but not ready.
             let listening = serving.tasks.spawn(listener.run(door, tls, links));
             tokio::select! {
                 () = stop.recv() => {}
-                // Whoever comes now finds nobody, and starts another.
+                // New clients find no listener, and start another server.
                 () = serving.idle() => listening.abort(),
             }
         }
@@ -120,7 +121,7 @@ async fn bind(listen: &ListenUrl) -> anyhow::Result<Listener> {
     bound.with_context(|| format!("cannot listen on {listen}"))
 }
 
-/// Tells launchers where the server listens: one line, and nothing after it.
+/// Prints the URL for launchers: one line, and nothing after it.
 fn announce(address: &ListenUrl) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{address}")
@@ -128,12 +129,12 @@ fn announce(address: &ListenUrl) -> anyhow::Result<()> {
         .context("cannot write to stdout")
 }
 
-/// Tells a person at a terminal what was started, for whom, and what to do next. Launchers, which read
-/// standard output or a log, are told nothing more.
+/// Tells a user at a terminal what was started, for whom, and what to do next. Launchers, which
+/// read stdout or a log, see nothing more.
 fn explain(address: &ListenUrl, config: &ServerConfig) {
     let mut stderr = std::io::stderr();
     if stderr.is_terminal() {
-        // Without a terminal any more there is nobody to tell.
+        // A closed terminal is ignored.
         drop(writeln!(stderr, "{}", explanation(address, config)));
     }
 }
@@ -149,9 +150,9 @@ fn explanation(address: &ListenUrl, config: &ServerConfig) -> String {
         false => "",
     };
     format!(
-        "exec-server runs commands and serves files of this machine for {clients}. Next, in another \
-         terminal: `exec-server run -E {address}{token} -- ls`, or `CODEX_EXEC_SERVER_URL={address} \
-         codex`. Ctrl-C ends it."
+        "exec-server runs commands and serves files of this machine for {clients}. Next, in \
+         another terminal: `exec-server run -E {address}{token} -- ls`, or \
+         `CODEX_EXEC_SERVER_URL={address} codex`. Press Ctrl-C to stop."
     )
 }
 

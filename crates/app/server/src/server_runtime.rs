@@ -1,4 +1,4 @@
-//! This machine at the service of clients, wherever their links come from.
+//! This machine and its service: accepts links, drains and shuts down.
 
 use std::{
     future::pending,
@@ -30,24 +30,24 @@ use crate::{
     shutdown_signal::ShutdownSignal,
 };
 
-/// Links that wait to be served. Whoever brings them waits beyond.
+/// Maximum links waiting to be served; beyond it, listeners wait (backpressure).
 const MAX_QUEUED_LINKS: usize = 64;
 
-/// Requests of one connection that run at once, unless configured otherwise.
+/// Default of concurrent requests per connection.
 const CONCURRENT_REQUESTS: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
 
-/// How long a connection keeps the thread awake after a message. A harness that waits for an answer
-/// asks again within this time, and waking up a core takes as long (`docs/benchmarks.md`).
+/// Busy-poll time after a message. A harness sends its next request within this time, and waking a
+/// core takes as long (`docs/benchmarks.md`).
 const BUSY_POLL: Duration = Duration::from_micros(200);
 
-/// This machine and the service that presents it. Dropping it ends everything.
+/// This machine and its service. Dropping it terminates everything.
 #[derive(Debug)]
 pub(crate) struct ServerRuntime {
     pub(crate) machine: LocalMachine,
     pub(crate) service: Service,
-    /// Ended with this value, not with the runtime, which belongs to the embedder.
+    /// Aborted with this value, not with the runtime, which belongs to the embedder.
     pub(crate) tasks: JoinSet<()>,
-    /// Set when it stops: it is alive, but not ready.
+    /// Set on shutdown: alive, but not ready.
     pub(crate) draining: Arc<AtomicBool>,
     exhibit: MetricsRenderer,
     shutdown_grace: Duration,
@@ -56,12 +56,12 @@ pub(crate) struct ServerRuntime {
 }
 
 impl ServerRuntime {
-    /// Looks at this machine. Nothing is started yet.
+    /// Inspects this machine. Starts nothing yet.
     pub(crate) fn new(
         config: &ServerConfig,
         paths: &ExecServerRuntimePaths,
     ) -> anyhow::Result<Self> {
-        // A helper that got this far would start helpers without end.
+        // A helper that gets here would start helpers endlessly.
         run_if_helper();
         for warning in &config.warnings {
             tracing::error!("{warning}");
@@ -94,7 +94,7 @@ impl ServerRuntime {
         })
     }
 
-    /// Serves whatever links come, until this value is dropped.
+    /// Serves incoming links until this value is dropped.
     pub(crate) fn serve_links(&mut self) -> mpsc::Sender<Link> {
         let (links, incoming) = mpsc::channel(MAX_QUEUED_LINKS);
         let (service, idle) = (self.service.clone(), Arc::clone(&self.idle));
@@ -103,18 +103,18 @@ impl ServerRuntime {
         links
     }
 
-    /// Waits until nobody has been connected and nothing has run for as long as configured. Never, if
-    /// nothing is, or if no links are served.
+    /// Waits until the idle time has passed without connections and running processes. Never
+    /// returns if none is configured, or no links are served.
     pub(crate) async fn idle(&self) {
         self.idle.notified().await;
     }
 
-    /// Returns what a listener shows of this.
+    /// Returns the metrics handler for a listener.
     pub(crate) fn metrics(&self) -> Exposition {
         self.exhibit.exposition()
     }
 
-    /// Has those who watch from this machine look, if the configuration says where.
+    /// Starts the metrics listener, if configured.
     pub(crate) async fn serve_metrics(&mut self, config: &ServerConfig) -> anyhow::Result<()> {
         if let Some(address) = config.metrics_listen {
             let draining = Arc::clone(&self.draining);
@@ -125,7 +125,7 @@ impl ServerRuntime {
         Ok(())
     }
 
-    /// Lets processes finish, as long as they may, or until it is asked a second time.
+    /// Shuts down: lets processes finish within the grace period, or until a second request.
     pub(crate) async fn shut_down(self, stop: &mut ShutdownSignal) {
         self.draining.store(true, Ordering::Relaxed);
         let levels = self.service.levels();
@@ -136,15 +136,15 @@ impl ServerRuntime {
         );
         tokio::select! {
             () = self.service.shut_down(self.shutdown_grace) => {}
-            // Asked twice: at once. What runs dies with its supervisors' sockets.
+            // A second request stops at once. Running processes die with their supervisors'
+            // sockets.
             () = stop.recv() => {}
         }
     }
 }
 
 impl Drop for ServerRuntime {
-    /// Kills what runs. Sessions without a connection would outlive the server otherwise, if the
-    /// runtime does.
+    /// Kills running processes. Detached sessions would otherwise live as long as the runtime.
     fn drop(&mut self) {
         self.service.end();
     }
@@ -164,7 +164,7 @@ async fn serve_all(
                 let service = service.clone();
                 connections.spawn(async move { service.serve(link).await });
             }
-            // What has ended is taken out, or the set would grow for ever.
+            // Reap finished tasks, so that the set does not grow.
             Some(_ended) = connections.join_next() => {}
             () = unused(&service, idle_exit), if connections.is_empty() => {
                 idle.notify_one();
@@ -175,8 +175,8 @@ async fn serve_all(
     while connections.join_next().await.is_some() {}
 }
 
-/// Waits until nothing has run for a while, and nobody can want to read what did. Without a connection
-/// nothing is started meanwhile.
+/// Waits until the service is idle and no retained output is left. Without a connection, nothing
+/// new is started meanwhile.
 async fn unused(service: &Service, idle_exit: Option<Duration>) {
     match idle_exit {
         Some(idle_exit) => {

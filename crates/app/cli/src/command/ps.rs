@@ -171,7 +171,7 @@ impl TableStyle {
             match (process.running, process.exit_code) {
                 (true, _) if !process.detached => "foreground".to_owned(),
                 (true, _) => "running".to_owned(),
-                (false, Some(code)) => format!("exited {code}"),
+                (false, Some(code)) => format!("ended {code}"),
                 (false, None) => "ended".to_owned(),
             },
             format!("{} ago", rough(self.now.saturating_sub(started))),

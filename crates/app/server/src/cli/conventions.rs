@@ -8,7 +8,7 @@ use clap::{Arg, Command, CommandFactory, error::ErrorKind};
 use super::Cli;
 use crate::command::NamedSignal;
 
-/// Predicates of `find` that ours does not have.
+/// Predicates of `find` that ours lacks.
 const FIND_PREDICATES: [&str; 12] = [
     "-iname",
     "-path",
@@ -24,10 +24,10 @@ const FIND_PREDICATES: [&str; 12] = [
     "-print",
 ];
 
-/// Rewrites a line, whose first word is the name of the program, into one that clap understands.
+/// Rewrites a command line, which starts with the program name, for clap.
 ///
 /// # Errors
-/// When a command is given an option of its namesake that it does not have.
+/// When a command receives an unsupported option of the tool of the same name.
 pub(super) fn rewrite(mut line: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
     let command = line
         .get(1)
@@ -46,8 +46,8 @@ pub(super) fn rewrite(mut line: Vec<OsString>) -> Result<Vec<OsString>, clap::Er
             "-name" if is_find => *word = "--glob".into(),
             text if is_find && FIND_PREDICATES.contains(&text) => {
                 let what = format!(
-                    "`find` has no `{text}`: use `--glob GLOB` or `--name QUERY`, or run the \
-                     host's own: exec-server run -- find …"
+                    "`find` does not support `{text}`: use `--glob GLOB` or `--name QUERY`, or \
+                     run the host's own: exec-server run -- find …"
                 );
                 return Err(Cli::command().error(ErrorKind::UnknownArgument, what));
             }
@@ -64,8 +64,8 @@ pub(super) fn rewrite(mut line: Vec<OsString>) -> Result<Vec<OsString>, clap::Er
     Ok(line)
 }
 
-/// Joins `--network` and the word behind it, if that is one of its values. Without `=`, clap would take
-/// every word for one, also the first word of the command in `run --sandbox read-only --network make`.
+/// Joins `--network` with the next word if that is one of its values. Otherwise clap would take any
+/// word, even the command in `run --sandbox read-only --network make`.
 fn join_network_value(line: Vec<OsString>) -> Vec<OsString> {
     if !line.iter().any(|word| word == "--network") {
         return line;
@@ -80,7 +80,7 @@ fn join_network_value(line: Vec<OsString>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = words.by_ref().take(2).collect();
     while let Some(mut word) = words.next() {
         let Some(follows) = option_value(command, &word) else {
-            // What follows is the command to run.
+            // The rest is the command to run.
             joined.push(word);
             break;
         };
@@ -102,13 +102,13 @@ fn join_network_value(line: Vec<OsString>) -> Vec<OsString> {
 /// Where the value of an option is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum OptionValue {
-    /// It is the next word.
+    /// In the next word.
     NextWord,
-    /// It is in the same word, or there is none.
+    /// In the same word, or absent.
     SameWord,
 }
 
-/// Tells where the value of an option is; `None` if the word is not an option.
+/// Returns where the value of an option is; `None` if the word is not an option.
 fn option_value(command: &Command, word: &OsStr) -> Option<OptionValue> {
     let text = word
         .to_str()?
@@ -132,7 +132,7 @@ fn option_value(command: &Command, word: &OsStr) -> Option<OptionValue> {
             false => OptionValue::SameWord,
         });
     }
-    // The first of several letters that has a value takes the rest of the word, if there is any.
+    // The first letter with a value takes the rest of the word, if any.
     let mut letters = text.char_indices();
     let with_value =
         letters.find(|(_, letter)| found(&|argument| argument.get_short() == Some(*letter)));

@@ -1,4 +1,4 @@
-//! Options of an executor that is reached through a registry, and of one that stands for another.
+//! Options of an executor behind a registry, and of a forwarder.
 
 use std::path::PathBuf;
 
@@ -7,13 +7,13 @@ use exec_registry::{api::EnvironmentId, forward::Destination, http::BaseUrl};
 
 use crate::cli::Cli;
 
-/// Where an executor registers, as what, and by whose right.
+/// Registry, identity and credentials of an executor.
 #[derive(Args, Clone, Debug, Default)]
 pub struct RegistrationArgs {
     /// Registry to offer this machine through, instead of listening: an http:// or https:// URL.
     ///
-    /// Connections are outgoing only. Harnesses are let in that the registry vouches for, and speak
-    /// with this machine end to end encrypted.
+    /// All connections are outgoing. Harnesses that the registry authorizes connect to this
+    /// machine, end-to-end encrypted.
     #[arg(
         long, value_name = "URL", requires = "environment_id", help_heading = REMOTE,
         value_parser = BaseUrl::parse
@@ -27,15 +27,15 @@ pub struct RegistrationArgs {
     )]
     pub environment_id: Option<EnvironmentId>,
 
-    /// Accepted for compatibility; it is not sent anywhere.
+    /// Accepted for compatibility; not sent anywhere.
     #[arg(long, value_name = "NAME", requires = "remote", help_heading = REMOTE)]
     pub name: Option<String>,
 
-    /// File with the token for the registry; it needs https://, or a registry on this machine
+    /// File with the token for the registry; requires https://, or a registry on this machine
     /// [default: the environment, see below].
     ///
-    /// Without a flag that says otherwise, what is set first is presented: EXEC_SERVER_REMOTE_TOKEN,
-    /// CODEX_API_KEY, CODEX_ACCESS_TOKEN, the sign-in that the Codex home keeps.
+    /// Without such a flag, the first of these is used: EXEC_SERVER_REMOTE_TOKEN, CODEX_API_KEY,
+    /// CODEX_ACCESS_TOKEN, the sign-in in the Codex home.
     #[arg(
         long, value_name = "FILE", requires = "remote", help_heading = REMOTE,
         conflicts_with_all = [
@@ -44,33 +44,33 @@ pub struct RegistrationArgs {
     )]
     pub remote_token_file: Option<PathBuf>,
 
-    /// Registers an agent task with the JWT in CODEX_ACCESS_TOKEN, and presents its assertions.
+    /// Registers an agent task with the JWT in CODEX_ACCESS_TOKEN and presents its assertions.
     #[arg(
         long, requires = "remote", help_heading = REMOTE,
         conflicts_with_all = ["executor_credential_stdin", "registration_bearer_stdin"]
     )]
     pub use_agent_identity_auth: bool,
 
-    /// Takes one token from standard input, a line; it needs https://, or a registry on this machine.
+    /// Reads one token from stdin, as a line; requires https://, or a registry on this machine.
     #[arg(
         long, requires = "remote", help_heading = REMOTE,
         conflicts_with = "executor_credential_stdin"
     )]
     pub registration_bearer_stdin: bool,
 
-    /// Takes tokens from standard input, one JSON object in a line, and the next before one expires.
+    /// Reads tokens from stdin, one JSON object per line, each before the previous one expires.
     #[arg(long, requires = "remote", help_heading = REMOTE)]
     pub executor_credential_stdin: bool,
 
-    /// Ends when standard input does, also without --remote.
+    /// Exits at the end of stdin, also without --remote.
     #[arg(long, help_heading = REMOTE)]
     pub exit_on_stdin_close: bool,
 }
 
-/// How an executor is reached.
+/// How harnesses connect to an executor.
 #[derive(Args, Clone, Debug, Default)]
 pub struct TransportArgs {
-    /// How harnesses reach this machine [default: noise].
+    /// How harnesses connect to this machine [default: noise].
     #[arg(long, value_name = "KIND", requires = "remote", help_heading = REMOTE)]
     pub remote_transport: Option<RemoteTransport>,
 
@@ -84,11 +84,11 @@ pub struct TransportArgs {
     )]
     pub aws_sigv4: bool,
 
-    /// Profile whose credentials sign [default: the variables, or else the default profile].
+    /// Profile whose credentials sign [default: the variables, else the default profile].
     #[arg(long, value_name = "NAME", requires = "aws_sigv4", help_heading = REMOTE)]
     pub aws_profile: Option<String>,
 
-    /// Region to sign for [default: the variables, or else the profile's].
+    /// Region to sign for [default: the variables, else the profile's].
     #[arg(long, value_name = "NAME", requires = "aws_sigv4", help_heading = REMOTE)]
     pub aws_region: Option<String>,
 
@@ -97,11 +97,11 @@ pub struct TransportArgs {
     pub aws_service: Option<String>,
 }
 
-/// A ChatGPT access token as the credential of an executor.
+/// ChatGPT access token as the credential of an executor.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ChatGptAuthArgs {
-    /// Takes a ChatGPT access token from standard input, which is a pipe or a socket: one line. It
-    /// needs https://.
+    /// Reads a ChatGPT access token from stdin, which must be a pipe or a socket: one line.
+    /// Requires https://.
     #[arg(
         long, requires = "remote", help_heading = REMOTE,
         conflicts_with_all = [
@@ -111,7 +111,7 @@ pub struct ChatGptAuthArgs {
     )]
     pub chatgpt_token_stdin: bool,
 
-    /// ChatGPT account to register for [default: the one that the token names].
+    /// ChatGPT account to register for [default: the one in the token].
     #[arg(
         long, value_name = "ID", requires = "chatgpt_token_stdin", help_heading = REMOTE
     )]
@@ -119,7 +119,7 @@ pub struct ChatGptAuthArgs {
 }
 
 impl TransportArgs {
-    /// Checks what goes with what, as far as the flags alone tell.
+    /// Checks which flags are compatible.
     pub(super) fn check(
         &self,
         registration: &RegistrationArgs,
@@ -154,13 +154,13 @@ impl TransportArgs {
     }
 }
 
-/// How an executor is reached.
+/// How harnesses connect to an executor.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
 pub enum RemoteTransport {
-    /// Through a relay that cannot read what it carries.
+    /// Through a relay that cannot read the traffic.
     #[default]
     Noise,
-    /// Over a websocket that the registry names, whose other end reads everything.
+    /// Over a websocket that the registry names, whose other end reads the traffic.
     Direct,
 }
 
@@ -168,7 +168,7 @@ pub enum RemoteTransport {
 #[derive(Args, Clone, Debug)]
 #[command(
     mut_arg("remote", |arg| arg.required(true)),
-    mut_arg("exit_on_stdin_close", |arg| arg.help("Ends when standard input does")),
+    mut_arg("exit_on_stdin_close", |arg| arg.help("Exits at the end of stdin")),
     mut_arg("remote_transport", |arg| arg.hide(true)),
     mut_arg("aws_sigv4", |arg| arg.hide(true)),
     mut_arg("aws_profile", |arg| arg.hide(true)),
@@ -176,24 +176,25 @@ pub enum RemoteTransport {
     mut_arg("aws_service", |arg| arg.hide(true)),
 )]
 pub struct ForwardArgs {
-    /// Server that is offered: a ws:// or wss:// URL.
+    /// Server to offer: a ws:// or wss:// URL.
     #[arg(long, value_name = "URL")]
     pub connect: Destination,
 
-    /// Where it is offered.
+    /// Where to offer it.
     #[command(flatten)]
     pub registration: RegistrationArgs,
 
-    /// How it is reached: through a relay. Other ways are accepted as flags and refused by name.
+    /// Only the relay is supported; other transports are accepted as flags and rejected with an
+    /// error.
     #[command(flatten)]
     pub transport: TransportArgs,
 
-    /// Options of the stock command that have no effect on a forwarder.
+    /// Options of the stock command without effect on a forwarder.
     #[command(flatten)]
     pub ignored: IgnoredOptions,
 }
 
-/// Options that `codex exec-server forward` takes and that concern no forwarder: it starts no
+/// Options of `codex exec-server forward` that do not apply to a forwarder, which starts no
 /// commands and reads no configuration file. Accepted for compatibility.
 #[derive(Args, Clone, Debug, Default)]
 pub struct IgnoredOptions {

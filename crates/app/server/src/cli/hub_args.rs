@@ -1,4 +1,4 @@
-//! Options of the hub, and of what people do with it.
+//! Options of `exec-server hub` and its subcommands.
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
@@ -15,49 +15,50 @@ use exec_transport::http::HostNames;
 #[derive(Args, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct HubArgs {
-    /// What to do instead of running a hub.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Option<HubCommand>,
 
-    /// How to run it.
+    /// Options for running the hub.
     #[command(flatten)]
     pub flags: HubFlags,
 }
 
-/// How a hub is run.
+/// Options for running a hub.
 #[derive(Args, Clone, Debug)]
 pub struct HubFlags {
-    /// Where to listen; port 0 takes a free one.
+    /// Address to listen on; port 0 picks a free one.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8765")]
     pub listen: SocketAddr,
 
-    /// URL under which executors and harnesses reach the hub, such as that of a proxy before it
-    /// [default: the one that each request names].
+    /// URL of the hub for executors and harnesses, such as that of a proxy in front of it [default:
+    /// the one in each request].
     #[arg(long, value_name = "URL", value_parser = BaseUrl::parse)]
     pub public_url: Option<BaseUrl>,
 
-    /// Further names by which clients reach the hub, separated by commas, beside that of --public-url,
-    /// IP addresses, localhost, the host name and the names of the certificate.
+    /// Additional host names of the hub, separated by commas, besides that of --public-url, IP
+    /// addresses, localhost, the host name and the names in the certificate.
     #[arg(long, value_name = "NAMES")]
     pub allowed_host: Option<HostNames>,
 
-    /// Where tokens and registrations are kept.
+    /// Where tokens and registrations are stored.
     #[command(flatten)]
     pub place: TokenFileArgs,
 
-    /// File with the secret that signs JWTs (HS256), at least 32 bytes; they are let in beside tokens.
+    /// File with the secret that signs JWTs (HS256), at least 32 bytes; JWTs are accepted besides
+    /// tokens.
     #[arg(long, value_name = "FILE")]
     pub jwt_secret_file: Option<PathBuf>,
 
-    /// Issuer (iss) that JWTs must name [default: any].
+    /// Required issuer (iss) of JWTs [default: any].
     #[arg(long, value_name = "NAME", requires = "jwt_secret_file")]
     pub jwt_issuer: Option<String>,
 
-    /// Audience (aud) that JWTs must name [default: any].
+    /// Required audience (aud) of JWTs [default: any].
     #[arg(long, value_name = "NAME", requires = "jwt_secret_file")]
     pub jwt_audience: Option<String>,
 
-    /// Certificate chain, in PEM; with it the hub speaks https:// and wss:// only.
+    /// Certificate chain in PEM; enables https:// and wss://, and disables plain connections.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
 
@@ -65,7 +66,7 @@ pub struct HubFlags {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
-    /// NATS server with JetStream, over which several hubs are one; several of a cluster with commas.
+    /// NATS servers with JetStream that connect several hubs, separated by commas.
     #[arg(long, value_name = "nats://HOST:PORT")]
     pub nats: Option<NatsServers>,
 
@@ -73,101 +74,99 @@ pub struct HubFlags {
     #[arg(long, value_name = "FILE", requires = "nats")]
     pub nats_credentials: Option<PathBuf>,
 
-    /// Certificates to trust of a tls:// NATS server, in PEM [default: the system's].
+    /// Trusted certificates for a tls:// NATS server, in PEM [default: the system's].
     #[arg(long, value_name = "FILE", requires = "nats")]
     pub nats_ca: Option<PathBuf>,
 
-    /// How many servers of a cluster keep each record: 1, 3 or 5 [default: 1].
+    /// Number of NATS servers that store each record: 1, 3 or 5 [default: 1].
     #[arg(long, value_name = "N", requires = "nats", value_parser = replicas)]
     pub nats_replicas: Option<Replicas>,
 
-    /// What begins the names of all subjects and buckets; hubs with another one are strangers
-    /// [default: exec-hub].
+    /// Prefix of all subjects and buckets; hubs with different prefixes are separate [default:
+    /// exec-hub].
     #[arg(long, value_name = "PREFIX", requires = "nats")]
     pub nats_prefix: Option<Prefix>,
 
-    /// Name of this hub among them, in lists and logs [default: the host's].
+    /// Name of this hub in lists and logs [default: the host's].
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<NodeName>,
 
-    /// File to which is appended who connected to what, in JSON lines [default: the log, at level
-    /// info].
+    /// File for the audit log of connections, in JSON lines [default: the log, at level info].
     #[arg(long, value_name = "FILE")]
     pub audit_log: Option<PathBuf>,
 
-    /// File with the AWS access keys that direct executors may sign with [default: they present tokens].
+    /// File with AWS access keys for direct executors [default: they present tokens].
     #[arg(long, value_name = "FILE")]
     pub access_keys: Option<PathBuf>,
 }
 
-/// Where the tokens of a hub are.
+/// Location of a hub's tokens.
 #[derive(Args, Clone, Debug, Default)]
 pub struct TokenFileArgs {
-    /// Directory of the hub
-    /// [default: $EXEC_SERVER_HOME/hub or ~/.local/share/exec-server/hub].
+    /// Data directory [default: $EXEC_SERVER_HOME/hub or ~/.local/share/exec-server/hub].
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 
-    /// File with the tokens [default: tokens.toml in the directory of the hub].
+    /// Token file [default: tokens.toml in the data directory].
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 }
 
-/// What to do with a hub instead of running one.
+/// Subcommands of `hub`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum HubCommand {
-    /// Makes, lists and revokes tokens. A running hub notices within a second.
+    /// Creates, lists and revokes tokens. A running hub notices within a second.
     #[command(subcommand, disable_help_subcommand = true)]
     Token(TokenCommand),
-    /// Lists the environments of a running hub, as far as the token may see them.
+    /// Lists the environments of a running hub that the token may see.
     ///
-    /// The token is taken from --token-file, or else from EXEC_SERVER_HUB_TOKEN. The exit status is 77
-    /// if the hub does not accept it.
+    /// The token is read from --token-file, else from EXEC_SERVER_HUB_TOKEN. The exit status is 77
+    /// if the hub rejects it.
     Environments(HubEnvironments),
 }
 
-/// What to do with tokens.
+/// Subcommands of `hub token`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Makes a token and prints it, once: only its SHA-256 is kept.
+    /// Creates a token and prints it once: only its SHA-256 is stored.
     ///
-    /// With --out the token goes to a file that only this account can read, instead of standard output.
+    /// With --out the token is written to a file that only this account can read, instead of
+    /// stdout.
     Create(MakeToken),
-    /// Lists tokens, without what is secret.
+    /// Lists tokens without their secrets.
     List(ListTokens),
-    /// Makes a token invalid.
+    /// Revokes a token.
     Revoke(RevokeToken),
 }
 
 /// Options of `exec-server hub token create`.
 #[derive(Args, Clone, Debug)]
 pub struct MakeToken {
-    /// Whom the token stands for. What this principal registers first, it owns.
+    /// Principal of the token. It owns the environments it registers first.
     #[arg(long, value_name = "PRINCIPAL")]
     pub name: PrincipalName,
 
-    /// What it may do; repeatable [default: executor and harness].
+    /// Allowed roles; repeatable [default: executor and harness].
     #[arg(long, value_name = "ROLE", value_delimiter = ',')]
     pub role: Vec<Role>,
 
-    /// Environments it may be used for, and for no others, as a glob; repeatable [default: those that the
-    /// principal owns].
+    /// Only environments that match this glob; repeatable [default: those that the principal owns].
     #[arg(long, value_name = "GLOB")]
     pub environment: Vec<String>,
 
-    /// How long it is valid, such as 90d, 12h or 30m [default: until it is revoked].
+    /// Validity, such as 90d, 12h or 30m [default: until it is revoked].
     #[arg(long, value_name = "SPAN")]
     pub expires_in: Option<TokenLifetime>,
 
-    /// File to write the token to, with mode 0600, instead of standard output.
+    /// File to write the token to, with mode 0600, instead of stdout.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
 
-    /// Replaces the file of --out if there is one.
+    /// Replaces an existing file of --out.
     #[arg(long, requires = "out")]
     pub force: bool,
 
-    /// Where tokens are kept.
+    /// Where tokens are stored.
     #[command(flatten)]
     pub place: TokenFileArgs,
 }
@@ -179,7 +178,7 @@ pub struct ListTokens {
     #[arg(long)]
     pub json: bool,
 
-    /// Where tokens are kept.
+    /// Where tokens are stored.
     #[command(flatten)]
     pub place: TokenFileArgs,
 }
@@ -187,11 +186,11 @@ pub struct ListTokens {
 /// Options of `exec-server hub token revoke`.
 #[derive(Args, Clone, Debug)]
 pub struct RevokeToken {
-    /// The token's id, as `list` shows it.
+    /// Id of the token, from `list`.
     #[arg(value_name = "ID")]
     pub id: String,
 
-    /// Where tokens are kept.
+    /// Where tokens are stored.
     #[command(flatten)]
     pub place: TokenFileArgs,
 }
@@ -199,7 +198,7 @@ pub struct RevokeToken {
 /// Options of `exec-server hub environments`.
 #[derive(Args, Clone, Debug)]
 pub struct HubEnvironments {
-    /// The hub.
+    /// URL of the hub.
     #[arg(long, value_name = "URL", value_parser = BaseUrl::parse)]
     pub url: BaseUrl,
 
@@ -212,12 +211,12 @@ pub struct HubEnvironments {
     pub json: bool,
 }
 
-/// A span of time, written as a whole number and a unit: s, m, h, d or w.
+/// Duration as a whole number with a unit: s, m, h, d or w.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TokenLifetime(pub Duration);
 
 impl TokenLifetime {
-    /// The longest span that is accepted, a hundred years: it can be added to any date.
+    /// Maximum, a hundred years: it can be added to any date.
     const MAX: u64 = 100 * 366 * DAY;
 }
 
@@ -243,7 +242,7 @@ impl FromStr for TokenLifetime {
     }
 }
 
-/// Caller: the text is no span of time.
+/// Caller: invalid duration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected a whole number with s, m, h, d or w, such as 90d, and at most a hundred years")]
 pub struct TokenLifetimeParseError;

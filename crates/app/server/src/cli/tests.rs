@@ -1,4 +1,4 @@
-//! What the parser takes, and what it refuses.
+//! Tests of accepted and rejected command lines.
 
 mod hub;
 mod remote;
@@ -8,7 +8,7 @@ use clap::CommandFactory;
 use super::*;
 use crate::config::SandboxMechanism;
 
-/// The status that a line ends with because of the parser.
+/// Returns the exit status of a rejected command line.
 fn status(arguments: &[&str]) -> Option<i32> {
     let line = ["exec-server"].iter().chain(arguments);
     Cli::read(line).err().map(|error| error.exit_code())

@@ -1,4 +1,4 @@
-//! Which options of authentication go together, and the secrets they point to.
+//! Authentication options: which go together, and the secrets they name.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use exec_cli::settings_source;
 
 use super::{ConfigError, ServerSettings, WsAuth};
 
-/// Makes the check that `settings` ask for, reading the file with the token or secret.
+/// Builds the authentication, reading the file with the token or secret.
 pub(super) fn resolve(settings: &ServerSettings, listen: &ListenUrl) -> Result<Auth, ConfigError> {
     let Some(mode) = settings.ws_auth else {
         return match given(settings).next() {
@@ -33,7 +33,7 @@ pub(super) fn resolve(settings: &ServerSettings, listen: &ListenUrl) -> Result<A
     }
 }
 
-/// Lists the options that are given and belong to one way of authentication.
+/// Lists the given options that require a kind of authentication.
 fn given(settings: &ServerSettings) -> impl Iterator<Item = (&'static str, WsAuth)> {
     let (token, signed) = (WsAuth::CapabilityToken, WsAuth::SignedBearerToken);
     [

@@ -1,4 +1,4 @@
-//! The configuration file: TOML, one key per option.
+//! The configuration file and `-c` overrides: TOML, one key per option.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,12 +10,12 @@ use toml::de::{DeTable, DeValue};
 
 use crate::config::{ConfigError, ServerSettings, SettingError, SettingOrigin};
 
-/// What a configuration file says.
+/// Content of a configuration file.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigFile {
-    /// The layer of options.
+    /// Layer of options.
     pub settings: ServerSettings,
-    /// What is odd in it and was passed over.
+    /// Warnings about ignored content.
     pub warnings: Vec<String>,
 }
 
@@ -23,7 +23,7 @@ impl ConfigFile {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// When it cannot be read, is larger than 1 MiB, or [`ConfigFile::parse`] refuses it.
+    /// When it cannot be read, is larger than 1 MiB, or [`ConfigFile::parse`] rejects it.
     pub fn read(path: &Path, strictness: Strictness) -> Result<Self, ConfigError> {
         let text = settings_source::read_text(path).map_err(|source| ConfigError::ReadFile {
             path: path.to_owned(),
@@ -32,11 +32,11 @@ impl ConfigFile {
         Self::parse(path, &text, strictness)
     }
 
-    /// Reads the text of a file; `path` is for messages.
+    /// Parses a file; `path` is for messages.
     ///
     /// # Errors
-    /// When it is no TOML, or an option has a value that it cannot have; when strict, also when a
-    /// key is unknown. The error names file and line, and never quotes a value that may be secret.
+    /// When it is not TOML, or an option has an invalid value; when strict, also on an unknown key.
+    /// The error names file and line, and never quotes a value that may be secret.
     pub fn parse(path: &Path, text: &str, strictness: Strictness) -> Result<Self, ConfigError> {
         let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
             path: path.to_owned(),
@@ -64,7 +64,7 @@ impl ConfigFile {
                 Ok(()) => {}
                 Err(SettingError::UnknownKey) if strictness == Strictness::Lenient => {
                     file.warnings
-                        .push(format!("{}: unknown key is ignored", place()));
+                        .push(format!("{}: ignoring unknown key", place()));
                 }
                 Err(source) => {
                     return Err(ConfigError::Setting {
@@ -77,10 +77,10 @@ impl ConfigFile {
         Ok(file)
     }
 
-    /// Reads the file somebody named, or else the one at the default place.
+    /// Reads the named file, else the default one.
     ///
-    /// The named one must be there and be right. The other may be missing, and when it is broken
-    /// that is a warning, unless strict.
+    /// A named file must exist and be valid. The default one may be missing; if it is invalid, that
+    /// is a warning unless strict.
     pub(super) fn find(
         named: Option<PathBuf>,
         default: Option<PathBuf>,
@@ -100,17 +100,17 @@ impl ConfigFile {
             }
             (Err(error), Strictness::Lenient) => Ok(Self {
                 settings: ServerSettings::default(),
-                warnings: vec![format!("configuration file is ignored: {}", chain(&error))],
+                warnings: vec![format!("ignoring configuration file: {}", chain(&error))],
             }),
             (result, _) => result,
         }
     }
 }
 
-/// What to do about unknown keys, and about a broken file that nobody named.
+/// How to treat unknown keys and an invalid default file.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Strictness {
-    /// Warn and go on.
+    /// Warn and continue.
     #[default]
     Lenient,
     /// Refuse to start.
@@ -125,7 +125,7 @@ fn line_at(text: &str, offset: usize) -> usize {
         + 1
 }
 
-/// Writes an error with its sources in one line.
+/// Formats an error with its sources as one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     let mut source = error.source();
@@ -147,7 +147,7 @@ pub struct ConfigOverride {
 impl FromStr for ConfigOverride {
     type Err = ConfigOverrideParseError;
 
-    /// Splits at the first `=`. A value that is no TOML, or none of a plain type, is a string.
+    /// Splits at the first `=`. A value that is not a plain TOML value is a string.
     fn from_str(argument: &str) -> Result<Self, Self::Err> {
         let (key, value) = argument.split_once('=').ok_or(ConfigOverrideParseError)?;
         let (key, value) = (key.trim(), value.trim());
@@ -164,12 +164,13 @@ impl FromStr for ConfigOverride {
     }
 }
 
-/// Caller: the argument of `-c` has no key or no value.
+/// Caller: the argument of `-c` lacks a key or a value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected key=value")]
 pub struct ConfigOverrideParseError;
 
-/// Makes a layer of all overrides; a later one wins. Unknown keys become warnings, or the error.
+/// Merges all overrides into a layer; later ones win. Unknown keys are warnings, or errors when
+/// strict.
 pub(super) fn read(
     overrides: &[ConfigOverride],
     strictness: Strictness,
@@ -180,7 +181,7 @@ pub(super) fn read(
         match settings.set(key, text) {
             Ok(()) => {}
             Err(SettingError::UnknownKey) if strictness == Strictness::Lenient => {
-                warnings.push(format!("-c: unknown key `{key}` is ignored"));
+                warnings.push(format!("-c: ignoring unknown key `{key}`"));
             }
             Err(source) => {
                 let place = SettingOrigin::Override(key.clone());
@@ -191,7 +192,7 @@ pub(super) fn read(
     Ok(settings)
 }
 
-/// Gives a plain value as text, numbers in decimal.
+/// Returns a plain value as text, with numbers in decimal.
 pub(super) fn text_of(value: &DeValue<'_>) -> Result<String, NotPlainValue> {
     match value {
         DeValue::String(text) => Ok(text.clone().into_owned()),
@@ -204,7 +205,7 @@ pub(super) fn text_of(value: &DeValue<'_>) -> Result<String, NotPlainValue> {
     }
 }
 
-/// Caller: the value is a date, an array or a table, which no option takes, or beyond 64 bits.
+/// Caller: the value is a date, an array, a table, or beyond 64 bits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected a string, a number, true or false")]
 pub(super) struct NotPlainValue;

@@ -1,4 +1,4 @@
-//! Options from environment variables. The environment itself is passed in, for tests.
+//! Options from environment variables, which are injected for tests.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,20 +9,20 @@ use super::{
     ConfigError, LogLevel, ServerSettings, SettingError, SettingOrigin, Strictness, Switch,
 };
 
-/// What the environment says. A variable that is set to nothing counts as not set.
+/// Settings from the environment. An empty variable counts as not set.
 #[derive(Clone, Debug, Default)]
 pub struct EnvironmentLayer {
-    /// The layer of options: `EXEC_SERVER_` and the key in upper case.
+    /// Layer of options: `EXEC_SERVER_` and the key in upper case.
     pub settings: ServerSettings,
-    /// `EXEC_SERVER_CONFIG`: as `--config`.
+    /// `EXEC_SERVER_CONFIG`: like `--config`.
     pub config: Option<PathBuf>,
-    /// `EXEC_SERVER_STRICT_CONFIG`: as `--strict-config`.
+    /// `EXEC_SERVER_STRICT_CONFIG`: like `--strict-config`.
     pub strictness: Strictness,
-    /// A variable of the stock server's: as `--proxy-private-ips-via-upstream`.
+    /// Variable of the stock server: like `--proxy-private-ips-via-upstream`.
     pub proxy_private_ips_via_upstream: Option<Switch>,
-    /// A variable of the stock server's: as `--exit-on-stdin-close`.
+    /// Variable of the stock server: like `--exit-on-stdin-close`.
     pub exit_on_stdin_close: Option<Switch>,
-    /// Where the configuration file is, if there is one and no other is named.
+    /// Default path of the configuration file.
     pub default_config: Option<PathBuf>,
 }
 
@@ -30,7 +30,7 @@ impl EnvironmentLayer {
     /// Reads the environment.
     ///
     /// # Errors
-    /// When a variable of ours has a value that its option cannot have.
+    /// When one of our variables has an invalid value.
     pub fn read(lookup: VariableLookup<'_>) -> Result<Self, ConfigError> {
         let mut settings = ServerSettings::default();
         for key in ServerSettings::KEYS {
@@ -47,7 +47,7 @@ impl EnvironmentLayer {
             config: path(lookup, "EXEC_SERVER_CONFIG"),
             strictness: strictness(lookup)?,
             proxy_private_ips_via_upstream: text(lookup, PRIVATE_IPS)?
-                // It has no effect, so no value of it can be a reason not to start.
+                // It has no effect, so an invalid value is not an error.
                 .map(|text| text.parse().unwrap_or(Switch(true))),
             exit_on_stdin_close: switch(lookup, STDIN_CLOSE)?,
             default_config: config_directory(lookup).map(|home| home.join("config.toml")),

@@ -1,4 +1,4 @@
-//! Why there is no configuration to serve with.
+//! Configuration errors.
 
 use std::fmt;
 use std::io;
@@ -9,16 +9,16 @@ use exec_transport::listen::ListenUrl;
 
 use super::SettingError;
 
-/// Why the server does not start. In every case whoever starts it must act.
+/// Why the server does not start. The caller must act in every case.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// An option outside the command line has no such name or cannot have such a value.
+    /// An option outside the command line is unknown or has an invalid value.
     #[error("{place}")]
     Setting {
-        /// Where the option stands.
+        /// Where the option is set.
         place: SettingOrigin,
-        /// What is wrong with it.
+        /// What is wrong.
         source: SettingError,
     },
     /// The configuration file cannot be read.
@@ -26,39 +26,39 @@ pub enum ConfigError {
     ReadFile {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Cause.
         source: io::Error,
     },
-    /// The configuration file is no TOML.
+    /// The configuration file is not TOML.
     #[error("{}:{line}: {message}", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line, from 1.
         line: usize,
-        /// What the parser says.
+        /// Message of the parser.
         message: String,
     },
-    /// Authentication is asked for where there is no websocket on the network.
+    /// Authentication without a websocket listener on the network.
     #[error("--ws-auth needs a ws:// or wss:// listener, which `{0}` is not")]
     AuthWithoutNetwork(ListenUrl),
-    /// An option of authentication is given, but no authentication.
+    /// An authentication option without authentication.
     #[error("{0} needs --ws-auth")]
     OptionWithoutAuth(&'static str),
-    /// An option of one way of authentication is given with the other.
+    /// An option that belongs to another kind of authentication.
     #[error("{option} needs --ws-auth {needed}")]
     OptionOfOtherAuth {
         /// The option.
         option: &'static str,
-        /// What it belongs to.
+        /// The kind it belongs to.
         needed: &'static str,
     },
-    /// The capability token is given not at all, or twice.
+    /// Not exactly one source of the capability token.
     #[error(
         "--ws-auth capability-token needs exactly one of --ws-token-file and --ws-token-sha256"
     )]
     TokenSource,
-    /// The secret for signed tokens is not given.
+    /// Missing secret for signed tokens.
     #[error("--ws-auth signed-bearer-token needs --ws-shared-secret-file")]
     NoSharedSecret,
     /// A file with a token or secret cannot be read.
@@ -68,24 +68,24 @@ pub enum ConfigError {
         option: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Cause.
         source: io::Error,
     },
-    /// The token file has nothing but blanks.
+    /// The token file is blank.
     #[error("`{}` given with --ws-token-file is empty", .0.display())]
     EmptyToken(PathBuf),
     /// The secret is too short.
-    #[error("`{}` given with --ws-shared-secret-file is no use", path.display())]
+    #[error("`{}` given with --ws-shared-secret-file is not usable", path.display())]
     ShortSecret {
         /// The file.
         path: PathBuf,
-        /// How long it must be.
+        /// Required length.
         source: SecretTooShort,
     },
-    /// TLS is asked for without all that it takes.
+    /// Incomplete TLS settings.
     #[error("a wss:// listener needs --tls-cert and --tls-key; {0} is missing")]
     TlsIncomplete(&'static str),
-    /// Certificate or key are given where there is no TLS.
+    /// Certificate or key without TLS.
     #[error("{option} needs a wss:// listener, which `{listen}` is not")]
     TlsWithoutWss {
         /// The option.
@@ -93,7 +93,7 @@ pub enum ConfigError {
         /// The listener.
         listen: ListenUrl,
     },
-    /// Other machines could run commands here without being asked who they are.
+    /// Other machines could run commands here without authentication.
     #[error(
         "refusing to listen on `{0}` without authentication: other machines can reach it. Give \
          --ws-auth capability-token with --ws-token-file (or --ws-token-sha256), or --ws-auth \
@@ -102,19 +102,19 @@ pub enum ConfigError {
     OpenToNetwork(ListenUrl),
 }
 
-/// Where an option stands that is not on the command line under its own name.
+/// Where an option is set, other than by its own flag.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum SettingOrigin {
-    /// In this environment variable.
+    /// This environment variable.
     Variable(String),
-    /// In a `-c` for this key.
+    /// A `-c` for this key.
     Override(String),
-    /// In a configuration file.
+    /// A configuration file.
     File {
         /// The file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line, from 1.
         line: usize,
         /// The key.
         key: String,

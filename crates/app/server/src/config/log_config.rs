@@ -1,4 +1,4 @@
-//! Options of those who watch a server: what it logs, and where it shows its numbers.
+//! Options of logs and metrics.
 
 use std::{net::SocketAddr, str::FromStr};
 
@@ -7,18 +7,18 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{ServerSettings, VariableLookup};
 
-/// What is logged, and how.
+/// Log settings.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LogConfig {
-    /// How much. Absent: errors only.
+    /// Level. `None`: errors only.
     pub level: Option<LogLevel>,
-    /// In which form.
+    /// Format.
     pub format: LogFormat,
 }
 
 impl LogConfig {
-    /// Finds out what commands that are no server log: flags and variables say so, a file does not. What
-    /// is wrong in a variable is passed over, as it is not theirs.
+    /// Returns the log settings of commands other than the server: from flags and variables, not
+    /// from a file. Invalid variables are ignored, because they are meant for the server.
     pub fn of_command(flags: &ServerSettings, lookup: VariableLookup<'_>) -> Self {
         let read = |name| lookup(name)?.into_string().ok();
         let level = || {
@@ -33,18 +33,17 @@ impl LogConfig {
     }
 }
 
-/// Which events are logged: a level, or filters as `RUST_LOG` has them.
+/// Logged events: a level, or filters like in `RUST_LOG`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LogLevel(String);
 
 impl LogLevel {
-    /// Returns it as it was written.
+    /// Returns the text as written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Reads the variable that all programs of this kind share. What is wrong in it is no reason not to
-    /// start, as it may be meant for others.
+    /// Reads `RUST_LOG`. An invalid value is ignored, because it may be meant for other programs.
     pub(super) fn of_others(lookup: VariableLookup<'_>) -> Option<Self> {
         let text = lookup("RUST_LOG")?.into_string().ok()?;
         text.parse().ok()
@@ -63,20 +62,20 @@ impl FromStr for LogLevel {
     }
 }
 
-/// Caller: the text is neither a level nor a filter.
+/// Caller: neither a level nor a filter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error(
     "expected off, error, warn, info, debug, trace, or filters such as info,exec_service=debug"
 )]
 pub struct LogLevelParseError;
 
-/// In which form events are logged.
+/// Log format.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
 pub enum LogFormat {
-    /// A line for people.
+    /// Text lines.
     #[default]
     Text,
-    /// A JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -88,12 +87,12 @@ impl FromStr for LogFormat {
     }
 }
 
-/// Caller: the text names no form.
+/// Caller: unknown format.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected text or json")]
 pub struct LogFormatParseError;
 
-/// An address that only this machine reaches: whoever does is shown the numbers.
+/// Loopback address for metrics, which needs no token.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MetricsAddress(SocketAddr);
 
@@ -116,11 +115,11 @@ impl FromStr for MetricsAddress {
     }
 }
 
-/// Caller: the text is no such address.
+/// Caller: not a loopback address with a port.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error(
-    "expected a loopback address and a port, such as 127.0.0.1:9464: it asks for no token. From \
-     elsewhere, /metrics of a listener with --ws-auth can be asked"
+    "expected a loopback address and a port, such as 127.0.0.1:9464: it needs no token. From \
+     other machines, use /metrics of a listener with --ws-auth"
 )]
 pub struct MetricsAddressParseError;
 

@@ -1,4 +1,4 @@
-//! One layer of options: what one source says, and nothing about what it does not.
+//! One layer of options, from one source.
 
 use std::error::Error;
 use std::num::NonZeroUsize;
@@ -15,15 +15,15 @@ use super::{
     Seconds, Switch, WsAuth,
 };
 
-/// The options that flags, environment and file share. A field's name is its key in the file;
-/// its comment is its help text.
+/// Options that flags, environment and file share. A field's name is its key in the file; its
+/// comment is its help text.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ServerSettings {
-    /// Where to listen: ws://IP:PORT, wss://IP:PORT, unix:///path, stdio or off
-    /// [default: ws://127.0.0.1:0].
+    /// Address to listen on: ws://IP:PORT, wss://IP:PORT, unix:///path, stdio or off [default:
+    /// ws://127.0.0.1:0].
     ///
-    /// Port 0 takes a free one. Host names are refused; IPv6 goes in brackets, as in
-    /// `ws://[::1]:8080`. An address that other machines can reach needs --ws-auth.
+    /// Port 0 picks a free one. Host names are rejected; IPv6 addresses are in brackets, as in
+    /// `ws://[::1]:8080`. An address that other machines can reach requires --ws-auth.
     #[arg(long, value_name = "URL", help_heading = LISTENER)]
     pub listen: Option<ListenUrl>,
 
@@ -35,21 +35,21 @@ pub struct ServerSettings {
     #[arg(long, value_name = "FILE", help_heading = LISTENER)]
     pub tls_key: Option<PathBuf>,
 
-    /// Names of this machine that clients connect by, separated by commas, beside IP addresses,
-    /// localhost, the host name and the names of the certificate.
+    /// Additional host names of this machine, separated by commas, besides IP addresses, localhost,
+    /// the host name and the names in the certificate.
     ///
-    /// A request for another Host is refused: a web page can make its own name lead here.
+    /// Requests for other hosts are rejected: a web page could point its own name here (DNS
+    /// rebinding).
     #[arg(long, value_name = "NAMES", help_heading = LISTENER)]
     pub allowed_host: Option<HostNames>,
 
-    /// Requests of one connection that run at the same time, from 1, which is strictly one after
-    /// the other [default: 256].
+    /// Maximum concurrent requests per connection; 1 is strictly serial [default: 256].
     ///
-    /// Without it, requests run concurrently with the outcome of serial order.
+    /// Concurrent requests have the same results as in serial order.
     #[arg(long, value_name = "N", help_heading = LISTENER)]
     pub concurrent_requests: Option<ConcurrentRequests>,
 
-    /// What websocket clients present as `Authorization: Bearer` [default: nothing].
+    /// Token that websocket clients present as `Authorization: Bearer` [default: none].
     #[arg(long, value_name = "MODE", help_heading = AUTHENTICATION)]
     pub ws_auth: Option<WsAuth>,
 
@@ -65,49 +65,48 @@ pub struct ServerSettings {
     #[arg(long, value_name = "FILE", help_heading = AUTHENTICATION)]
     pub ws_shared_secret_file: Option<PathBuf>,
 
-    /// Issuer (iss) that JWTs must name [default: any].
+    /// Required issuer (iss) of JWTs [default: any].
     #[arg(long, value_name = "NAME", help_heading = AUTHENTICATION)]
     pub ws_issuer: Option<String>,
 
-    /// Audience (aud) that JWTs must name [default: any].
+    /// Required audience (aud) of JWTs [default: any].
     #[arg(long, value_name = "NAME", help_heading = AUTHENTICATION)]
     pub ws_audience: Option<String>,
 
-    /// How far the clock of who signs JWTs may be off, in whole seconds [default: 30].
+    /// Tolerated clock skew of the JWT signer, in whole seconds [default: 30].
     #[arg(long, value_name = "SECONDS", help_heading = AUTHENTICATION)]
     pub ws_max_clock_skew_seconds: Option<u64>,
 
-    /// Lets everyone in who can reach the address, and lets them run commands [default: false].
+    /// Lets everyone who can reach the address run commands [default: false].
     #[arg(
         long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
         default_missing_value = "true", help_heading = AUTHENTICATION
     )]
     pub insecure_no_auth: Option<Switch>,
 
-    /// How long a session and its processes outlive their connection; 0 kills at once
-    /// [default: 80].
+    /// How long a session and its processes outlive their connection, in seconds; 0 terminates at
+    /// once [default: 80].
     #[arg(long, value_name = "SECONDS", help_heading = SESSIONS)]
     pub session_ttl: Option<Seconds>,
 
-    /// How long a process that has ended stays readable; never shorter than --session-ttl
-    /// [default: 80].
+    /// Retention of exited processes, in seconds; at least --session-ttl [default: 80].
     #[arg(long, value_name = "SECONDS", help_heading = SESSIONS)]
     pub process_retention: Option<Seconds>,
 
-    /// Output kept of each process, for clients that come back [default: 1048576].
+    /// Retained output per process, for clients that reconnect [default: 1048576].
     #[arg(long, value_name = "BYTES", help_heading = SESSIONS)]
     pub retained_output_bytes: Option<NonZeroUsize>,
 
-    /// Processes that one session may have [default: 1024].
+    /// Maximum processes per session [default: 1024].
     #[arg(long, value_name = "N", help_heading = SESSIONS)]
     pub max_processes: Option<NonZeroUsize>,
 
-    /// How long processes may finish after SIGTERM before they are killed [default: 0].
+    /// Grace period of processes after SIGTERM before they are killed, in seconds [default: 0].
     #[arg(long, value_name = "SECONDS", help_heading = SESSIONS)]
     pub shutdown_grace: Option<Seconds>,
 
-    /// How long a listener with no connection and no running process goes on before it ends by
-    /// itself; 0 is for ever [default: 0].
+    /// Idle time in seconds after which a listener without connections and running processes exits;
+    /// 0 is never [default: 0].
     #[arg(long, value_name = "SECONDS", help_heading = SESSIONS)]
     pub idle_exit: Option<Seconds>,
 
@@ -119,36 +118,36 @@ pub struct ServerSettings {
     #[arg(long, value_name = "BOOL", help_heading = SESSIONS)]
     pub allow_prepared_exec: Option<Switch>,
 
-    /// Which mechanisms may enforce policies; what the chosen one cannot express is refused
-    /// [default: cheapest].
+    /// Mechanism that enforces policies; a policy it cannot express is rejected [default:
+    /// cheapest].
     ///
-    /// `exec-server doctor` tells what each of them can enforce here.
+    /// `exec-server doctor` reports what each of them can enforce here.
     #[arg(long, value_name = "NAME", help_heading = SANDBOX)]
     pub sandbox_mechanism: Option<SandboxMechanism>,
 
-    /// Whether sandboxed commands see their own processes only, or the host's [default: isolate].
+    /// Whether sandboxed commands see only their own processes, or the host's [default: isolate].
     #[arg(long, value_name = "CHOICE", help_heading = SANDBOX)]
     pub linux_sandbox_pid_namespace: Option<PidNamespace>,
 
-    /// How much is logged to stderr: off, error, warn, info, debug, trace, or filters such as
-    /// `info,exec_service=debug` [default: $RUST_LOG, or error].
+    /// Log level on stderr: off, error, warn, info, debug, trace, or filters such as
+    /// `info,exec_service=debug` [default: $RUST_LOG, else error].
     #[arg(long, value_name = "LEVEL", help_heading = OBSERVATION)]
     pub log_level: Option<LogLevel>,
 
-    /// How it is written: text for people, or json, one object a line [default: text].
+    /// Log format: text, or json with one object per line [default: text].
     #[arg(long, value_name = "FORMAT", help_heading = OBSERVATION)]
     pub log_format: Option<LogFormat>,
 
-    /// Serves /metrics, /healthz and /readyz, and nothing else, on an address of this machine such as
-    /// 127.0.0.1:9464 [default: only on the listener].
+    /// Serves only /metrics, /healthz and /readyz on a loopback address such as 127.0.0.1:9464
+    /// [default: only on the listener].
     ///
-    /// It asks for no token, so other machines must not reach it.
+    /// It needs no token, so other machines must not reach it.
     #[arg(long, value_name = "IP:PORT", help_heading = OBSERVATION)]
     pub metrics_listen: Option<MetricsAddress>,
 }
 
 impl ServerSettings {
-    /// Every key, in the order of the fields.
+    /// All keys, in the order of the fields.
     pub const KEYS: [&str; 26] = [
         "listen",
         "tls_cert",
@@ -178,10 +177,10 @@ impl ServerSettings {
         "metrics_listen",
     ];
 
-    /// Sets the option that `key` names, replacing what it was.
+    /// Sets the option `key`, replacing its value.
     ///
     /// # Errors
-    /// When there is no such key, or `text` is no value of it. Nothing is changed then.
+    /// When the key is unknown, or `text` is not a valid value. Nothing is changed then.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), SettingError> {
         match key {
             "listen" => put(&mut self.listen, text),
@@ -214,10 +213,9 @@ impl ServerSettings {
         }
     }
 
-    /// Lays these settings over `lower`: what is set here wins.
+    /// Merges these settings over `lower`: values set here win.
     ///
-    /// Token file and token digest are two spellings of one thing, so either of them here hides
-    /// both of `lower`.
+    /// Token file and token digest are alternatives, so either of them here hides both of `lower`.
     #[must_use]
     pub fn over(self, lower: Self) -> Self {
         let has_token = self.ws_token_file.is_some() || self.ws_token_sha256.is_some();
@@ -260,7 +258,7 @@ impl ServerSettings {
         }
     }
 
-    /// Leaves out what is about a listener, which is another's.
+    /// Drops listener options, which are meant for another server.
     #[must_use]
     pub(super) fn without_listener(self) -> Self {
         Self {
@@ -286,10 +284,10 @@ impl ServerSettings {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingError {
-    /// Caller: no option has this name.
+    /// Caller: unknown option.
     #[error("unknown key")]
     UnknownKey,
-    /// Caller: the option cannot have this value.
+    /// Caller: invalid value.
     #[error("invalid value")]
     InvalidValue(#[source] Box<dyn Error + Send + Sync>),
 }

@@ -1,4 +1,4 @@
-//! Precedence and rules of the configuration, through [`load`].
+//! Tests of precedence and validation, through [`load`].
 
 mod rules;
 mod sources;
@@ -15,14 +15,14 @@ use crate::cli::Cli;
 /// SHA-256 of `abc`.
 const DIGEST: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
-/// A start of the server: what is typed, in which environment, with files in a directory.
+/// A start of the server: arguments, environment, and files in a directory.
 struct Start {
     home: tempfile::TempDir,
     variables: BTreeMap<String, OsString>,
 }
 
 impl Start {
-    /// No configuration file, and no variable but the home that tests own.
+    /// No configuration file, and no variable but a home for the test.
     fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         let variable = ("EXEC_SERVER_HOME".to_owned(), home.path().into());
@@ -32,7 +32,7 @@ impl Start {
         }
     }
 
-    /// A start with this configuration file at the default place.
+    /// A start with this default configuration file.
     fn with_file(text: &str) -> Self {
         let start = Self::new();
         start.write("config.toml", text);
@@ -56,7 +56,7 @@ impl Start {
         load(cli, &|name| self.variables.get(name).cloned())
     }
 
-    /// The error with its sources, with the directory of the test cut out.
+    /// Returns the error with its sources, without the test's directory.
     fn refusal(&self, arguments: &[&str]) -> String {
         let error = self.run(arguments).unwrap_err();
         let mut line = error.to_string();

@@ -1,4 +1,4 @@
-//! The types of option values. Each is read from text in the same way wherever the text is from.
+//! Types of option values, parsed in the same way from every source.
 
 use std::num::{NonZeroUsize, ParseIntError};
 use std::str::FromStr;
@@ -6,15 +6,15 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use exec_sandbox::{Mechanism, Processes};
 
-/// How many requests of one connection run at the same time.
+/// Concurrent requests per connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum ConcurrentRequests {
-    /// As many as the order of their effects allows.
+    /// As many as ordering allows.
     #[default]
     Unlimited,
-    /// One after the other, strictly.
+    /// One at a time.
     Serial,
-    /// As [`ConcurrentRequests::Unlimited`], but never more than this. At least 2.
+    /// Like [`ConcurrentRequests::Unlimited`], up to this number. At least 2.
     AtMost(NonZeroUsize),
 }
 
@@ -31,7 +31,7 @@ impl FromStr for ConcurrentRequests {
     }
 }
 
-/// Yes or no.
+/// Boolean.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Switch(pub bool);
 
@@ -47,22 +47,22 @@ impl FromStr for Switch {
     }
 }
 
-/// Caller: the text is neither yes nor no.
+/// Caller: not a boolean.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected true or false")]
 pub struct SwitchParseError;
 
-/// How clients of a websocket listener prove who they are.
+/// How websocket clients authenticate.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub enum WsAuth {
-    /// They present one secret token.
+    /// With one secret token.
     CapabilityToken,
-    /// They present a JWT, signed with a shared secret (HS256).
+    /// With a JWT signed with a shared secret (HS256).
     SignedBearerToken,
 }
 
 impl WsAuth {
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::CapabilityToken => "capability-token",
@@ -83,19 +83,19 @@ impl FromStr for WsAuth {
     }
 }
 
-/// Caller: the text names no way of authentication.
+/// Caller: unknown kind of authentication.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected capability-token or signed-bearer-token")]
 pub struct WsAuthParseError;
 
-/// What may enforce policies.
+/// Mechanism that enforces policies.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub enum SandboxMechanism {
-    /// The cheapest that expresses the policy whole.
+    /// The cheapest one that expresses the whole policy.
     Cheapest,
     /// Landlock and seccomp.
     Landlock,
-    /// Namespaces of our own making.
+    /// Namespaces set up by exec-server.
     Namespaces,
     /// Bubblewrap.
     Bubblewrap,
@@ -120,15 +120,15 @@ impl From<SandboxMechanism> for Mechanism {
     }
 }
 
-/// Caller: the text names no mechanism.
+/// Caller: unknown mechanism.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected cheapest, landlock, namespaces or bubblewrap")]
 pub struct SandboxMechanismParseError;
 
-/// Which processes a sandboxed command sees.
+/// Processes that a sandboxed command sees.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub enum PidNamespace {
-    /// Its own only.
+    /// Only its own.
     Isolate,
     /// The host's.
     Inherit,
@@ -151,7 +151,7 @@ impl From<PidNamespace> for Processes {
     }
 }
 
-/// Caller: the text is neither of the two.
+/// Caller: neither of the two.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected isolate or inherit")]
 pub struct PidNamespaceParseError;

@@ -23,20 +23,19 @@ use crate::{
     remote::OutboundNetwork,
 };
 
-/// How long a hub may take to answer.
+/// Request timeout.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest answer: some hundred bytes for each environment of a page.
+/// Maximum response size: some hundred bytes per environment of a page.
 const MAX_ANSWER: usize = 4 << 20;
-/// More than any hub has.
+/// Maximum number of environments.
 const MAX_ENVIRONMENTS: usize = 1_000_000;
-/// Where the token is.
+/// Variable with the token.
 const TOKEN: &str = CredentialVariable::HubToken.name();
 
-/// Asks a hub which environments there are, as far as the token may see them, and puts the answer into
-/// words: a table, or JSON.
+/// Lists the environments of a hub that the token may see, as a table or JSON.
 ///
 /// # Errors
-/// When there is no token, others could read it on its way, or the hub does not answer as it should.
+/// When there is no token, it would be sent unencrypted, or the hub's response is invalid.
 pub async fn list_environments(
     flags: &HubEnvironments,
     lookup: VariableLookup<'_>,
@@ -44,7 +43,7 @@ pub async fn list_environments(
     let url = &flags.url;
     ensure!(
         url.is_private(),
-        "a token is sent over https:// or to this machine only, not to `{url}`"
+        "refusing to send a token to `{url}`: use https://, or a hub on this machine"
     );
     let token = token(flags, lookup)?;
     let network = OutboundNetwork::find(lookup, url)?;
@@ -54,8 +53,11 @@ pub async fn list_environments(
     loop {
         environments.append(&mut page.environments);
         let Some(after) = page.next.take() else { break };
-        let after = after.parse().context("the answer is not one of a hub")?;
-        ensure!(environments.len() < MAX_ENVIRONMENTS, "the list has no end");
+        let after = after.parse().context("invalid response from the hub")?;
+        ensure!(
+            environments.len() < MAX_ENVIRONMENTS,
+            "the list does not end"
+        );
         page = ask(&client, url, &token, Some(&after)).await?;
     }
     if flags.json {
@@ -67,7 +69,7 @@ pub async fn list_environments(
     Ok(table(environments).to_string())
 }
 
-/// Finds the token: in the file that a flag names, or else in the variable.
+/// Reads the token from the file of the flag, else from the variable.
 fn token(flags: &HubEnvironments, lookup: VariableLookup<'_>) -> anyhow::Result<String> {
     let (text, place) = match &flags.token_file {
         Some(path) => {
@@ -94,7 +96,7 @@ fn token(flags: &HubEnvironments, lookup: VariableLookup<'_>) -> anyhow::Result<
     Ok(token.to_owned())
 }
 
-/// Asks for one page.
+/// Requests one page.
 async fn ask(
     client: &Client,
     url: &BaseUrl,
@@ -111,7 +113,7 @@ async fn ask(
         .send()
         .await
         .map_err(reqwest::Error::without_url)
-        .with_context(|| format!("cannot ask `{url}`"))?;
+        .with_context(|| format!("cannot reach `{url}`"))?;
     let status = response.status();
     let body = body(response).await?;
     if !status.is_success() {
@@ -125,10 +127,10 @@ async fn ask(
         };
         return Err(CommandFailure::new(kind, what).into());
     }
-    serde_json::from_slice(&body).context("the answer is not one of a hub")
+    serde_json::from_slice(&body).context("invalid response from the hub")
 }
 
-/// Returns what a hub says with a refusal.
+/// Returns the message of an error response.
 fn message(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     Some(body["error"]["message"].as_str()?.to_owned())
@@ -160,7 +162,7 @@ fn table(environments: Vec<EnvironmentStatus>) -> TextTable {
 
 async fn client(url: &BaseUrl, trust: &Trust) -> anyhow::Result<Client> {
     let client = Client::builder()
-        // It would take the token elsewhere.
+        // A redirect could send the token elsewhere.
         .redirect(Policy::none())
         .http1_only()
         .timeout(TIMEOUT);
@@ -169,7 +171,7 @@ async fn client(url: &BaseUrl, trust: &Trust) -> anyhow::Result<Client> {
             let config = trust.config().await?;
             client.tls_backend_preconfigured(Arc::unwrap_or_clone(config))
         }
-        // On this machine, where no proxy and no certificate is needed.
+        // A hub on this machine needs neither proxy nor certificate.
         _ => client
             .no_proxy()
             .tls_backend_preconfigured(without_certificates()?),
@@ -177,7 +179,7 @@ async fn client(url: &BaseUrl, trust: &Trust) -> anyhow::Result<Client> {
     Ok(client.build()?)
 }
 
-/// The library wants to know how TLS is spoken also where it is not.
+/// The HTTP library requires a TLS configuration even without TLS.
 fn without_certificates() -> anyhow::Result<ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
@@ -192,7 +194,7 @@ async fn body(mut response: Response) -> anyhow::Result<Vec<u8>> {
     while let Some(chunk) = response.chunk().await? {
         ensure!(
             body.len() + chunk.len() <= MAX_ANSWER,
-            "the answer is too long"
+            "the response is too long"
         );
         body.extend_from_slice(&chunk);
     }

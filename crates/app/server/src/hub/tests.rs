@@ -1,4 +1,4 @@
-//! Tokens, from the flags to the file and back.
+//! Tests of tokens, configuration and memory release.
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -8,7 +8,7 @@ use crate::{
     hub as run,
 };
 
-/// Runs `hub token …` with files in `home`; returns what was asked for, and what was said.
+/// Runs `hub token …` with files in `home`; returns stdout and stderr.
 fn tokens(home: &std::path::Path, arguments: &[&str]) -> anyhow::Result<(String, String)> {
     let line = ["exec-server", "hub", "token"];
     let cli = Cli::read(line.iter().chain(arguments))?;
@@ -94,7 +94,7 @@ fn a_token_written_to_a_file_is_for_this_account_only_and_replaces_nothing_unask
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(listed(home), 2);
 
-    // What cannot be made leaves nothing behind.
+    // A failure leaves nothing behind.
     let other = format!("--out={}", home.join("other").display());
     tokens(home, &["create", "--name=a", "--environment=[", &other]).unwrap_err();
     std::fs::write(home.join("hub/tokens.toml"), "token = 3").unwrap();
@@ -122,14 +122,14 @@ fn what_cannot_be_is_an_error() {
     let home = tempfile::tempdir().unwrap();
     let refused = |arguments: &[&str]| format!("{:#}", tokens(home.path(), arguments).unwrap_err());
     assert!(refused(&["create", "--name=a", "--environment=["]).contains("is no glob"));
-    assert!(refused(&["revoke", "a b"]).contains("not the id of a token"));
+    assert!(refused(&["revoke", "a b"]).contains("not a token id"));
     std::fs::create_dir(home.path().join("hub")).unwrap();
     std::fs::write(home.path().join("hub/tokens.toml"), "token = 3").unwrap();
     assert!(refused(&["list"]).contains("is no token file"));
     assert!(refused(&["create", "--name=a"]).contains("is no token file"));
 }
 
-/// What a hub with these flags would be, and what is odd about it.
+/// Returns the configuration for these flags, and its warnings.
 fn hub(home: &std::path::Path, arguments: &[&str]) -> (exec_hub::config::HubConfig, Vec<String>) {
     let line = ["exec-server", "hub"];
     let cli = Cli::read(line.iter().chain(arguments)).unwrap();
@@ -176,7 +176,7 @@ fn a_hub_without_tokens_or_without_tls_is_warned_about() {
     let told = |flags: &[&str]| hub(home.path(), flags).1;
     let nobody = told(&[]);
     assert!(
-        nobody.len() == 1 && nobody[0].contains("nobody gets in"),
+        nobody.len() == 1 && nobody[0].contains("nobody can connect"),
         "{nobody:?}"
     );
     assert!(told(&["--jwt-secret-file=s"]).is_empty());
@@ -184,7 +184,7 @@ fn a_hub_without_tokens_or_without_tls_is_warned_about() {
     assert!(told(&[]).is_empty());
     let open = told(&["--listen=0.0.0.0:1"]);
     assert!(
-        open.len() == 1 && open[0].contains("can read tokens"),
+        open.len() == 1 && open[0].contains("tokens are sent unencrypted"),
         "{open:?}"
     );
     for safe in [
@@ -233,8 +233,8 @@ fn flags_come_before_our_home_and_that_before_the_accounts() {
 
 const BUSY: u64 = 300 << 20;
 
-/// Runs through some looks at a process of this size, in which nothing can be released. Returns
-/// how often that was tried.
+/// Simulates checks of a process of this size in which nothing can be released. Returns the number
+/// of release attempts.
 fn looks(pace: &mut ReleaseBackoff, count: usize, resident: u64) -> usize {
     let mut tried = 0;
     for _ in 0..count {

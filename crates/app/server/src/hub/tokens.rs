@@ -22,11 +22,10 @@ use crate::{
     hub::HubPaths,
 };
 
-/// Makes, lists or revokes tokens. What was asked for goes to `out`, what is said about it to `aside`.
-/// Blocks.
+/// Creates, lists or revokes tokens. Writes results to `out` and messages to `aside`. Blocks.
 ///
 /// # Errors
-/// When the token file cannot be read or written, or what is asked for cannot be.
+/// When the token file cannot be read or written, or the request is invalid.
 pub fn edit_tokens(
     command: &TokenCommand,
     lookup: VariableLookup<'_>,
@@ -57,7 +56,7 @@ fn create(
         environments: Environments::new(flags.environment.clone())?,
         expires_at: flags.expires_in.map(|span| now.plus(span.0)),
     };
-    // Made before the token: there is none that nobody has.
+    // Created before the token, so that no token is lost.
     let file = match &flags.out {
         Some(path) => Some(TokenOutput::create(path, flags.force)?),
         None => None,
@@ -78,19 +77,19 @@ fn create(
     written.with_context(|| format!("cannot write the token; revoke {}", row.id))
 }
 
-/// A file for a new token, which only this account can read. Dropping it before it is written leaves
+/// File for a new token that only this account can read. Dropping it before it is written leaves
 /// nothing behind.
 struct TokenOutput {
     file: File,
-    /// Where it is until it is written.
+    /// Temporary path until it is written.
     made: PathBuf,
     path: PathBuf,
     is_written: bool,
 }
 
 impl TokenOutput {
-    /// Makes the file. One that is there already stays as it is; it is replaced by
-    /// [`TokenOutput::write`] if `replace` is set, and otherwise an error.
+    /// Creates the file. An existing one is kept; [`TokenOutput::write`] replaces it if `replace`
+    /// is set, otherwise it is an error.
     fn create(path: &Path, replace: bool) -> anyhow::Result<Self> {
         let mut made = path.to_owned();
         if replace {
@@ -98,7 +97,7 @@ impl TokenOutput {
                 .push(format!(".{}", std::process::id()));
         }
         let mut options = OpenOptions::new();
-        // Whatever the umask: nobody else reads it.
+        // Independent of the umask, only this account can read it.
         options.write(true).create_new(true).mode(0o600);
         let file = options.open(&made).map_err(|error| {
             if error.kind() == io::ErrorKind::AlreadyExists && !replace {
@@ -128,7 +127,7 @@ impl TokenOutput {
 impl Drop for TokenOutput {
     fn drop(&mut self) {
         if !self.is_written {
-            // Nothing more can be done about it than what the error says.
+            // The error already reports the failure.
             drop(fs::remove_file(&self.made));
         }
     }
@@ -171,7 +170,7 @@ fn revoke(
     aside: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let places = HubPaths::find(&flags.place, lookup)?;
-    let id = TokenId::new(&flags.id).context("that is not the id of a token")?;
+    let id = TokenId::new(&flags.id).context("that is not a token id")?;
     let entry = tokens::revoke(&places.token_file, &id)?;
     writeln!(
         aside,
@@ -181,7 +180,7 @@ fn revoke(
     Ok(())
 }
 
-/// A token, as it is shown.
+/// Token as listed.
 #[derive(Debug, Serialize)]
 struct TokenRow {
     id: String,
@@ -205,7 +204,7 @@ impl TokenRow {
     }
 }
 
-/// People need no milliseconds.
+/// Formats a time without milliseconds.
 fn seconds(at: Timestamp) -> String {
     Timestamp::from_seconds(at.seconds())
         .rfc3339()

@@ -1,7 +1,7 @@
-//! The numbers of a server, in the text format of Prometheus.
+//! Metrics of a server in the Prometheus text format, and the listener for them.
 //!
-//! Written by hand, not by the recorder that the hub uses: the service counts in plain numbers, its
-//! histograms included, and there is nothing left for a recorder to do.
+//! Rendered by hand, unlike in the hub: the service counts in plain numbers, including its
+//! histograms, so a recorder has nothing to do.
 
 use std::{
     fmt::{self, Display},
@@ -23,7 +23,7 @@ use exec_transport::{
 
 use crate::config::MetricsAddress;
 
-/// What a server has to show.
+/// Renders the metrics of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct MetricsRenderer {
     service: Service,
@@ -32,7 +32,7 @@ pub(crate) struct MetricsRenderer {
 }
 
 impl MetricsRenderer {
-    /// Shows a service that begins now.
+    /// Creates a renderer for a service that starts now.
     pub(crate) fn new(service: Service) -> Self {
         Self {
             service,
@@ -41,7 +41,7 @@ impl MetricsRenderer {
         }
     }
 
-    /// Returns what `/metrics` answers.
+    /// Returns the handler of `/metrics`.
     pub(crate) fn exposition(&self) -> Exposition {
         let exhibit = self.clone();
         Exposition::new(move || exhibit.render())
@@ -66,22 +66,30 @@ impl MetricsRenderer {
         let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         page.gauge(
             "process_start_time_seconds",
-            "When the server began, in seconds since 1970",
+            "Start time of the server, in seconds since 1970",
             started.as_secs_f64(),
         );
         page.gauge(
             "exec_server_uptime_seconds",
-            "How long ago that was",
+            "Uptime in seconds",
             self.since.elapsed().as_secs_f64(),
         );
         if let Some(bytes) = resident_bytes() {
             let name = "process_resident_memory_bytes";
-            page.gauge(name, "Memory of the server itself, without commands", bytes);
+            page.gauge(
+                name,
+                "Resident memory of the server itself, without commands",
+                bytes,
+            );
         }
         if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-            // One of them is the directory's own.
+            // One entry is the directory's own descriptor.
             let open = entries.count().saturating_sub(1);
-            page.gauge("process_open_fds", "Descriptors of the server", open);
+            page.gauge(
+                "process_open_fds",
+                "Open file descriptors of the server",
+                open,
+            );
         }
     }
 }
@@ -89,19 +97,19 @@ impl MetricsRenderer {
 fn connections(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
     page.gauge(
         "exec_server_connections",
-        "Connections that are open",
+        "Open connections",
         meters.connections.value(),
     );
     page.counter(
         "exec_server_connections_total",
-        "Connections that were opened",
+        "Opened connections",
         meters.connections_opened.value(),
     );
     page.family(
         (
             "exec_server_sessions",
             "gauge",
-            "Sessions, with a connection or waiting for their client",
+            "Sessions, attached or waiting for their client",
         ),
         "state",
         [
@@ -113,7 +121,7 @@ fn connections(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
         (
             "exec_server_session_events_total",
             "counter",
-            "Sessions that began, were resumed, or ended because nobody came back",
+            "Sessions created, resumed, or expired",
         ),
         "event",
         [
@@ -129,7 +137,7 @@ fn processes(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
         (
             "exec_server_processes",
             "gauge",
-            "Processes that run, and finished ones that can still be read",
+            "Running processes, and exited ones that can still be read",
         ),
         "state",
         [
@@ -139,19 +147,19 @@ fn processes(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
     );
     page.gauge(
         "exec_server_detached_processes",
-        "Processes that run and belong to no session",
+        "Running processes without a session",
         levels.detached_running,
     );
     page.counter(
         "exec_server_processes_started_total",
-        "Processes that were started",
+        "Started processes",
         meters.processes_started.value(),
     );
     page.family(
         (
             "exec_server_processes_ended_total",
             "counter",
-            "Processes that ended, by cause",
+            "Exited processes, by cause",
         ),
         "cause",
         meters.processes_ended.values(),
@@ -160,14 +168,14 @@ fn processes(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
         (
             "exec_server_process_refusals_total",
             "counter",
-            "Processes that did not start, by reason",
+            "Failed process starts, by reason",
         ),
         "reason",
         meters.process_refusals.values(),
     );
     page.counter(
         "exec_server_sandbox_denials_total",
-        "Processes that ended after their sandbox seems to have refused something",
+        "Exited processes whose sandbox may have denied something",
         meters.sandbox_denials.value(),
     );
     page.family(
@@ -185,15 +193,11 @@ fn requests(page: &mut MetricsPage, meters: &Meters) {
     let requests = &meters.requests;
     page.gauge(
         "exec_server_requests_in_flight",
-        "Requests that are not answered yet, also those that wait for something",
+        "Pending requests, including those that wait",
         requests.in_flight.value(),
     );
     let name = "exec_server_requests_total";
-    page.begin(
-        name,
-        "counter",
-        "Requests that ended, by method and outcome",
-    );
+    page.begin(name, "counter", "Completed requests, by method and outcome");
     for meter in requests.used() {
         for (outcome, count) in meter.outcomes() {
             let (method, outcome) = (meter.method.as_str(), outcome.as_str());
@@ -205,7 +209,7 @@ fn requests(page: &mut MetricsPage, meters: &Meters) {
     page.begin(
         name,
         "histogram",
-        "From the arrival of a request to its answer, by method",
+        "Time from receiving a request to its response, by method",
     );
     for meter in requests.used() {
         let labels = format!("method=\"{}\"", meter.method.as_str());
@@ -215,7 +219,7 @@ fn requests(page: &mut MetricsPage, meters: &Meters) {
         (
             "exec_server_bad_messages_total",
             "counter",
-            "Messages that were none, asked for no method there is, or answered nothing",
+            "Invalid messages: malformed, unknown method, or unexpected response",
         ),
         "kind",
         [
@@ -230,37 +234,37 @@ fn bytes(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
     for (name, help, counter) in [
         (
             "exec_server_output_bytes_total",
-            "Output of processes sent to clients as it came",
+            "Process output streamed to clients",
             &meters.output_bytes,
         ),
         (
             "exec_server_input_bytes_total",
-            "Input that clients gave to processes",
+            "Input from clients to processes",
             &meters.input_bytes,
         ),
         (
             "exec_server_file_read_bytes_total",
-            "Content of files read for clients",
+            "File content read for clients",
             &meters.file_read_bytes,
         ),
         (
             "exec_server_file_written_bytes_total",
-            "Content of files written by clients",
+            "File content written by clients",
             &meters.file_written_bytes,
         ),
         (
             "exec_server_messages_received_total",
-            "Messages that came",
+            "Received messages",
             &meters.messages_received,
         ),
         (
             "exec_server_received_bytes_total",
-            "Size of the messages that came, without framing",
+            "Size of received messages, without framing",
             &meters.received_bytes,
         ),
         (
             "exec_server_sent_bytes_total",
-            "Bytes handed to transports",
+            "Bytes passed to transports",
             &meters.sent_bytes,
         ),
     ] {
@@ -268,48 +272,48 @@ fn bytes(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
     }
     page.gauge(
         "exec_server_outbox_bytes",
-        "Answers that wait for clients to take them, of all connections with a session",
+        "Responses queued for clients, over all connections with a session",
         levels.outbox_bytes,
     );
     page.gauge(
         "exec_server_retained_output_bytes",
-        "Output of processes that is kept to be read again",
+        "Retained process output",
         levels.retained_bytes,
     );
 }
 
-/// Returns how much memory this program has, if the kernel tells.
+/// Returns the resident memory of this process, if known.
 pub(crate) fn resident_bytes() -> Option<u64> {
     let sizes = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = sizes.split(' ').nth(1)?.parse().ok()?;
     pages.checked_mul(rustix::param::page_size() as u64)
 }
 
-/// A page that is being written.
+/// Metrics page under construction.
 #[derive(Debug, Default)]
 pub(super) struct MetricsPage(String);
 
 impl MetricsPage {
-    /// Begins a metric: its samples follow.
+    /// Starts a metric; its samples follow.
     pub(super) fn begin(&mut self, name: &str, kind: &str, help: &str) {
         self.line(format_args!("# HELP {name} {help}"));
         self.line(format_args!("# TYPE {name} {kind}"));
     }
 
-    /// Writes a metric of one sample that only grows.
+    /// Writes a counter with one sample.
     pub(super) fn counter(&mut self, name: &str, help: &str, value: impl Display) {
         self.begin(name, "counter", help);
         self.line(format_args!("{name} {value}"));
     }
 
-    /// Writes a metric of one sample that goes up and down.
+    /// Writes a gauge with one sample.
     pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.begin(name, "gauge", help);
         self.line(format_args!("{name} {value}"));
     }
 
-    /// Writes a metric with one sample for each value of a label. The values are words of ours, so
-    /// nothing in them needs to be escaped.
+    /// Writes a metric with one sample per label value. The values are our own words and need no
+    /// escaping.
     pub(super) fn family<V: Display>(
         &mut self,
         (name, kind, help): (&str, &str, &str),
@@ -322,12 +326,12 @@ impl MetricsPage {
         }
     }
 
-    /// Writes one sample of a metric that was begun.
+    /// Writes one sample of the current metric.
     pub(super) fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
         self.line(format_args!("{name}{{{labels}}} {value}"));
     }
 
-    /// Writes the samples of a histogram of seconds.
+    /// Writes the samples of a histogram in seconds.
     pub(super) fn histogram(&mut self, name: &str, labels: &str, values: &HistogramValues) {
         for (bound, count) in BOUNDS_MICROS.iter().zip(values.at_most) {
             let seconds = Duration::from_micros(*bound).as_secs_f64();
@@ -353,10 +357,10 @@ impl MetricsPage {
     }
 }
 
-/// Connections that may be open at once: those who watch are few.
+/// Maximum connections to the metrics listener.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Binds the listener, and returns what serves it until it is dropped.
+/// Binds the listener, and returns the future that serves it.
 pub(crate) async fn serve_metrics(
     address: MetricsAddress,
     metrics: Exposition,
@@ -368,7 +372,7 @@ pub(crate) async fn serve_metrics(
         .await
         .with_context(|| format!("cannot listen on {address} for --metrics-listen"))?;
     if let ListenUrl::Ws(address) = listener.address() {
-        tracing::info!(%address, "metrics are served");
+        tracing::info!(%address, "serving metrics");
     }
     let site = Arc::new(Lookout { metrics, draining });
     let options = SiteOptions {

@@ -1,6 +1,7 @@
-//! What is presented to a registry: which of the ways, by flags and variables.
-//! Invariant: a flag decides before every variable, and what cannot be used is an error, never a reason
-//! to present something else.
+//! Selects the credentials for a registry from flags and variables.
+//!
+//! Invariant: flags take precedence over variables; unusable credentials are an error, never a
+//! reason to present others.
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -22,45 +23,45 @@ use crate::{
     shutdown_signal::StdinClose,
 };
 
-/// What an executor presents to its registry.
+/// Credentials of an executor for its registry.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RemoteCredentials {
-    /// A token of the registry itself, such as one of a hub; over `https://`, or to this machine.
+    /// Token of the registry itself, such as one of a hub; sent over `https://`, or to this
+    /// machine.
     Token(Token),
-    /// As [`RemoteCredentials::Token`], in a file that somebody may replace.
+    /// Like [`RemoteCredentials::Token`], in a file that may be replaced.
     TokenFile(PathBuf),
-    /// An API key; to its vendor, or to this machine.
+    /// API key; sent to its vendor, or to this machine.
     ApiKey(Token),
-    /// A personal access token, and who knows whom it is for.
+    /// Personal access token, and the services that identify its owner.
     AccessToken(Secret, VendorServices),
-    /// A file in which another program keeps the sign-in.
+    /// File with the sign-in of another program.
     SignIn(PathBuf),
-    /// A JWT that vouches for an agent, and who verifies it.
+    /// JWT of an agent identity, and the services that verify it.
     AgentIdentity(Secret, VendorServices),
-    /// Tokens that come on standard input.
+    /// Tokens from stdin.
     Stdin,
-    /// One token that comes on standard input; over `https://`, or to this machine.
+    /// One token from stdin; sent over `https://`, or to this machine.
     RegistrationBearerStdin,
-    /// A ChatGPT access token that comes on standard input, and the account it is to be for; over
-    /// `https://`.
+    /// ChatGPT access token from stdin, and its account; sent over `https://`.
     ChatGptStdin(Option<String>),
-    /// Signatures; for the direct transport only.
+    /// Signatures, for the direct transport only.
     Aws(AwsSettings),
 }
 
-/// What requests are signed with.
+/// AWS signing settings.
 #[derive(Clone, Debug)]
 pub struct AwsSettings {
-    /// Where keys and region come from.
+    /// Source of keys and region.
     pub chain: Settings,
-    /// The service that is signed for.
+    /// Service to sign for.
     pub service: String,
 }
 
 impl RemoteCredentials {
-    /// Tells what is left of standard input: who takes tokens from it sees its end too, and nothing that
-    /// comes before it is to be lost.
+    /// Returns the remaining role of stdin: if tokens are read from it, that reader also sees its
+    /// end.
     pub(super) fn leave_stdin(&self, asked: StdinClose) -> StdinClose {
         match matches!(self, Self::Stdin) || self.is_stdin_line() {
             true => StdinClose::Ignored,
@@ -68,7 +69,7 @@ impl RemoteCredentials {
         }
     }
 
-    /// Tells what the end of standard input means once the credentials were taken from it.
+    /// Returns what the end of stdin means after the credentials were read.
     pub(super) fn stdin_end(&self, pipe: Option<PipeEnd>, asked: StdinClose) -> StdinEnd {
         match pipe {
             Some(pipe) => StdinEnd::Credentials(pipe),
@@ -77,14 +78,13 @@ impl RemoteCredentials {
         }
     }
 
-    /// Whether one line of standard input is read. Nobody else may read before that.
+    /// Returns whether one line of stdin is read, before anything else may read it.
     fn is_stdin_line(&self) -> bool {
         matches!(self, Self::RegistrationBearerStdin | Self::ChatGptStdin(_))
     }
 
-    /// Chooses. A flag is looked at first; then `EXEC_SERVER_REMOTE_TOKEN`, `CODEX_API_KEY`,
-    /// `CODEX_ACCESS_TOKEN` and the sign-in that the Codex home keeps, if there is a file of that name:
-    /// `exists` tells.
+    /// Selects credentials: flags first, then `EXEC_SERVER_REMOTE_TOKEN`, `CODEX_API_KEY`,
+    /// `CODEX_ACCESS_TOKEN`, and the sign-in in the Codex home if that file `exists`.
     pub(super) fn choose(
         registration: &RegistrationArgs,
         transport: &TransportArgs,
@@ -182,19 +182,19 @@ pub(super) const REMOTE_TOKEN: &str = CredentialVariable::RemoteToken.name();
 const API_KEY: &str = CredentialVariable::CodexApiKey.name();
 pub(super) const ACCESS_TOKEN: &str = CredentialVariable::CodexAccessToken.name();
 
-/// Where those services are.
+/// URLs of the vendor's services.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VendorServices {
-    /// Tells whom a personal access token is for.
+    /// Identifies the owner of a personal access token.
     pub issuer: BaseUrl,
-    /// Registers tasks of agents.
+    /// Registers agent tasks.
     pub tasks: BaseUrl,
-    /// Has the keys that agent identities are signed with.
+    /// Publishes the keys of agent identities.
     pub keys: BaseUrl,
 }
 
 impl VendorServices {
-    /// Finds them. What no variable names is the vendor's.
+    /// Reads the variables, with the vendor's URLs as defaults.
     pub(super) fn find(lookup: VariableLookup<'_>) -> Result<Self, RemoteConfigError> {
         let url = |variable: &'static str, default: &str| {
             let set = exec_cli::settings_source::text(lookup, variable)?;

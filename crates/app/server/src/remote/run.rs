@@ -1,4 +1,4 @@
-//! Offering this machine until it is told to stop.
+//! Runs an executor or a forwarder until shutdown.
 
 use std::{io::Write, os::fd::AsFd, sync::Arc};
 
@@ -34,17 +34,17 @@ use crate::{
     shutdown_signal::{self, ShutdownSignal, StdinClose},
 };
 
-/// Offers this machine through a registry until SIGTERM or SIGINT, or until the end of standard input
-/// if tokens come on it or the configuration says so.
+/// Offers this machine through a registry until SIGTERM or SIGINT, or until the end of stdin if
+/// tokens are read from it or the configuration says so.
 ///
-/// Nothing listens. At a rendezvous, one line is printed to stdout the first time that harnesses can
-/// reach it. Harnesses are served as clients of a listener would be. A
-/// connection that is lost is opened again, for as long as it takes; sessions outlive that. Dropping the
-/// future ends every connection, and kills what runs.
+/// Nothing listens. With a relay, prints one line to stdout when harnesses can connect for the
+/// first time. Harnesses are served like clients of a listener. Lost connections are reopened
+/// indefinitely; sessions survive that. Dropping the future closes every connection and kills
+/// running processes.
 ///
 /// # Errors
-/// When the registry does not take this machine, at first or later, when there is nothing that could be
-/// presented to it, or this machine cannot be looked at.
+/// When the registry rejects this machine, at first or later, when there are no credentials, or
+/// this machine cannot be inspected.
 pub async fn run_remote_environment(
     config: RemoteEnvironmentConfig,
     paths: ExecServerRuntimePaths,
@@ -77,19 +77,19 @@ pub async fn run_remote_environment(
     };
     let outcome = tokio::select! {
         outcome = offering => outcome,
-        // The websocket is cut without a word, as its streams end with it.
+        // The websocket closes without a close frame; its streams end with it.
         () = stop.recv() => Ok(()),
     };
     serving.shut_down(&mut stop).await;
     outcome
 }
 
-/// Tells launchers that harnesses can reach this machine: one line, and nothing after it.
+/// Prints one line for launchers when harnesses can connect, and nothing after it.
 async fn announce(
     mut presence: watch::Receiver<Presence>,
     environment: &EnvironmentId,
 ) -> anyhow::Result<()> {
-    // An executor that is gone before it was there has told why.
+    // An executor that ended before it was online has reported why.
     if presence
         .wait_for(|now| *now == Presence::Online)
         .await
@@ -103,7 +103,7 @@ async fn announce(
     Ok(())
 }
 
-/// What offers this machine.
+/// Kind of executor.
 enum ExecutorKind {
     Relay(RemoteExecutor),
     Direct(DirectExecutor),
@@ -114,7 +114,7 @@ struct OpenedExecutor {
     stdin: StdinEnd,
 }
 
-/// Makes what offers this machine.
+/// Builds the executor.
 async fn open(config: &RemoteEnvironmentConfig) -> anyhow::Result<OpenedExecutor> {
     let RemoteEnvironmentConfig {
         registry_url,
@@ -143,7 +143,7 @@ async fn open(config: &RemoteEnvironmentConfig) -> anyhow::Result<OpenedExecutor
     Ok(OpenedExecutor { offer, stdin })
 }
 
-/// Makes an executor that waits at a rendezvous, with an identity of its own.
+/// Builds a relay executor with its own identity.
 pub(super) fn relay_executor(
     registry: Registry,
     environment: EnvironmentId,
@@ -165,7 +165,7 @@ fn dial_options(network: &OutboundNetwork) -> Dialing {
     }
 }
 
-/// Makes a registry's client.
+/// Builds the client of a registry.
 pub(super) async fn registry(
     url: &BaseUrl,
     environment: &EnvironmentId,
@@ -180,7 +180,7 @@ pub(super) async fn registry(
     ))
 }
 
-/// Makes what is presented, asking whoever has to vouch for it.
+/// Builds the credentials, contacting identity services if needed.
 async fn direct_auth(
     credentials: &RemoteCredentials,
     environment: &EnvironmentId,
@@ -227,7 +227,7 @@ async fn direct_auth(
 
 async fn signer(settings: &AwsSettings) -> anyhow::Result<SigV4> {
     let keys = Chain::new(settings.chain.clone());
-    // Looked for now, so that whoever starts the program is told at once.
+    // Resolved now, so that an error is reported at start.
     keys.keys().await?;
     Ok(SigV4 {
         scope: Scope {
@@ -238,8 +238,7 @@ async fn signer(settings: &AwsSettings) -> anyhow::Result<SigV4> {
     })
 }
 
-/// Tells whether an error is one. A parent that closes the pipe of tokens ends this program in order,
-/// also before the first of them.
+/// Treats a closed token pipe as a regular exit: the parent ended this program.
 pub(super) fn ignore_closed_pipe(error: anyhow::Error) -> anyhow::Result<()> {
     match error.downcast_ref() {
         Some(PipeError::Closed) => Ok(()),
@@ -247,18 +246,18 @@ pub(super) fn ignore_closed_pipe(error: anyhow::Error) -> anyhow::Result<()> {
     }
 }
 
-/// What the end of standard input means to an executor that has its credentials.
+/// What the end of stdin means after the credentials were read.
 pub(super) enum StdinEnd {
-    /// Credentials still come on it; whoever reads them sees the end.
+    /// Credentials are still read from it; their reader sees the end.
     Credentials(PipeEnd),
-    /// It ends the executor.
+    /// It stops the executor.
     Watched,
-    /// Nothing, or it is looked after elsewhere.
+    /// Ignored, or handled elsewhere.
     Ignored,
 }
 
 impl StdinEnd {
-    /// Waits until standard input ends the executor, if it does.
+    /// Waits until stdin stops the executor, if it does.
     pub(super) async fn ended(self) -> anyhow::Result<()> {
         match self {
             Self::Credentials(end) => Ok(end.await?),
@@ -271,7 +270,7 @@ impl StdinEnd {
     }
 }
 
-/// Refuses standard input that is not a pipe or a socket: a token in a file would stay there.
+/// Rejects a stdin that is not a pipe or a socket: a token in a file would stay there.
 fn ensure_piped(stdin: impl AsFd) -> anyhow::Result<()> {
     let kind = FileType::from_raw_mode(fstat(stdin)?.st_mode);
     ensure!(
@@ -281,7 +280,7 @@ fn ensure_piped(stdin: impl AsFd) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is offered, and where.
+/// What to forward, and where.
 #[derive(Debug)]
 pub struct ForwardConfig {
     destination: Destination,
@@ -293,10 +292,10 @@ pub struct ForwardConfig {
 }
 
 impl ForwardConfig {
-    /// Puts flags and variables together.
+    /// Builds the configuration from flags and variables.
     ///
     /// # Errors
-    /// When there is nothing to present to the registry, or a variable does not make sense.
+    /// When there are no credentials, or a variable is invalid.
     pub fn find(
         flags: &ForwardArgs,
         lookup: VariableLookup<'_>,
@@ -325,7 +324,7 @@ impl ForwardConfig {
     }
 }
 
-/// Tells what the end of standard input is, by flag or variable.
+/// Returns the role of stdin, from flag or variable.
 fn stdin_close(
     registration: &RegistrationArgs,
     lookup: VariableLookup<'_>,
@@ -342,12 +341,11 @@ fn stdin_close(
     })
 }
 
-/// Forwards until SIGTERM or SIGINT, or until the end of standard input as
-/// [`run_remote_environment`](crate::remote::run_remote_environment) does. Then everything is cut without a word.
+/// Forwards until SIGTERM or SIGINT, or until the end of stdin like
+/// [`run_remote_environment`](crate::remote::run_remote_environment). Then cuts all connections.
 ///
 /// # Errors
-/// When the registry does not take the environment, at first or later, or there is nothing that could be
-/// presented to it.
+/// When the registry rejects the environment, at first or later, or there are no credentials.
 pub async fn run_forward(config: ForwardConfig) -> anyhow::Result<()> {
     let ForwardConfig {
         destination,

@@ -1,11 +1,11 @@
-//! What is presented to a registry, by flags and variables.
+//! Tests of the selection of credentials.
 
 use std::{collections::BTreeMap, ffi::OsString, path::Path};
 
 use super::{RemoteConfigError, RemoteCredentials, VendorServices};
 use crate::cli::Cli;
 
-/// Chooses as a start with these flags and variables does; the Codex home has a sign-in.
+/// Selects credentials for these flags and variables; the Codex home has a sign-in.
 fn choose(
     flags: &[&str],
     variables: &[(&str, &str)],
@@ -24,7 +24,7 @@ fn choose(
     )
 }
 
-/// The name of what was chosen.
+/// Returns the name of the selected kind.
 fn name(chosen: Result<RemoteCredentials, RemoteConfigError>) -> &'static str {
     match chosen.unwrap() {
         RemoteCredentials::Token(_) => "token",
@@ -96,7 +96,7 @@ fn nothing_to_present_is_an_error_that_says_what_to_give() {
     }
     let error = choose(&["--use-agent-identity-auth"], &[HOME, KEY]).unwrap_err();
     assert!(matches!(error, RemoteConfigError::NoIdentity));
-    // What goes to a relay that cannot read it is not for a peer that reads everything.
+    // Credentials for a relay that cannot read them are not sent to a peer that reads everything.
     let error = choose(&["--remote-transport=direct"], &[HOME, ACCESS, KEY]).unwrap_err();
     assert!(error.is_usage(), "{error}");
 }

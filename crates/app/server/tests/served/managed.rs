@@ -154,5 +154,8 @@ async fn without_a_runtime_there_is_no_manager() {
             .into_manager(&ExecServerRuntimePaths::default());
         manager.unwrap_err().to_string()
     });
-    assert_eq!(outside.join().unwrap(), "environments need a runtime");
+    assert_eq!(
+        outside.join().unwrap(),
+        "environments require a tokio runtime"
+    );
 }

@@ -207,7 +207,7 @@ async fn an_executor_waits_for_a_hub_that_is_not_up_yet() {
     let mut executor = Executor::of(command);
     let mut log = BufReader::new(executor.0.stderr.take().unwrap()).lines();
     let line = soon(log.next_line()).await.unwrap().unwrap();
-    assert!(line.contains("trying again"), "{line}");
+    assert!(line.contains("retrying"), "{line}");
     hub.restart().await;
     hub.connect("box").await;
     assert_eq!(executor.stop().await, Some(0));

@@ -53,7 +53,7 @@ async fn a_wrong_line_is_told_from_a_failure() {
             &["--remote", "http://hub.example", "--environment-id", "e"],
             &[("EXEC_SERVER_REMOTE_TOKEN", "k")],
             1,
-            "over https:// or to this machine only",
+            "use https://, or a hub on this machine",
         ),
         (
             &NOWHERE,

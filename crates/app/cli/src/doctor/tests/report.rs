@@ -29,7 +29,7 @@ What works
   seccomp filters                  yes
   user namespaces                  yes  with mounts, ipc and network
   pid namespace                    yes  with a /proc of its own
-  guarded names                    yes  names that are missing stay missing in writable directories
+  guarded names                    yes  missing names stay missing in writable directories
   bubblewrap                       no   bwrap is not installed
   control groups                   v2   not writable for this account; no policy needs them
 

@@ -1,4 +1,4 @@
-//! The hub and its tokens.
+//! Tests of the hub and its tokens.
 
 use std::time::Duration;
 

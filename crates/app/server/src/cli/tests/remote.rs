@@ -1,4 +1,4 @@
-//! Executors behind a registry.
+//! Tests of executors behind a registry.
 
 use super::*;
 

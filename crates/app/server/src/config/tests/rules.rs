@@ -1,4 +1,4 @@
-//! Which options go together.
+//! Tests of which options go together.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use exec_cli::shutdown_signal::StdinClose;
 const OPEN: [&str; 2] = ["--listen", "ws://0.0.0.0:0"];
 const SECRET: [u8; 32] = [b's'; 32];
 
-/// Every option that belongs to `--ws-auth`, with a value, and where it belongs.
+/// Every option that requires `--ws-auth`, with a value, and the kind it requires.
 const SUB_OPTIONS: [(&str, &str, &str); 6] = [
     ("--ws-token-file", "t", "capability-token"),
     ("--ws-token-sha256", DIGEST, "capability-token"),
@@ -65,7 +65,7 @@ fn insecure_no_auth_opens_the_network_with_a_warning() {
     assert!(Start::new().run(&both).unwrap().auth.is_required());
     assert_eq!(
         Start::new().warnings(&both),
-        ["--insecure-no-auth has no effect beside --ws-auth"]
+        ["--insecure-no-auth has no effect with --ws-auth"]
     );
 }
 
@@ -192,8 +192,8 @@ fn signed_bearer_needs_a_secret_of_some_length() {
     ));
     assert_eq!(
         start.refusal(&[mode, "--ws-shared-secret-file", &short]),
-        "`short` given with --ws-shared-secret-file is no use: \
-         shared secret must have at least 32 bytes"
+        "`short` given with --ws-shared-secret-file is not usable: shared secret must have at \
+         least 32 bytes"
     );
 }
 

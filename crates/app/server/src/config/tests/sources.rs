@@ -1,4 +1,4 @@
-//! Where options come from, and which source wins.
+//! Tests of the sources of options and their precedence.
 
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStringExt;
@@ -226,12 +226,10 @@ fn named_file_replaces_the_default_one() {
 fn unknown_keys_are_warnings_unless_strict() {
     let start = Start::with_file("# ours\nsession_ttl = 1\nsesion_ttl = 2\n[features]\nx = 1\n");
     let unknown = "config.toml:3: `sesion_ttl`: unknown key";
+    let ignored = "config.toml:3: `sesion_ttl`: ignoring unknown key";
     let warnings = start.warnings(&[]);
-    let section = "config.toml:4: `features`: unknown key is ignored";
-    assert_eq!(
-        warnings,
-        [format!("{unknown} is ignored"), section.to_owned()]
-    );
+    let section = "config.toml:4: `features`: ignoring unknown key";
+    assert_eq!(warnings, [ignored, section]);
     assert_eq!(start.run(&[]).unwrap().session_ttl.as_secs(), 1);
     assert!(
         start
@@ -269,7 +267,7 @@ fn broken_file_is_a_warning_unless_strict_or_named() {
         let [warning] = warnings.as_slice() else {
             panic!("{warnings:?}")
         };
-        assert!(warning.starts_with(&format!("configuration file is ignored: {message}")));
+        assert!(warning.starts_with(&format!("ignoring configuration file: {message}")));
         assert!(start.refusal(&["--strict-config"]).starts_with(message));
         assert!(
             start
@@ -304,7 +302,7 @@ fn overrides_name_keys_of_the_file() {
     let arguments = ["-c", "model=\"x\"", "-c", "session_ttl=9"];
     assert_eq!(
         start.warnings(&arguments),
-        ["-c: unknown key `model` is ignored"]
+        ["-c: ignoring unknown key `model`"]
     );
     assert_eq!(start.run(&arguments).unwrap().session_ttl.as_secs(), 9);
     assert_eq!(
@@ -321,9 +319,9 @@ fn feature_flags_are_ignored_with_a_warning() {
     assert_eq!(
         warnings,
         [
-            "--enable a is ignored",
-            "--enable b is ignored",
-            "--disable c is ignored"
+            "ignoring --enable a",
+            "ignoring --enable b",
+            "ignoring --disable c"
         ]
     );
 }

@@ -130,13 +130,13 @@ async fn what_cannot_be_copied_is_one_line_with_the_next_step() {
         (
             vec!["absent", &remote],
             66,
-            vec!["absent`", "nothing is there"],
+            vec!["absent`", "it does not exist"],
         ),
-        (vec![&missing, "."], 66, vec!["none`", "nothing is there"]),
+        (vec![&missing, "."], 66, vec!["none`", "it does not exist"]),
         (
             vec!["file", &slash],
             66,
-            vec!["is not there", "make it first"],
+            vec!["does not exist", "create it first"],
         ),
         (vec!["file", &inside], 66, vec!["none/deeper"]),
         (

@@ -76,7 +76,7 @@ async fn a_file_that_changed_there_is_left_alone_and_the_edit_is_kept_here() {
         1,
         &[
             "was changed there meanwhile",
-            "is kept in",
+            "are kept in",
             "exec-server cp",
         ],
     );
@@ -103,7 +103,7 @@ async fn an_editor_that_fails_changes_nothing() {
     assert_eq!(drafts(&scene), [""; 0]);
     edit(&scene, "file", "echo half >\"$1\"; exit 3")
         .await
-        .failed(1, &["the editor failed", "is kept in"]);
+        .failed(1, &["the editor failed", "are kept in"]);
     assert_eq!(fs::read(scene.there("file")).unwrap(), b"old");
     edit(&scene, "", "true")
         .await

@@ -57,7 +57,7 @@ async fn a_directory_is_listed_by_name_and_in_full() {
     scene
         .run("ls", &[none.to_str().unwrap()])
         .await
-        .failed(66, &["none`", "nothing is there"]);
+        .failed(66, &["none`", "it does not exist"]);
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn a_directory_that_cannot_be_listed_whole_is_told_with_the_next_step() {
     assert_eq!(names(&scene.person.work()), [""; 0]);
     let none = scene.there("none");
     let ended = scene.run("ls", &[none.to_str().unwrap()]).await;
-    ended.failed(66, &["nothing is there; ", "the directory above"]);
+    ended.failed(66, &["it does not exist; ", "its parent directory"]);
 }
 
 #[tokio::test]
@@ -117,7 +117,7 @@ async fn what_cannot_be_printed_is_one_line() {
     let scene = Scene::new().await;
     let (none, root) = (scene.there("none"), scene.there(""));
     let ended = scene.run("cat", &[none.to_str().unwrap()]).await;
-    ended.failed(66, &["none`", "is not there"]);
+    ended.failed(66, &["none`", "does not exist"]);
     let ended = scene.run("cat", &[root.to_str().unwrap()]).await;
     ended.failed(1, &["is a directory", "ls"]);
 }

@@ -73,12 +73,15 @@ async fn what_is_no_file_is_not_replaced() {
     );
     let taken = scene.remote("taken");
     for (line, says) in [
-        (["file", &pipe], ["neither a file", "name another target"]),
-        ([&file, "pipe"], ["neither a file", "name another target"]),
-        ([&file, "/dev/null"], ["neither a file", "name another"]),
-        (["file", &dead], ["leads nowhere", "remove it"]),
-        ([&file, "dead"], ["leads nowhere", "remove it"]),
-        (["file", &taken], ["is a directory", "name another target"]),
+        (["file", &pipe], ["neither a file", "choose another target"]),
+        ([&file, "pipe"], ["neither a file", "choose another target"]),
+        ([&file, "/dev/null"], ["neither a file", "choose another"]),
+        (["file", &dead], ["dangling link", "remove it"]),
+        ([&file, "dead"], ["dangling link", "remove it"]),
+        (
+            ["file", &taken],
+            ["is a directory", "choose another target"],
+        ),
     ] {
         scene.run("cp", &line).await.failed(1, &says);
     }
@@ -99,9 +102,9 @@ async fn two_sources_of_one_name_are_refused_before_anything_is_copied() {
     }
     let target = scene.remote("");
     let ended = scene.run("cp", &["z", "x/f", "y/f", &target]).await;
-    ended.failed(2, &["x/f`", "y/f`", "would both become", "one after"]);
+    ended.failed(2, &["x/f`", "y/f`", "have the same target", "one after"]);
     let ended = scene.run("cp", &["-r", "x/.", "y/.", &target]).await;
-    ended.failed(2, &["would both become"]);
+    ended.failed(2, &["have the same target"]);
     assert_eq!(names(scene.there.path()), [""; 0]);
 }
 
@@ -113,11 +116,14 @@ async fn what_is_missing_is_named_with_the_next_step() {
     let inside = scene.remote("nodir/f");
     let (absent, dead) = (scene.remote("absent"), scene.remote("dead"));
     let nodir = format!("directory `{}", scene.server.url);
-    let nowhere = "leads nowhere";
+    let nowhere = "dangling link";
     for (line, says) in [
-        (["one", &inside], [&nodir[..], "nodir` is not there; make"]),
-        ([&absent, "."], ["nothing is there; ", "exec-server ls"]),
-        (["absent", &absent], ["nothing is there; ", "`:` before"]),
+        (
+            ["one", &inside],
+            [&nodir[..], "nodir` does not exist; create"],
+        ),
+        ([&absent, "."], ["it does not exist; ", "exec-server ls"]),
+        (["absent", &absent], ["it does not exist; ", "`:` before"]),
         ([&dead, "."], [nowhere, "exec-server ls"]),
     ] {
         scene.run("cp", &line).await.failed(66, &says);

@@ -110,7 +110,7 @@ async fn what_makes_no_sense_is_not_written_down() {
         ),
         (&["env", "add", "x", "--hub", "http://h"], 2, "--token-file"),
         (&["env", "default", "x"], 78, "no environment has the id"),
-        (&["env", "remove", "x"], 78, "no environment `x`"),
+        (&["env", "remove", "x"], 78, "unknown environment `x`"),
     ] {
         let ended = person.run(line).await;
         ended.failed(status, &[says]);
@@ -269,7 +269,7 @@ async fn the_environments_of_codex_are_listed_behind_ours_and_not_changed() {
         .await
         .well();
     let hiding = person.run(["env", "add", "both", "ws://127.0.0.1:3"]).await;
-    assert!(hiding.stderr.contains("hides the `both`"), "{hiding:?}");
+    assert!(hiding.stderr.contains("overrides `both`"), "{hiding:?}");
     let listed = async || {
         let listed = parsed(&person.run(["env", "list", "--json"]).await.well());
         let row = |row: &Value| format!("{} {} {}", row["name"], row["place"], row["default"]);

@@ -288,7 +288,7 @@ async fn a_directory_that_others_can_use_is_refused() {
     fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o700)).unwrap();
     std::os::unix::fs::symlink(&elsewhere, &directory).unwrap();
     let linked = person.run(["run", "--", "true"]).await;
-    linked.failed(69, &["it is no directory", "0700"]);
+    linked.failed(69, &["it is not a directory", "0700"]);
 
     fs::remove_file(&directory).unwrap();
     fs::create_dir(&directory).unwrap();

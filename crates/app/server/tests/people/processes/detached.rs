@@ -50,7 +50,7 @@ async fn a_process_that_is_left_is_listed_and_its_status_waited_for() {
     assert_eq!(person.run(["wait", id]).await.status, Some(6));
     let attached = person.run(["attach", id]).await;
     assert_eq!(attached.status, Some(6), "{attached:?}");
-    assert!(attached.stderr.contains("has ended"), "{attached:?}");
+    assert!(attached.stderr.contains("has exited"), "{attached:?}");
 }
 
 #[tokio::test]

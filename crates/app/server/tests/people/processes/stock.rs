@@ -174,7 +174,7 @@ async fn piped_input_that_cannot_end_is_told_at_once() {
     let mut told = [0; 128];
     let read = soon(stderr.read(&mut told)).await.unwrap();
     let told = String::from_utf8_lossy(&told[..read]);
-    assert!(told.contains("cannot end a command's input"), "{told}");
+    assert!(told.contains("cannot close a command's stdin"), "{told}");
     // What is piped in arrives all the same.
     let mut stdin = child.stdin.take().unwrap();
     soon(stdin.write_all(b"in\n")).await.unwrap();

@@ -41,7 +41,7 @@ impl Spoken {
     pub(super) async fn metrics_address(&mut self) -> String {
         loop {
             let line = soon(self.stderr.next_line()).await.unwrap().unwrap();
-            if let Some((_, address)) = line.split_once("metrics are served address=") {
+            if let Some((_, address)) = line.split_once("serving metrics address=") {
                 return address.trim().to_owned();
             }
         }
