@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
-    audit::{Action, Event},
-    direct::Direct,
+    audit::{AuditAction, AuditEvent},
+    direct::DirectService,
     principal::Principal,
-    rate_limit::Asked,
-    registry::{Moment, Refusal, Services, ok},
-    store::{EnvironmentId, Owned, Registration},
+    rate_limit::LimitedRequest,
+    registry::{HttpRefusal, HubServices, RequestTime, ok},
+    store::{EnvironmentId, OwnedEnvironment, Registration},
 };
 
 const PATH: &str = "/hub/v1/environments";
@@ -30,14 +30,14 @@ const LOOKED_AT: usize = 8192;
 
 /// Handler of `/hub/v1/environments`.
 #[derive(Clone, Debug)]
-pub struct Admin {
-    services: Services,
-    direct: Arc<Direct>,
+pub struct AdminService {
+    services: HubServices,
+    direct: Arc<DirectService>,
 }
 
-impl Admin {
+impl AdminService {
     /// Creates the handler.
-    pub fn new(services: Services, direct: Arc<Direct>) -> Self {
+    pub fn new(services: HubServices, direct: Arc<DirectService>) -> Self {
         Self { services, direct }
     }
 
@@ -49,32 +49,32 @@ impl Admin {
     /// Serves a request. Its body is ignored.
     pub async fn serve<B>(&self, request: Request<B>, peer: Peer) -> Response<Full<Bytes>> {
         let (parts, _) = request.into_parts();
-        let answered = self.answer(&parts, peer, Moment::now()).await;
-        answered.unwrap_or_else(Refusal::into_response)
+        let answered = self.answer(&parts, peer, RequestTime::now()).await;
+        answered.unwrap_or_else(HttpRefusal::into_response)
     }
 
     async fn answer(
         &self,
         parts: &Parts,
         peer: Peer,
-        moment: Moment,
-    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        moment: RequestTime,
+    ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
         let rest = parts.uri.path().strip_prefix(PATH);
         let gate = &self.services.gate;
-        match rest.ok_or_else(Refusal::not_found)? {
+        match rest.ok_or_else(HttpRefusal::not_found)? {
             "" if parts.method == Method::GET => {
-                let mut event = Event::new(moment.at, Action::List, peer);
+                let mut event = AuditEvent::new(moment.at, AuditAction::List, peer);
                 let listed = self.list(parts, peer, moment, &mut event).await;
                 gate.conclude(event, listed)
             }
-            "" => Err(Refusal::method("GET")),
+            "" => Err(HttpRefusal::method("GET")),
             rest => {
-                let id = rest.strip_prefix('/').ok_or_else(Refusal::not_found)?;
+                let id = rest.strip_prefix('/').ok_or_else(HttpRefusal::not_found)?;
                 let environment: EnvironmentId = id.parse()?;
                 if parts.method != Method::DELETE {
-                    return Err(Refusal::method("DELETE"));
+                    return Err(HttpRefusal::method("DELETE"));
                 }
-                let mut event = Event::new(moment.at, Action::Remove, peer);
+                let mut event = AuditEvent::new(moment.at, AuditAction::Remove, peer);
                 event.environment = Some(environment.clone());
                 let principal = match self.admit(parts, peer, moment, &mut event) {
                     Ok(principal) => principal,
@@ -94,12 +94,12 @@ impl Admin {
         &self,
         parts: &Parts,
         peer: Peer,
-        moment: Moment,
-        event: &mut Event,
-    ) -> Result<Principal, Refusal> {
+        moment: RequestTime,
+        event: &mut AuditEvent,
+    ) -> Result<Principal, HttpRefusal> {
         let gate = &self.services.gate;
         gate.address(peer, moment)?;
-        let principal = gate.admit(&parts.headers, Asked::Admin, moment)?;
+        let principal = gate.admit(&parts.headers, LimitedRequest::Admin, moment)?;
         event.by(&principal);
         Ok(principal)
     }
@@ -108,15 +108,15 @@ impl Admin {
         &self,
         parts: &Parts,
         peer: Peer,
-        moment: Moment,
-        event: &mut Event,
-    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        moment: RequestTime,
+        event: &mut AuditEvent,
+    ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
         let principal = self.admit(parts, peer, moment, event)?;
         let after = match parts.uri.query() {
             None | Some("") => None,
             Some(query) => {
                 let after = query.strip_prefix("after=");
-                let after = after.ok_or_else(|| Refusal::invalid("expected ?after=<id>"))?;
+                let after = after.ok_or_else(|| HttpRefusal::invalid("expected ?after=<id>"))?;
                 Some(after.parse::<EnvironmentId>()?)
             }
         };
@@ -128,14 +128,14 @@ impl Admin {
         &self,
         principal: &Principal,
         after: Option<&EnvironmentId>,
-    ) -> Result<EnvironmentList, Refusal> {
+    ) -> Result<EnvironmentList, HttpRefusal> {
         let store = &self.services.store;
         let (mut after, mut looked_at) = (after.cloned(), 0);
         let mut list = EnvironmentList::default();
         while list.environments.len() < PAGE && looked_at < LOOKED_AT {
             let room = PAGE - list.environments.len();
             let page = store.environments(after.as_ref(), room).await;
-            let page = page.map_err(|error| Refusal::store(&error))?;
+            let page = page.map_err(|error| HttpRefusal::store(&error))?;
             looked_at += page.len();
             let was_full = page.len() == room;
             for owned in page {
@@ -155,10 +155,10 @@ impl Admin {
         Ok(list)
     }
 
-    async fn relayed(&self, registration: Registration) -> Result<EnvironmentStatus, Refusal> {
+    async fn relayed(&self, registration: Registration) -> Result<EnvironmentStatus, HttpRefusal> {
         let store = &self.services.store;
         let presence = store.presence(&registration.environment).await;
-        let presence = presence.map_err(|error| Refusal::store(&error))?;
+        let presence = presence.map_err(|error| HttpRefusal::store(&error))?;
         let presence = presence.filter(|seen| seen.registration == registration.id);
         Ok(EnvironmentStatus {
             environment_id: registration.environment.to_string(),
@@ -173,7 +173,7 @@ impl Admin {
 
     /// Returns the status of the direct executor, as far as this node knows. An environment without
     /// relay registration was registered as direct, before a restart or on another node.
-    fn direct(&self, owned: &Owned) -> Option<EnvironmentStatus> {
+    fn direct(&self, owned: &OwnedEnvironment) -> Option<EnvironmentStatus> {
         let found = self.direct.find(&owned.environment, &owned.owner);
         if found.is_none() && owned.current.is_some() {
             return None;
@@ -193,17 +193,17 @@ impl Admin {
         &self,
         principal: &Principal,
         environment: &EnvironmentId,
-    ) -> Result<Response<Full<Bytes>>, Refusal> {
+    ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
         let services = &self.services;
         let owner = services.store.owner(environment).await;
-        let owner = owner.map_err(|error| Refusal::store(&error))?;
-        let owner = owner.ok_or_else(Refusal::unknown_environment)?;
+        let owner = owner.map_err(|error| HttpRefusal::store(&error))?;
+        let owner = owner.ok_or_else(HttpRefusal::unknown_environment)?;
         if !principal.may_manage(environment, &owner) {
-            return Err(Refusal::unknown_environment().hiding("forbidden"));
+            return Err(HttpRefusal::unknown_environment().hiding("forbidden"));
         }
         self.direct.remove(environment);
         let removed = services.store.remove(environment).await;
-        removed.map_err(|error| Refusal::store(&error))?;
+        removed.map_err(|error| HttpRefusal::store(&error))?;
         services.close_others(environment).await;
         Ok(ok(&json!({"removed": true})))
     }

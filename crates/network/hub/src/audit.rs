@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     principal::{Principal, PrincipalName},
-    rate_limit::{Buckets, Rule},
+    rate_limit::{RateRule, TokenBuckets},
     store::{EnvironmentId, RegistrationId, Timestamp},
 };
 
@@ -33,25 +33,25 @@ use crate::{
 const QUEUE: usize = 4096;
 /// Rate limit for lines about refused unauthenticated requests. Anybody can cause them, so they
 /// must neither fill the disk nor displace other lines.
-const STRANGERS: Rule = Rule {
+const REFUSAL_RATE: RateRule = RateRule {
     burst: 1000,
     per_second: 20,
 };
 
 /// The audit log. Cheap to clone. Dropping the last clone flushes all lines.
 #[derive(Clone, Debug)]
-pub struct Audit(Kind);
+pub struct AuditLog(AuditTarget);
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum AuditTarget {
     Tracing,
-    File(Arc<Writer>),
+    File(Arc<AuditWriter>),
 }
 
-impl Audit {
+impl AuditLog {
     /// Writes lines to `tracing` with target `exec_hub::audit`.
     pub fn tracing() -> Self {
-        Self(Kind::Tracing)
+        Self(AuditTarget::Tracing)
     }
 
     /// Appends lines to a file, created with mode 0600. If log rotation moves the file away, a new
@@ -64,26 +64,28 @@ impl Audit {
             path: path.to_owned(),
             source,
         };
-        let sink = Sink::open(path).map_err(failed)?;
-        Writer::spawn(sink)
-            .map(|writer| Self(Kind::File(Arc::new(writer))))
+        let sink = AuditFile::open(path).map_err(failed)?;
+        AuditWriter::spawn(sink)
+            .map(|writer| Self(AuditTarget::File(Arc::new(writer))))
             .map_err(failed)
     }
 
     /// Records an event without waiting. Events that find the queue full are counted, and the count
     /// is written. The same applies to unauthenticated refusals above the rate limit.
-    pub fn record(&self, event: &Event) {
+    pub fn record(&self, event: &AuditEvent) {
         let line = event.line();
         match &self.0 {
-            Kind::Tracing => tracing::info!(target: "exec_hub::audit", "{line}"),
-            Kind::File(writer) if is_stranger(event) => writer.push_stranger(line),
-            Kind::File(writer) => writer.push(line),
+            AuditTarget::Tracing => tracing::info!(target: "exec_hub::audit", "{line}"),
+            AuditTarget::File(writer) if is_unauthenticated_refusal(event) => {
+                writer.push_refusal(line)
+            }
+            AuditTarget::File(writer) => writer.push(line),
         }
     }
 }
 
-fn is_stranger(event: &Event) -> bool {
-    event.principal.is_none() && matches!(event.outcome, Outcome::Refused(_))
+fn is_unauthenticated_refusal(event: &AuditEvent) -> bool {
+    event.principal.is_none() && matches!(event.outcome, AuditOutcome::Refused(_))
 }
 
 /// Host: the audit log cannot be opened.
@@ -95,15 +97,15 @@ pub struct AuditError {
 }
 
 /// Handle to the thread that writes the file.
-struct Writer {
+struct AuditWriter {
     lines: Option<mpsc::Sender<String>>,
     lost: Arc<AtomicU64>,
-    strangers: Mutex<Buckets<()>>,
+    refusals: Mutex<TokenBuckets<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Writer {
-    fn spawn(mut sink: Sink) -> io::Result<Self> {
+impl AuditWriter {
+    fn spawn(mut sink: AuditFile) -> io::Result<Self> {
         let (lines, waiting) = mpsc::channel(QUEUE);
         let lost = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&lost);
@@ -113,18 +115,15 @@ impl Writer {
         Ok(Self {
             lines: Some(lines),
             lost,
-            strangers: Mutex::new(Buckets::new(STRANGERS, 1)),
+            refusals: Mutex::new(TokenBuckets::new(REFUSAL_RATE, 1)),
             thread: Some(thread),
         })
     }
 
-    fn push_stranger(&self, line: String) {
-        let mut strangers = self
-            .strangers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let taken = strangers.take((), Instant::now());
-        drop(strangers);
+    fn push_refusal(&self, line: String) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = refusals.take((), Instant::now());
+        drop(refusals);
         match taken {
             Ok(()) => self.push(line),
             Err(_) => drop(self.lost.fetch_add(1, Ordering::Relaxed)),
@@ -139,7 +138,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for AuditWriter {
     fn drop(&mut self) {
         self.lines = None;
         if let Some(thread) = self.thread.take() {
@@ -149,13 +148,13 @@ impl Drop for Writer {
     }
 }
 
-impl fmt::Debug for Writer {
+impl fmt::Debug for AuditWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Writer(..)")
+        f.write_str("AuditWriter(..)")
     }
 }
 
-fn write(sink: &mut Sink, mut lines: mpsc::Receiver<String>, lost: &AtomicU64) {
+fn write(sink: &mut AuditFile, mut lines: mpsc::Receiver<String>, lost: &AtomicU64) {
     let mut failing = false;
     let mut batch = Vec::new();
     // The last iteration, after all senders are gone, has no lines but may have to report losses.
@@ -195,13 +194,13 @@ fn write(sink: &mut Sink, mut lines: mpsc::Receiver<String>, lost: &AtomicU64) {
 
 /// An audited event.
 #[derive(Clone, Debug)]
-pub struct Event {
+pub struct AuditEvent {
     /// Time of the event.
     pub at: Timestamp,
     /// Requested action.
-    pub action: Action,
+    pub action: AuditAction,
     /// Outcome of the request.
-    pub outcome: Outcome,
+    pub outcome: AuditOutcome,
     /// Remote address.
     pub peer: Peer,
     /// Authenticated principal, if any.
@@ -216,13 +215,13 @@ pub struct Event {
     pub harness: Option<PrincipalName>,
 }
 
-impl Event {
+impl AuditEvent {
     /// Creates an event with outcome `Allowed`.
-    pub fn new(at: Timestamp, action: Action, peer: Peer) -> Self {
+    pub fn new(at: Timestamp, action: AuditAction, peer: Peer) -> Self {
         Self {
             at,
             action,
-            outcome: Outcome::Allowed,
+            outcome: AuditOutcome::Allowed,
             peer,
             principal: None,
             evidence: None,
@@ -241,10 +240,10 @@ impl Event {
     /// Returns the JSON line without line feed.
     fn line(&self) -> String {
         let (outcome, reason) = match self.outcome {
-            Outcome::Allowed => ("allowed", None),
-            Outcome::Refused(reason) => ("refused", Some(reason)),
+            AuditOutcome::Allowed => ("allowed", None),
+            AuditOutcome::Refused(reason) => ("refused", Some(reason)),
         };
-        let line = Line {
+        let line = AuditLine {
             at: self.at.rfc3339(),
             action: self.action,
             outcome,
@@ -265,7 +264,7 @@ impl Event {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Action {
+pub enum AuditAction {
     /// An executor registered an environment.
     Register,
     /// A harness asked for a connection to an environment.
@@ -290,7 +289,7 @@ pub enum Action {
 
 /// Outcome of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Outcome {
+pub enum AuditOutcome {
     /// The request was granted.
     Allowed,
     /// The request was refused with this code.
@@ -298,9 +297,9 @@ pub enum Outcome {
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct AuditLine<'a> {
     at: String,
-    action: Action,
+    action: AuditAction,
     outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
@@ -318,14 +317,14 @@ struct Line<'a> {
 }
 
 #[derive(Debug)]
-struct Sink {
+struct AuditFile {
     path: PathBuf,
     file: File,
     /// Device and inode of the open file.
     identity: (u64, u64),
 }
 
-impl Sink {
+impl AuditFile {
     fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new()
             .append(true)

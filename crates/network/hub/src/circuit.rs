@@ -24,18 +24,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug)]
 pub struct Circuit {
     /// Frames to the other end.
-    pub sender: Sender,
+    pub sender: FrameSender,
     /// Frames from the other end.
-    pub receiver: Receiver,
+    pub receiver: FrameReceiver,
 }
 
 impl Circuit {
     /// Creates a circuit and returns the harness's end, which sends into `to_executor`, and the
     /// executor's end, which sends into `to_harness`.
-    pub fn pair(to_executor: Room, to_harness: Room) -> (Self, Self) {
-        use Ending::{ExecutorGone, HarnessGone};
-        let (to_executor, from_harness) = lane(to_executor, HarnessGone, ExecutorGone);
-        let (to_harness, from_executor) = lane(to_harness, ExecutorGone, HarnessGone);
+    pub fn pair(to_executor: QueueLimits, to_harness: QueueLimits) -> (Self, Self) {
+        use CloseReason::{ExecutorGone, HarnessGone};
+        let (to_executor, from_harness) = frame_queue(to_executor, HarnessGone, ExecutorGone);
+        let (to_harness, from_executor) = frame_queue(to_harness, ExecutorGone, HarnessGone);
         let harness = Self {
             sender: to_executor,
             receiver: from_executor,
@@ -48,9 +48,9 @@ impl Circuit {
     }
 
     /// Closes both directions. The other end still receives frames sent before.
-    pub fn close(&mut self, ending: Ending) {
-        self.sender.close(ending);
-        self.receiver.close(ending);
+    pub fn close(&mut self, close_reason: CloseReason) {
+        self.sender.close(close_reason);
+        self.receiver.close(close_reason);
     }
 }
 
@@ -58,7 +58,7 @@ impl Circuit {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Ending {
+pub enum CloseReason {
     /// The harness's websocket ended.
     HarnessGone,
     /// The executor's websocket ended.
@@ -77,7 +77,7 @@ pub enum Ending {
     Stopping,
 }
 
-impl Ending {
+impl CloseReason {
     /// Returns the websocket close code sent to the harness.
     pub const fn close_code(self) -> u16 {
         match self {
@@ -89,7 +89,7 @@ impl Ending {
     }
 }
 
-impl Ending {
+impl CloseReason {
     /// Returns the metric label.
     pub const fn name(self) -> &'static str {
         match self {
@@ -119,7 +119,7 @@ impl Ending {
     }
 }
 
-impl fmt::Display for Ending {
+impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text())
     }
@@ -130,16 +130,16 @@ const IDLE_CAPACITY: usize = 32;
 
 /// Limits of one direction of a circuit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Room {
+pub struct QueueLimits {
     /// Frames.
     pub frames: usize,
     /// Bytes of all frames together.
     pub bytes: usize,
 }
 
-impl Room {
+impl QueueLimits {
     /// Returns the limits below which a blocked sender resumes.
-    const fn reduced(self) -> Self {
+    const fn resume_threshold(self) -> Self {
         Self {
             frames: self.frames - self.frames / 16,
             bytes: self.bytes - self.bytes / 16,
@@ -148,36 +148,40 @@ impl Room {
 }
 
 /// Creates one direction, with the close reasons for when either half is dropped.
-fn lane(room: Room, sender_gone: Ending, receiver_gone: Ending) -> (Sender, Receiver) {
-    let lane = Arc::new(Lane {
-        room,
+fn frame_queue(
+    capacity: QueueLimits,
+    sender_gone: CloseReason,
+    receiver_gone: CloseReason,
+) -> (FrameSender, FrameReceiver) {
+    let frame_queue = Arc::new(FrameQueue {
+        capacity,
         state: Mutex::default(),
     });
-    let sender = Sender {
-        lane: Arc::clone(&lane),
-        gone: sender_gone,
+    let sender = FrameSender {
+        frame_queue: Arc::clone(&frame_queue),
+        drop_reason: sender_gone,
     };
-    let receiver = Receiver {
-        lane,
-        gone: receiver_gone,
+    let receiver = FrameReceiver {
+        frame_queue,
+        drop_reason: receiver_gone,
     };
     (sender, receiver)
 }
 
 /// Sending half of one direction.
 #[derive(Debug)]
-pub struct Sender {
-    lane: Arc<Lane>,
-    gone: Ending,
+pub struct FrameSender {
+    frame_queue: Arc<FrameQueue>,
+    drop_reason: CloseReason,
 }
 
-impl Sender {
+impl FrameSender {
     /// Enqueues a frame. Accepts it even when the queue is full: the limit holds only if the caller
     /// checks [`Self::poll_ready`] first.
-    pub fn push(&mut self, frame: Bytes) -> Result<(), Ending> {
-        let mut state = self.lane.lock();
-        if let Some(ending) = state.ending {
-            return Err(ending);
+    pub fn push(&mut self, frame: Bytes) -> Result<(), CloseReason> {
+        let mut state = self.frame_queue.lock();
+        if let Some(close_reason) = state.close_reason {
+            return Err(close_reason);
         }
         state.bytes += frame.len();
         state.queue.push_back(frame);
@@ -187,13 +191,14 @@ impl Sender {
 
     /// Resolves when the queue accepts another frame. After blocking, it waits until a sixteenth of
     /// the queue is free, so that a full queue costs one wake-up for many frames.
-    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ending>> {
-        let mut state = self.lane.lock();
-        if let Some(ending) = state.ending {
-            return Poll::Ready(Err(ending));
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
+        let mut state = self.frame_queue.lock();
+        if let Some(close_reason) = state.close_reason {
+            return Poll::Ready(Err(close_reason));
         }
-        let room = self.lane.room;
-        if state.sender.is_none() && state.fits(room) || state.fits(room.reduced()) {
+        let capacity = self.frame_queue.capacity;
+        if state.sender.is_none() && state.fits(capacity) || state.fits(capacity.resume_threshold())
+        {
             state.sender = None;
             return Poll::Ready(Ok(()));
         }
@@ -202,39 +207,39 @@ impl Sender {
     }
 
     /// Waits for capacity and enqueues the frame. Cancelling leaves it unsent.
-    pub async fn send(&mut self, frame: Bytes) -> Result<(), Ending> {
+    pub async fn send(&mut self, frame: Bytes) -> Result<(), CloseReason> {
         poll_fn(|cx| self.poll_ready(cx)).await?;
         self.push(frame)
     }
 
     /// Closes this direction. The receiver still gets frames sent before.
-    pub fn close(&mut self, ending: Ending) {
-        self.lane.lock().end(ending);
+    pub fn close(&mut self, close_reason: CloseReason) {
+        self.frame_queue.lock().end(close_reason);
     }
 }
 
-impl Drop for Sender {
+impl Drop for FrameSender {
     fn drop(&mut self) {
-        self.close(self.gone);
+        self.close(self.drop_reason);
     }
 }
 
 /// Receiving half of one direction.
 #[derive(Debug)]
-pub struct Receiver {
-    lane: Arc<Lane>,
-    gone: Ending,
+pub struct FrameReceiver {
+    frame_queue: Arc<FrameQueue>,
+    drop_reason: CloseReason,
 }
 
-impl Receiver {
+impl FrameReceiver {
     /// Returns the next frame, or the close reason once the queue is drained.
-    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Ending>> {
-        let mut state = self.lane.lock();
-        if let Some(frame) = state.pop(self.lane.room) {
+    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, CloseReason>> {
+        let mut state = self.frame_queue.lock();
+        if let Some(frame) = state.pop(self.frame_queue.capacity) {
             return Poll::Ready(Ok(frame));
         }
-        if let Some(ending) = state.ending {
-            return Poll::Ready(Err(ending));
+        if let Some(close_reason) = state.close_reason {
+            return Poll::Ready(Err(close_reason));
         }
         register(&mut state.receiver, cx);
         Poll::Pending
@@ -242,25 +247,25 @@ impl Receiver {
 
     /// Returns the next frame if one is queued.
     pub fn try_frame(&mut self) -> Option<Bytes> {
-        self.lane.lock().pop(self.lane.room)
+        self.frame_queue.lock().pop(self.frame_queue.capacity)
     }
 
     /// Waits for the next frame. Cancel-safe.
-    pub async fn frame(&mut self) -> Result<Bytes, Ending> {
+    pub async fn frame(&mut self) -> Result<Bytes, CloseReason> {
         poll_fn(|cx| self.poll_frame(cx)).await
     }
 
     /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
-        self.lane.lock().queue.is_empty()
+        self.frame_queue.lock().queue.is_empty()
     }
 
     /// Waits until this direction is closed, even with frames still queued. Cancel-safe.
-    pub async fn ended(&mut self) -> Ending {
+    pub async fn closed(&mut self) -> CloseReason {
         poll_fn(|cx| {
-            let mut state = self.lane.lock();
-            match state.ending {
-                Some(ending) => Poll::Ready(ending),
+            let mut state = self.frame_queue.lock();
+            match state.close_reason {
+                Some(close_reason) => Poll::Ready(close_reason),
                 None => {
                     register(&mut state.receiver, cx);
                     Poll::Pending
@@ -271,56 +276,56 @@ impl Receiver {
     }
 
     /// Closes this direction and drops queued frames.
-    pub fn close(&mut self, ending: Ending) {
-        let mut state = self.lane.lock();
-        state.end(ending);
+    pub fn close(&mut self, close_reason: CloseReason) {
+        let mut state = self.frame_queue.lock();
+        state.end(close_reason);
         state.queue = VecDeque::new();
         state.bytes = 0;
     }
 }
 
-impl Drop for Receiver {
+impl Drop for FrameReceiver {
     fn drop(&mut self) {
-        self.close(self.gone);
+        self.close(self.drop_reason);
     }
 }
 
 #[derive(Debug)]
-struct Lane {
-    room: Room,
-    state: Mutex<State>,
+struct FrameQueue {
+    capacity: QueueLimits,
+    state: Mutex<QueueState>,
 }
 
-impl Lane {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl FrameQueue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     queue: VecDeque<Bytes>,
     bytes: usize,
-    ending: Option<Ending>,
+    close_reason: Option<CloseReason>,
     /// Set while the sender waits for capacity.
     sender: Option<Waker>,
     /// Set while the receiver waits for a frame.
     receiver: Option<Waker>,
 }
 
-impl State {
+impl QueueState {
     /// Returns whether another frame fits. An empty queue accepts any frame.
-    fn fits(&self, room: Room) -> bool {
-        self.queue.is_empty() || self.queue.len() < room.frames && self.bytes < room.bytes
+    fn fits(&self, capacity: QueueLimits) -> bool {
+        self.queue.is_empty() || self.queue.len() < capacity.frames && self.bytes < capacity.bytes
     }
 
-    fn pop(&mut self, room: Room) -> Option<Bytes> {
+    fn pop(&mut self, capacity: QueueLimits) -> Option<Bytes> {
         let frame = self.queue.pop_front()?;
         self.bytes -= frame.len();
         if self.queue.is_empty() && self.queue.capacity() > IDLE_CAPACITY {
             self.queue = VecDeque::new();
         }
-        if self.fits(room.reduced())
+        if self.fits(capacity.resume_threshold())
             && let Some(sender) = self.sender.take()
         {
             sender.wake();
@@ -328,8 +333,8 @@ impl State {
         Some(frame)
     }
 
-    fn end(&mut self, ending: Ending) {
-        self.ending.get_or_insert(ending);
+    fn end(&mut self, close_reason: CloseReason) {
+        self.close_reason.get_or_insert(close_reason);
         self.wake_receiver();
         if let Some(sender) = self.sender.take() {
             sender.wake();

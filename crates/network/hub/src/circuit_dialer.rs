@@ -12,12 +12,12 @@ use crate::{
 
 /// Opens circuits to executors.
 ///
-/// The [`Switch`](crate::executor_table::Switch) does so for this process; in a cluster,
-/// [`Mesh`](crate::nats::Mesh) wraps it and also reaches other nodes.
-pub trait Exchange: fmt::Debug + Send + Sync {
+/// The [`ExecutorTable`](crate::executor_table::ExecutorTable) does so for this process; in a
+/// cluster, [`NatsMesh`](crate::nats::NatsMesh) wraps it and also reaches other nodes.
+pub trait CircuitDialer: fmt::Debug + Send + Sync {
     /// Opens a circuit to the executor of a registration and returns the harness's end. Dropping
     /// the future leaves no circuit behind.
-    fn dial(&self, dial: Dial) -> BoxFuture<'_, Result<Circuit, DialError>>;
+    fn dial(&self, dial: DialRequest) -> BoxFuture<'_, Result<Circuit, DialError>>;
 
     /// Closes executor websockets of an environment, on any node, with a registration other than
     /// the current one in `store`. Their harnesses reconnect.
@@ -33,7 +33,7 @@ pub trait Exchange: fmt::Debug + Send + Sync {
 /// A request to connect a harness. Its URL has been verified.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Dial {
+pub struct DialRequest {
     /// The environment.
     pub environment: EnvironmentId,
     /// The registration in the harness's URL.
@@ -89,18 +89,18 @@ impl fmt::Debug for HarnessTag {
 /// Caller: the text is not a tag of 32 lower-case hexadecimal digits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected {} hexadecimal digits", HarnessTag::LEN * 2)]
-pub struct TagError;
+pub struct HarnessTagError;
 
 impl FromStr for HarnessTag {
-    type Err = TagError;
+    type Err = HarnessTagError;
 
-    fn from_str(text: &str) -> Result<Self, TagError> {
+    fn from_str(text: &str) -> Result<Self, HarnessTagError> {
         let digit = |byte: u8| match byte {
             b'0'..=b'9' => Ok(byte - b'0'),
             b'a'..=b'f' => Ok(byte - b'a' + 10),
-            _ => Err(TagError),
+            _ => Err(HarnessTagError),
         };
-        let text: &[u8; Self::LEN * 2] = text.as_bytes().try_into().map_err(|_| TagError)?;
+        let text: &[u8; Self::LEN * 2] = text.as_bytes().try_into().map_err(|_| HarnessTagError)?;
         let mut bytes = [0; Self::LEN];
         for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
             *byte = digit(pair[0])? << 4 | digit(pair[1])?;
@@ -140,7 +140,7 @@ mod tests {
         let upper = "A".repeat(32);
         let wide = "é".repeat(16);
         for bad in ["", &short, &upper, &wide] {
-            assert_eq!(bad.parse::<HarnessTag>(), Err(TagError), "{bad:?}");
+            assert_eq!(bad.parse::<HarnessTag>(), Err(HarnessTagError), "{bad:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use exec_transport::http::HostNames;
 
-use crate::{nats::NatsConfig, rate_limit::RateRules, store::NodeName, url::PublicUrl};
+use crate::{nats::NatsConfig, rate_limit::RateLimitConfig, store::NodeName, url::PublicUrl};
 
 /// Configuration of a hub.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct HubConfig {
     /// File of access keys that direct executors may sign with. `None`: only tokens are accepted.
     pub access_keys: Option<PathBuf>,
     /// Rate limits.
-    pub rates: RateRules,
+    pub rates: RateLimitConfig,
 }
 
 impl HubConfig {
@@ -54,7 +54,7 @@ impl HubConfig {
             node: None,
             audit_log: None,
             access_keys: None,
-            rates: RateRules::default(),
+            rates: RateLimitConfig::default(),
         }
     }
 

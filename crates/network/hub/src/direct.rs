@@ -17,7 +17,7 @@ mod tests;
 mod upgrade;
 
 pub use self::{
-    access_keys::{AccessKeys, KeysError},
+    access_keys::{AccessKeys, AccessKeysError},
     upgrade::DirectUpgrade,
 };
 
@@ -31,20 +31,20 @@ use http::{HeaderValue, Response, StatusCode, header, request::Parts};
 use http_body_util::Full;
 use tokio::sync::watch;
 
-use self::slot_table::{Full as TableFull, Table};
+use self::slot_table::{SlotTable, SlotTableFull};
 use crate::{
-    audit::Event,
+    audit::AuditEvent,
     principal::{Principal, PrincipalName},
-    registry::{Call, Moment, Posted, Refusal, Services, ok},
+    registry::{HttpRefusal, HubServices, RegistryCall, RequestBody, RequestTime, ok},
     store::{ClaimError, EnvironmentId, RegistrationId},
 };
 
 /// Registers direct executors and joins them with harnesses.
 #[derive(Debug)]
-pub struct Direct {
-    services: Services,
+pub struct DirectService {
+    services: HubServices,
     keys: Option<AccessKeys>,
-    table: Mutex<Table>,
+    table: Mutex<SlotTable>,
     /// Incremented when an executor becomes available or is joined, so that waiting harnesses check
     /// again.
     arrivals: watch::Sender<u64>,
@@ -52,16 +52,16 @@ pub struct Direct {
 
 /// Status of a direct environment.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Listed {
+pub struct DirectStatus {
     /// Current registration.
     pub registration: RegistrationId,
     /// Whether the executor is connected.
     pub online: bool,
 }
 
-impl Direct {
+impl DirectService {
     /// Creates the service. Without keys, only tokens are accepted.
-    pub fn new(services: Services, keys: Option<AccessKeys>) -> Self {
+    pub fn new(services: HubServices, keys: Option<AccessKeys>) -> Self {
         Self {
             services,
             keys,
@@ -72,12 +72,12 @@ impl Direct {
 
     /// Returns what this process knows about an environment of `owner`. `None`: not registered here
     /// since the start, or evicted from the table.
-    pub fn find(&self, environment: &EnvironmentId, owner: &PrincipalName) -> Option<Listed> {
+    pub fn find(&self, environment: &EnvironmentId, owner: &PrincipalName) -> Option<DirectStatus> {
         let table = self.table();
-        let slot = table.get(environment, owner)?;
-        Some(Listed {
-            registration: slot.registration.clone(),
-            online: slot.is_online(),
+        let entry = table.get(environment, owner)?;
+        Some(DirectStatus {
+            registration: entry.registration.clone(),
+            online: entry.is_online(),
         })
     }
 
@@ -87,11 +87,11 @@ impl Direct {
     }
 
     /// Never held across an `.await`.
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, SlotTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn announce(&self) {
+    fn notify_arrival(&self) {
         self.arrivals
             .send_modify(|count| *count = count.wrapping_add(1));
     }
@@ -101,20 +101,20 @@ impl Direct {
     }
 }
 
-impl Direct {
+impl DirectService {
     pub(crate) async fn register(
         &self,
-        call: &Call,
+        call: &RegistryCall,
         principal: Principal,
-        posted: &Posted,
-        event: &mut Event,
-    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        body_bytes: &RequestBody,
+        event: &mut AuditEvent,
+    ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
         let environment = &call.environment;
-        let wanted: DirectRegisterRequest = posted.parse()?;
+        let wanted: DirectRegisterRequest = body_bytes.parse()?;
         if wanted.transport != DIRECT_TRANSPORT {
             let message = format!("the only supported direct transport is {DIRECT_TRANSPORT}");
             let status = StatusCode::BAD_REQUEST;
-            return Err(Refusal::new(status, "unsupported_transport", message));
+            return Err(HttpRefusal::new(status, "unsupported_transport", message));
         }
         let websocket = call.websocket(&self.services.address)?;
         if !principal.may_claim(environment) {
@@ -126,9 +126,9 @@ impl Direct {
         let registration = RegistrationId::generate();
         self.table()
             .register(environment.clone(), principal.name, registration.clone())
-            .map_err(|TableFull| {
+            .map_err(|SlotTableFull| {
                 let message = "the hub has reached its limit of direct environments";
-                Refusal::new(StatusCode::FORBIDDEN, "environment_limit", message)
+                HttpRefusal::new(StatusCode::FORBIDDEN, "environment_limit", message)
             })?;
         event.registration = Some(registration.clone());
         let url = format!("{websocket}/direct/{environment}/executor?registration={registration}");
@@ -141,22 +141,22 @@ impl Direct {
     }
 }
 
-fn refuse_registration(error: ClaimError) -> Refusal {
+fn refuse_registration(error: ClaimError) -> HttpRefusal {
     match error {
-        ClaimError::Foreign => Refusal::forbidden("this environment is not yours to register"),
+        ClaimError::Foreign => HttpRefusal::forbidden("this environment is not yours to register"),
         ClaimError::Limit | ClaimError::Full => {
-            Refusal::new(StatusCode::FORBIDDEN, "environment_limit", error)
+            HttpRefusal::new(StatusCode::FORBIDDEN, "environment_limit", error)
         }
-        ClaimError::Store(error) => Refusal::store(&error),
+        ClaimError::Store(error) => HttpRefusal::store(&error),
     }
 }
 
 /// Prefix of the `Authorization` header of a signed request.
-const SIGNED: &[u8] = b"AWS4-HMAC-SHA256";
+const SIGV4_PREFIX: &[u8] = b"AWS4-HMAC-SHA256";
 
 /// A caller before the request body has been read.
 #[derive(Debug)]
-pub(crate) enum Caller {
+pub(crate) enum DirectCaller {
     /// Authenticated by a token.
     Known(Principal),
     /// The signature names a known access key. It covers the body, which must be read before
@@ -164,44 +164,57 @@ pub(crate) enum Caller {
     Signed,
 }
 
-impl Direct {
+impl DirectService {
     /// Authenticates a caller as far as the request head allows.
-    pub(crate) fn greet(&self, parts: &Parts, moment: Moment) -> Result<Caller, Refusal> {
-        let Some(signed) = signed(parts) else {
+    pub(crate) fn authenticate_head(
+        &self,
+        parts: &Parts,
+        moment: RequestTime,
+    ) -> Result<DirectCaller, HttpRefusal> {
+        let Some(signed) = signature_header(parts) else {
             let known = self.services.gate.authenticate(&parts.headers, moment)?;
-            return Ok(Caller::Known(known));
+            return Ok(DirectCaller::Known(known));
         };
         if !self.keys()?.are_named_by(signed) {
             return Err(refuse_signature(
                 "signature does not name an access key of this hub",
             ));
         }
-        Ok(Caller::Signed)
+        Ok(DirectCaller::Signed)
     }
 
     /// Completes authentication once the body has been read.
-    pub(crate) fn admit(
+    pub(crate) fn authenticate_body(
         &self,
-        caller: Caller,
+        caller: DirectCaller,
         parts: &Parts,
-        posted: &Posted,
-        moment: Moment,
-    ) -> Result<Principal, Refusal> {
+        body_bytes: &RequestBody,
+        moment: RequestTime,
+    ) -> Result<Principal, HttpRefusal> {
         match caller {
-            Caller::Known(principal) => Ok(principal),
-            Caller::Signed => self.verify(parts, posted.bytes(), moment),
+            DirectCaller::Known(principal) => Ok(principal),
+            DirectCaller::Signed => self.verify(parts, body_bytes.bytes(), moment),
         }
     }
 
     /// Authenticates a request without body.
-    fn identify(&self, parts: &Parts, moment: Moment) -> Result<Principal, Refusal> {
-        match self.greet(parts, moment)? {
-            Caller::Known(principal) => Ok(principal),
-            Caller::Signed => self.verify(parts, &[], moment),
+    fn authenticate_upgrade(
+        &self,
+        parts: &Parts,
+        moment: RequestTime,
+    ) -> Result<Principal, HttpRefusal> {
+        match self.authenticate_head(parts, moment)? {
+            DirectCaller::Known(principal) => Ok(principal),
+            DirectCaller::Signed => self.verify(parts, &[], moment),
         }
     }
 
-    fn verify(&self, parts: &Parts, body: &[u8], moment: Moment) -> Result<Principal, Refusal> {
+    fn verify(
+        &self,
+        parts: &Parts,
+        body: &[u8],
+        moment: RequestTime,
+    ) -> Result<Principal, HttpRefusal> {
         let request = SignedRequest {
             method: parts.method.as_str(),
             path: parts.uri.path(),
@@ -214,18 +227,18 @@ impl Direct {
             .map_err(|error| refuse_signature(&error.to_string()))
     }
 
-    fn keys(&self) -> Result<&AccessKeys, Refusal> {
+    fn keys(&self) -> Result<&AccessKeys, HttpRefusal> {
         let keys = self.keys.as_ref();
         keys.ok_or_else(|| refuse_signature("this hub has no access keys"))
     }
 }
 
-fn signed(parts: &Parts) -> Option<&HeaderValue> {
+fn signature_header(parts: &Parts) -> Option<&HeaderValue> {
     let authorization = parts.headers.get(header::AUTHORIZATION)?;
-    let signed = authorization.as_bytes().starts_with(SIGNED);
+    let signed = authorization.as_bytes().starts_with(SIGV4_PREFIX);
     signed.then_some(authorization)
 }
 
-fn refuse_signature(message: &str) -> Refusal {
-    Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+fn refuse_signature(message: &str) -> HttpRefusal {
+    HttpRefusal::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
 }

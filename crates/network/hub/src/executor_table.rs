@@ -1,14 +1,16 @@
 //! Executor websockets of this process, and the assignment of frames to circuits.
 //!
-//! The [`Switch`] has the executor websocket of each environment and hands new circuits to the task
-//! that owns it. That task uses its `Port`, which is pure code, to assign frames.
+//! The [`ExecutorTable`] has the executor websocket of each environment and hands new circuits to
+//! the task that owns it. That task uses its `StreamDemux`, which is pure code, to assign frames.
 //! Elsewhere: websockets (`rendezvous`), other nodes (`nats`).
 
 mod stream_demux;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::stream_demux::{CircuitId, Delivery, Port, Verdict};
+pub(crate) use self::stream_demux::{
+    CircuitId, ExecutorFrameAction, HarnessFrameAction, StreamDemux,
+};
 
 use std::{
     collections::HashMap,
@@ -20,31 +22,31 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::{
-    circuit::{Circuit, Ending},
-    circuit_dialer::{Dial, DialError, Exchange, HarnessTag},
+    circuit::{Circuit, CloseReason},
+    circuit_dialer::{CircuitDialer, DialError, DialRequest, HarnessTag},
     limits,
     store::{ConnectionId, EnvironmentId, RegistrationId, Store, StoreError},
 };
 
 /// The executor websockets of this process, at most one per environment.
 #[derive(Debug, Default)]
-pub struct Switch {
-    sockets: Mutex<HashMap<EnvironmentId, Socket>>,
+pub struct ExecutorTable {
+    sockets: Mutex<HashMap<EnvironmentId, ExecutorEntry>>,
 }
 
 /// Entry of an executor websocket.
 #[derive(Debug)]
-struct Socket {
+struct ExecutorEntry {
     registration: RegistrationId,
     connection: ConnectionId,
-    arrivals: mpsc::Sender<Arrival>,
-    evict: oneshot::Sender<Ending>,
+    arrivals: mpsc::Sender<NewCircuit>,
+    evict: oneshot::Sender<CloseReason>,
     slots: Arc<Semaphore>,
 }
 
 /// A new circuit for the task of an executor websocket.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct NewCircuit {
     /// The executor's end.
     pub(crate) circuit: Circuit,
     /// The harness at the other end.
@@ -55,19 +57,19 @@ pub(crate) struct Arrival {
 
 /// Attachment of an executor websocket to the table. Dropping it detaches.
 #[derive(Debug)]
-pub(crate) struct Attachment {
+pub(crate) struct TableAttachment {
     /// New circuits.
-    pub(crate) arrivals: mpsc::Receiver<Arrival>,
+    pub(crate) arrivals: mpsc::Receiver<NewCircuit>,
     /// Resolves with the reason when the websocket must close.
-    pub(crate) evicted: oneshot::Receiver<Ending>,
-    switch: Arc<Switch>,
+    pub(crate) evicted: oneshot::Receiver<CloseReason>,
+    executor_table: Arc<ExecutorTable>,
     environment: EnvironmentId,
     connection: ConnectionId,
 }
 
-impl Drop for Attachment {
+impl Drop for TableAttachment {
     fn drop(&mut self) {
-        let mut sockets = self.switch.lock();
+        let mut sockets = self.executor_table.lock();
         if sockets
             .get(&self.environment)
             .is_some_and(|socket| socket.connection == self.connection)
@@ -77,17 +79,17 @@ impl Drop for Attachment {
     }
 }
 
-impl Switch {
+impl ExecutorTable {
     /// Attaches an executor websocket and closes a previous one.
     pub(crate) fn attach(
         self: &Arc<Self>,
         environment: EnvironmentId,
         registration: RegistrationId,
         connection: ConnectionId,
-    ) -> Attachment {
+    ) -> TableAttachment {
         let (arrivals, arriving) = mpsc::channel(limits::PENDING_CIRCUITS);
         let (evict, evicted) = oneshot::channel();
-        let socket = Socket {
+        let socket = ExecutorEntry {
             registration,
             connection: connection.clone(),
             arrivals,
@@ -96,12 +98,12 @@ impl Switch {
         };
         let previous = self.lock().insert(environment.clone(), socket);
         if let Some(previous) = previous {
-            previous.close(Ending::Replaced);
+            previous.close(CloseReason::Replaced);
         }
-        Attachment {
+        TableAttachment {
             arrivals: arriving,
             evicted,
-            switch: Arc::clone(self),
+            executor_table: Arc::clone(self),
             environment,
             connection,
         }
@@ -144,10 +146,10 @@ impl Switch {
     }
 
     /// Closes all executor websockets.
-    pub fn close_all(&self, ending: Ending) {
+    pub fn close_all(&self, close_reason: CloseReason) {
         let sockets = std::mem::take(&mut *self.lock());
         for socket in sockets.into_values() {
-            socket.close(ending);
+            socket.close(close_reason);
         }
     }
 
@@ -165,7 +167,7 @@ impl Switch {
             .collect()
     }
 
-    fn connect(&self, dial: &Dial) -> Result<Circuit, DialError> {
+    fn connect(&self, dial: &DialRequest) -> Result<Circuit, DialError> {
         let sockets = self.lock();
         let socket = sockets
             .get(&dial.environment)
@@ -175,7 +177,7 @@ impl Switch {
             .try_acquire_owned()
             .map_err(|_| DialError::Busy)?;
         let (ours, theirs) = Circuit::pair(limits::TO_EXECUTOR, limits::TO_HARNESS);
-        let arrival = Arrival {
+        let arrival = NewCircuit {
             circuit: theirs,
             harness: dial.harness,
             slot,
@@ -190,29 +192,33 @@ impl Switch {
         Ok(ours)
     }
 
-    fn close_if(&self, environment: &EnvironmentId, condition: impl FnOnce(&Socket) -> bool) {
+    fn close_if(
+        &self,
+        environment: &EnvironmentId,
+        condition: impl FnOnce(&ExecutorEntry) -> bool,
+    ) {
         let mut sockets = self.lock();
         if sockets.get(environment).is_some_and(condition)
             && let Some(socket) = sockets.remove(environment)
         {
-            socket.close(Ending::Replaced);
+            socket.close(CloseReason::Replaced);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<EnvironmentId, Socket>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<EnvironmentId, ExecutorEntry>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Socket {
-    fn close(self, ending: Ending) {
+impl ExecutorEntry {
+    fn close(self, close_reason: CloseReason) {
         // The receiver is gone if the task has already ended.
-        let _ended = self.evict.send(ending);
+        let _ended = self.evict.send(close_reason);
     }
 }
 
-impl Exchange for Switch {
-    fn dial(&self, dial: Dial) -> BoxFuture<'_, Result<Circuit, DialError>> {
+impl CircuitDialer for ExecutorTable {
+    fn dial(&self, dial: DialRequest) -> BoxFuture<'_, Result<Circuit, DialError>> {
         Box::pin(ready(self.connect(&dial)))
     }
 

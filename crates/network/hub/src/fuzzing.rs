@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::{
     store::{EnvironmentId, RegistrationId, SigningKey, Timestamp},
     tokens::JwtAuthority,
-    url::{Pass, PublicUrl, Signer},
+    url::{PublicUrl, UrlClaims, UrlSigner},
 };
 
 const NOW: Timestamp = Timestamp::from_seconds(1_800_000_000);
@@ -44,10 +44,10 @@ pub fn rendezvous_url(bytes: &[u8]) {
     }
 }
 
-fn signer() -> &'static Signer {
-    static SIGNER: OnceLock<Signer> = OnceLock::new();
+fn signer() -> &'static UrlSigner {
+    static SIGNER: OnceLock<UrlSigner> = OnceLock::new();
     SIGNER.get_or_init(|| match SigningKey::from_bytes(&[7; SigningKey::LEN]) {
-        Some(key) => Signer::new(&key),
+        Some(key) => UrlSigner::new(&key),
         None => panic!("a key of this length is valid"),
     })
 }
@@ -72,7 +72,7 @@ fn harness_url() -> String {
     signer().harness_url(HUB, &parsed("env-1"), &parsed("reg-1"), harness(), NOW)
 }
 
-fn check(url: &str) -> Option<Pass> {
+fn check(url: &str) -> Option<UrlClaims> {
     let target = url.strip_prefix(HUB).unwrap_or(url);
     let (path, query) = match target.split_once('?') {
         Some((path, query)) => (path, Some(query)),
@@ -118,14 +118,14 @@ fn signed_url(bytes: &[u8]) {
         return;
     };
     let executor = check(&signer().executor_url(HUB, &environment, &registration));
-    let expected = Pass::Executor {
+    let expected = UrlClaims::Executor {
         environment: environment.clone(),
         registration: registration.clone(),
     };
     assert_eq!(executor, Some(expected));
     let url = signer().harness_url(HUB, &environment, &registration, harness(), NOW);
     match check(&url) {
-        Some(Pass::Harness {
+        Some(UrlClaims::Harness {
             environment: found,
             registration: of,
             ..

@@ -22,24 +22,24 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use self::endpoints::{Endpoints, Upgrade};
+use self::endpoints::{HubEndpoints, HubUpgrade};
 use crate::{
-    admin::Admin,
-    audit::{Audit, AuditError},
-    circuit::Ending,
-    circuit_dialer::Exchange,
+    admin::AdminService,
+    audit::{AuditError, AuditLog},
+    circuit::CloseReason,
+    circuit_dialer::CircuitDialer,
     config::{HubConfig, JwtConfig},
-    direct::{AccessKeys, Direct, KeysError},
-    executor_table::Switch,
+    direct::{AccessKeys, AccessKeysError, DirectService},
+    executor_table::ExecutorTable,
     limits,
-    metrics::Metrics,
-    nats::{Mesh, NatsError},
-    rate_limit::RateLimits,
-    registry::{Gate, Registry, Services},
-    rendezvous::Rendezvous,
-    store::{NodeName, OpenError, RedbStore, Store, StoreError, Timestamp},
-    tokens::{Authenticator, JwtAuthority, ReadError, Tokens},
-    url::{PublicUrl, Signer},
+    metrics::HubMetrics,
+    nats::{NatsError, NatsMesh},
+    rate_limit::RateLimiter,
+    registry::{Gate, HubServices, RegistryService},
+    rendezvous::RendezvousAcceptor,
+    store::{NodeName, RedbStore, Store, StoreError, StoreOpenError, Timestamp},
+    tokens::{ActiveTokens, JwtAuthority, TokenAuthenticator, TokenFileError},
+    url::{PublicUrl, UrlSigner},
 };
 
 /// A running hub. Dropping it stops listening and closes all connections.
@@ -48,11 +48,11 @@ pub struct Hub {
     address: SocketAddr,
     scheme: &'static str,
     stopping: watch::Sender<bool>,
-    switch: Arc<Switch>,
-    mesh: Option<Arc<Mesh>>,
+    executor_table: Arc<ExecutorTable>,
+    mesh: Option<Arc<NatsMesh>>,
     gate: Arc<Gate>,
-    requests: Busy,
-    sockets: Busy,
+    requests: ActiveTasks,
+    sockets: ActiveTasks,
     /// The listener and the file watcher.
     tasks: JoinSet<()>,
 }
@@ -61,8 +61,8 @@ impl Hub {
     /// Starts a hub. It serves when this returns.
     ///
     /// # Errors
-    /// See [`StartError`]. Dropping the future leaves nothing running.
-    pub async fn start(config: HubConfig) -> Result<Self, StartError> {
+    /// See [`HubStartError`]. Dropping the future leaves nothing running.
+    pub async fn start(config: HubConfig) -> Result<Self, HubStartError> {
         start(config).await
     }
 
@@ -80,7 +80,7 @@ impl Hub {
     /// clients reconnect.
     pub async fn stop(mut self) {
         self.stopping.send_replace(true);
-        self.switch.close_all(Ending::Stopping);
+        self.executor_table.close_all(CloseReason::Stopping);
         let ended = async {
             self.requests.idle().await;
             self.gate.idle().await;
@@ -100,28 +100,28 @@ impl Drop for Hub {
     fn drop(&mut self) {
         // Websockets have their own tasks.
         self.stopping.send_replace(true);
-        self.switch.close_all(Ending::Stopping);
+        self.executor_table.close_all(CloseReason::Stopping);
     }
 }
 
 /// Default node name of a single hub.
-const ALONE: &str = "hub";
+const DEFAULT_NODE: &str = "hub";
 
 /// Everything that is read from files, before anything runs.
-struct Files {
+struct HubFiles {
     tls: Option<TlsAcceptor>,
     hosts: AllowedHosts,
-    tokens: Tokens,
+    tokens: ActiveTokens,
     jwt: Option<JwtAuthority>,
-    audit: Audit,
+    audit: AuditLog,
     keys: Option<AccessKeys>,
     /// `None` with NATS.
     store: Option<RedbStore>,
 }
 
-impl Files {
+impl HubFiles {
     /// Opens all files. Blocks.
-    fn open(config: &HubConfig) -> Result<Self, StartError> {
+    fn open(config: &HubConfig) -> Result<Self, HubStartError> {
         let tls = match &config.tls {
             Some(files) => Some(tls::acceptor(&files.certificates, &files.key)?),
             None => None,
@@ -129,11 +129,11 @@ impl Files {
         Ok(Self {
             tls,
             hosts: hosts(config)?,
-            tokens: Tokens::open(&config.token_file())?,
+            tokens: ActiveTokens::open(&config.token_file())?,
             jwt: config.jwt.as_ref().map(authority).transpose()?,
             audit: match &config.audit_log {
-                Some(path) => Audit::file(path)?,
-                None => Audit::tracing(),
+                Some(path) => AuditLog::file(path)?,
+                None => AuditLog::tracing(),
             },
             keys: match &config.access_keys {
                 Some(path) => Some(AccessKeys::read(path)?),
@@ -147,67 +147,69 @@ impl Files {
     }
 }
 
-fn authority(config: &JwtConfig) -> Result<JwtAuthority, StartError> {
+fn authority(config: &JwtConfig) -> Result<JwtAuthority, HubStartError> {
     let path = &config.secret_file;
-    let secret = fs::read(path).map_err(|source| StartError::JwtSecret {
+    let secret = fs::read(path).map_err(|source| HubStartError::JwtSecret {
         path: path.clone(),
         source,
     })?;
     let (issuer, audience) = (config.issuer.clone(), config.audience.clone());
-    JwtAuthority::new(&secret, issuer, audience).map_err(|source| StartError::WeakJwtSecret {
+    JwtAuthority::new(&secret, issuer, audience).map_err(|source| HubStartError::WeakJwtSecret {
         path: path.clone(),
         source,
     })
 }
 
 /// Store and circuit dialer: of a single hub, or of a cluster node.
-struct Backing {
+struct HubBackend {
     store: Arc<dyn Store>,
-    exchange: Arc<dyn Exchange>,
+    dialer: Arc<dyn CircuitDialer>,
     node: NodeName,
-    mesh: Option<Arc<Mesh>>,
+    mesh: Option<Arc<NatsMesh>>,
 }
 
-impl Backing {
+impl HubBackend {
     async fn new(
         config: &HubConfig,
         store: Option<RedbStore>,
-        switch: &Arc<Switch>,
-    ) -> Result<Self, StartError> {
+        executor_table: &Arc<ExecutorTable>,
+    ) -> Result<Self, HubStartError> {
         if let Some(nats) = &config.nats {
-            let mesh = Arc::new(Mesh::join(nats, Arc::clone(switch)).await?);
+            let mesh = Arc::new(NatsMesh::join(nats, Arc::clone(executor_table)).await?);
             return Ok(Self {
                 store: mesh.store(),
-                exchange: Arc::clone(&mesh) as Arc<dyn Exchange>,
+                dialer: Arc::clone(&mesh) as Arc<dyn CircuitDialer>,
                 node: mesh.node().clone(),
                 mesh: Some(mesh),
             });
         }
-        // `Files::open` opened the store unless NATS is configured.
-        let store = store.ok_or(StartError::Interrupted)?;
+        // `HubFiles::open` opened the store unless NATS is configured.
+        let store = store.ok_or(HubStartError::Interrupted)?;
         Ok(Self {
             store: Arc::new(store),
-            exchange: Arc::clone(switch) as Arc<dyn Exchange>,
+            dialer: Arc::clone(executor_table) as Arc<dyn CircuitDialer>,
             node: match &config.node {
                 Some(node) => node.clone(),
-                None => ALONE.parse().map_err(|_| StartError::Interrupted)?,
+                None => DEFAULT_NODE
+                    .parse()
+                    .map_err(|_| HubStartError::Interrupted)?,
             },
             mesh: None,
         })
     }
 }
 
-async fn start(config: HubConfig) -> Result<Hub, StartError> {
+async fn start(config: HubConfig) -> Result<Hub, HubStartError> {
     let opening = config.clone();
-    let files = spawn_blocking(move || Files::open(&opening))
+    let files = spawn_blocking(move || HubFiles::open(&opening))
         .await
-        .map_err(|_| StartError::Interrupted)??;
-    let switch = Arc::new(Switch::default());
-    let backing = Backing::new(&config, files.store, &switch).await?;
-    let signer = Arc::new(Signer::new(&backing.store.signing_key().await?));
+        .map_err(|_| HubStartError::Interrupted)??;
+    let executor_table = Arc::new(ExecutorTable::default());
+    let backend = HubBackend::new(&config, files.store, &executor_table).await?;
+    let signer = Arc::new(UrlSigner::new(&backend.store.signing_key().await?));
     let listener = Listener::bind_tcp(config.listen, files.tls.is_some())
         .await
-        .map_err(|source| StartError::Listen {
+        .map_err(|source| HubStartError::Listen {
             address: config.listen,
             source,
         })?;
@@ -220,47 +222,47 @@ async fn start(config: HubConfig) -> Result<Hub, StartError> {
         Some(_) => PublicUrl::tls(),
         None => PublicUrl::plain(),
     });
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Arc::new(HubMetrics::new());
     let (stopping, stop) = watch::channel(false);
-    let authenticator = Authenticator::new(files.tokens.clone(), files.jwt);
-    let rates = RateLimits::new(config.rates);
-    let services = Services {
+    let authenticator = TokenAuthenticator::new(files.tokens.clone(), files.jwt);
+    let rates = RateLimiter::new(config.rates);
+    let services = HubServices {
         gate: Arc::new(Gate::new(authenticator, rates, files.audit)),
-        store: Arc::clone(&backing.store),
-        exchange: Arc::clone(&backing.exchange),
+        store: Arc::clone(&backend.store),
+        dialer: Arc::clone(&backend.dialer),
         signer: Arc::clone(&signer),
         address: public,
     };
-    let direct = Arc::new(Direct::new(services.clone(), files.keys));
-    let rendezvous = Arc::new(Rendezvous {
+    let direct = Arc::new(DirectService::new(services.clone(), files.keys));
+    let rendezvous = Arc::new(RendezvousAcceptor {
         signer,
-        store: backing.store,
-        exchange: backing.exchange,
-        switch: Arc::clone(&switch),
-        node: backing.node,
+        store: backend.store,
+        dialer: backend.dialer,
+        executor_table: Arc::clone(&executor_table),
+        node: backend.node,
         metrics: Arc::clone(&metrics),
         stopping: stop,
     });
-    let (requests, sockets) = (Busy::default(), Busy::default());
-    let endpoints = Endpoints {
+    let (requests, sockets) = (ActiveTasks::default(), ActiveTasks::default());
+    let endpoints = HubEndpoints {
         gate: Arc::clone(&services.gate),
-        registry: Registry::new(services.clone(), Arc::clone(&direct)),
-        admin: Admin::new(services, Arc::clone(&direct)),
+        registry: RegistryService::new(services.clone(), Arc::clone(&direct)),
+        admin: AdminService::new(services, Arc::clone(&direct)),
         direct: Arc::clone(&direct),
         rendezvous: Arc::clone(&rendezvous),
         metrics,
-        mesh: backing.mesh.clone(),
+        mesh: backend.mesh.clone(),
         requests: requests.clone(),
     };
     let gate = Arc::clone(&endpoints.gate);
     let mut tasks = JoinSet::new();
     let tokens = files.tokens;
-    tasks.spawn(async move { tokens.follow().await });
+    tasks.spawn(async move { tokens.watch().await });
     let serving = sockets.clone();
     tasks.spawn(async move {
         let on_upgrade = move |upgrade, socket| {
             let parts = (Arc::clone(&rendezvous), Arc::clone(&direct));
-            let busy = serving.begin();
+            let busy = serving.track();
             tokio::spawn(async move {
                 serve(upgrade, socket, parts).await;
                 drop(busy);
@@ -275,8 +277,8 @@ async fn start(config: HubConfig) -> Result<Hub, StartError> {
         address,
         scheme,
         stopping,
-        switch,
-        mesh: backing.mesh,
+        executor_table,
+        mesh: backend.mesh,
         gate,
         requests,
         sockets,
@@ -285,13 +287,13 @@ async fn start(config: HubConfig) -> Result<Hub, StartError> {
 }
 
 async fn serve(
-    upgrade: Upgrade,
+    upgrade: HubUpgrade,
     socket: Socket,
-    (rendezvous, direct): (Arc<Rendezvous>, Arc<Direct>),
+    (rendezvous, direct): (Arc<RendezvousAcceptor>, Arc<DirectService>),
 ) {
     match upgrade {
-        Upgrade::Relay(admission) => rendezvous.serve(admission, socket).await,
-        Upgrade::Direct(upgrade, peer) => {
+        HubUpgrade::Relay(admission) => rendezvous.serve(admission, socket).await,
+        HubUpgrade::Direct(upgrade, peer) => {
             let mut stopping = rendezvous.stopping.clone();
             // Boxed, so that the tasks of relay websockets, which are far more numerous, stay
             // small.
@@ -305,7 +307,7 @@ async fn serve(
 }
 
 /// Returns the host names that requests may use.
-fn hosts(config: &HubConfig) -> Result<AllowedHosts, StartError> {
+fn hosts(config: &HubConfig) -> Result<AllowedHosts, HubStartError> {
     let public = config.public_url.as_ref().and_then(PublicUrl::host_name);
     let hosts = AllowedHosts::new(config.allowed_hosts.iter().chain(public));
     Ok(match &config.tls {
@@ -334,19 +336,19 @@ fn options(hosts: AllowedHosts) -> SiteOptions {
 
 /// Counts tasks in progress. Clones share the count.
 #[derive(Clone, Debug)]
-struct Busy(watch::Sender<usize>);
+struct ActiveTasks(watch::Sender<usize>);
 
-impl Default for Busy {
+impl Default for ActiveTasks {
     fn default() -> Self {
         Self(watch::Sender::new(0))
     }
 }
 
-impl Busy {
+impl ActiveTasks {
     /// Counts a task until the guard is dropped.
-    fn begin(&self) -> Guard {
+    fn track(&self) -> ActiveTaskGuard {
         self.0.send_modify(|count| *count += 1);
-        Guard(self.clone())
+        ActiveTaskGuard(self.clone())
     }
 
     /// Resolves when no task is in progress.
@@ -358,9 +360,9 @@ impl Busy {
 
 /// Guard of a task in progress.
 #[derive(Debug)]
-struct Guard(Busy);
+struct ActiveTaskGuard(ActiveTasks);
 
-impl Drop for Guard {
+impl Drop for ActiveTaskGuard {
     fn drop(&mut self) {
         self.0.0.send_modify(|count| *count -= 1);
     }
@@ -369,7 +371,7 @@ impl Drop for Guard {
 /// Why a hub did not start. Nothing is left running in any of these cases.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StartError {
+pub enum HubStartError {
     /// Host: binding the address failed.
     #[error("failed to listen on {address}")]
     Listen {
@@ -383,7 +385,7 @@ pub enum StartError {
     Tls(#[from] TlsError),
     /// Caller: the token file is invalid.
     #[error("invalid token file")]
-    Tokens(#[from] ReadError),
+    Tokens(#[from] TokenFileError),
     /// Caller: the JWT secret cannot be read.
     #[error("failed to read the JWT secret {path}")]
     JwtSecret {
@@ -402,10 +404,10 @@ pub enum StartError {
     },
     /// Caller: the access key file is invalid.
     #[error("invalid access key file")]
-    AccessKeys(#[from] KeysError),
+    AccessKeys(#[from] AccessKeysError),
     /// Host: the embedded store cannot be opened.
     #[error("failed to open the store")]
-    Open(#[from] OpenError),
+    Open(#[from] StoreOpenError),
     /// Host: the store failed.
     #[error("failed to use the store")]
     Store(#[from] StoreError),

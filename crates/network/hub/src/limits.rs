@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::circuit::Room;
+use crate::circuit::QueueLimits;
 
 /// Environments that one principal may own, however registered: more than a fleet needs, and few
 /// enough that one principal cannot exhaust the store.
@@ -17,14 +17,14 @@ pub const MAX_FRAME_BYTES: usize = 256 << 10;
 
 /// Frame queue from one harness to the executor. A stock executor resets a stream after 128 unread
 /// messages; the rest stays in the harness's socket.
-pub const TO_EXECUTOR: Room = Room {
+pub const TO_EXECUTOR: QueueLimits = QueueLimits {
     frames: 512,
     bytes: 1 << 20,
 };
 
 /// Frame queue to one harness, before backpressure stops reading the executor's websocket. Reliable
 /// endpoints have at most this much unacknowledged, so a slow one does not pause the others.
-pub const TO_HARNESS: Room = Room {
+pub const TO_HARNESS: QueueLimits = QueueLimits {
     frames: 4096,
     bytes: 4 << 20,
 };
@@ -34,13 +34,13 @@ pub const TO_HARNESS: Room = Room {
 pub const WRITE_AHEAD_BYTES: usize = 256 << 10;
 
 /// Frames moved in one direction before a websocket task flushes and serves the other direction.
-pub const TURN_FRAMES: usize = 128;
+pub const ROUND_FRAMES: usize = 128;
 
 /// Frames of one harness before the next harness is served.
 pub const SHARE_FRAMES: usize = 16;
 
 /// Rounds of a websocket task before it yields.
-pub const TURNS: usize = 8;
+pub const ROUNDS: usize = 8;
 
 /// Time after which a harness that reads nothing while frames are queued is closed. Also the
 /// interval at which an executor websocket under backpressure is checked for progress.

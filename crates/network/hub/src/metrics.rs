@@ -2,16 +2,16 @@
 //!
 //! Each hub has its own recorder, so that two hubs in one process stay separate. Handles are
 //! created once; counting a batch of frames is one atomic addition.
-//! Elsewhere: the HTTP listener; `hub` serves `/metrics` with [`Metrics::render`].
+//! Elsewhere: the HTTP listener; `hub` serves `/metrics` with [`HubMetrics::render`].
 
 use http::StatusCode;
 use metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-use crate::rendezvous::Farewell;
+use crate::rendezvous::WebSocketClose;
 
 /// The hub's metrics.
-pub struct Metrics {
+pub struct HubMetrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     /// Open executor websockets.
@@ -19,9 +19,9 @@ pub struct Metrics {
     /// Open harness websockets.
     pub(crate) harnesses: Gauge,
     /// Frames sent to executors.
-    pub(crate) to_executor: Traffic,
+    pub(crate) to_executor: TrafficCounters,
     /// Frames sent to harnesses.
-    pub(crate) to_harness: Traffic,
+    pub(crate) to_harness: TrafficCounters,
     /// Frames of a harness on a stream of another harness.
     pub(crate) foreign: Counter,
     /// Frames of an executor on an unknown stream.
@@ -34,37 +34,37 @@ pub struct Metrics {
     pub(crate) lost_streams: Counter,
 }
 
-impl std::fmt::Debug for Metrics {
+impl std::fmt::Debug for HubMetrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Metrics(..)")
+        f.write_str("HubMetrics(..)")
     }
 }
 
 /// Frames and bytes in one direction.
 #[derive(Debug)]
-pub(crate) struct Traffic {
+pub(crate) struct TrafficCounters {
     frames: Counter,
     bytes: Counter,
 }
 
-impl Traffic {
+impl TrafficCounters {
     /// Adds a batch.
-    pub(crate) fn add(&self, moved: Moved) {
-        if moved.frames > 0 {
-            self.frames.increment(moved.frames);
-            self.bytes.increment(moved.bytes);
+    pub(crate) fn add(&self, batch: FrameBatch) {
+        if batch.frames > 0 {
+            self.frames.increment(batch.frames);
+            self.bytes.increment(batch.bytes);
         }
     }
 }
 
 /// Size of a batch of frames.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Moved {
+pub(crate) struct FrameBatch {
     frames: u64,
     bytes: u64,
 }
 
-impl Moved {
+impl FrameBatch {
     /// Adds one frame.
     pub(crate) fn add(&mut self, bytes: usize) {
         self.frames += 1;
@@ -72,13 +72,13 @@ impl Moved {
     }
 }
 
-impl Default for Metrics {
+impl Default for HubMetrics {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Metrics {
+impl HubMetrics {
     /// Creates metrics at zero.
     pub fn new() -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
@@ -94,7 +94,7 @@ impl Metrics {
         let counter = |name, label, value: &'static str| {
             recorder.register_counter(&key(name, label, value), &METADATA)
         };
-        let traffic = |to| Traffic {
+        let traffic = |to| TrafficCounters {
             frames: counter(FRAMES, "to", to),
             bytes: counter(BYTES, "to", to),
         };
@@ -124,7 +124,7 @@ impl Metrics {
     }
 
     /// Counts a closed websocket.
-    pub(crate) fn ended(&self, role: &'static str, why: Farewell) {
+    pub(crate) fn ended(&self, role: &'static str, why: WebSocketClose) {
         let labels = vec![Label::new("role", role), Label::new("reason", why.name())];
         let key = Key::from_parts(ENDED, labels);
         self.recorder.register_counter(&key, &METADATA).increment(1);
@@ -198,15 +198,15 @@ mod tests {
 
     #[test]
     fn counters_are_rendered() {
-        let metrics = Metrics::new();
+        let metrics = HubMetrics::new();
         metrics.executors.increment(2);
         metrics.executors.decrement(1);
-        let mut moved = Moved::default();
-        moved.add(10);
-        moved.add(5);
-        metrics.to_harness.add(moved);
+        let mut batch = FrameBatch::default();
+        batch.add(10);
+        batch.add(5);
+        metrics.to_harness.add(batch);
         metrics.answered("connect", StatusCode::CONFLICT);
-        metrics.ended("harness", Farewell::Garbage);
+        metrics.ended("harness", WebSocketClose::Garbage);
         let text = metrics.render();
         for line in [
             "exec_hub_sockets{role=\"executor\"} 1",
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn metrics_of_two_hubs_are_separate() {
-        let (one, two) = (Metrics::new(), Metrics::new());
+        let (one, two) = (HubMetrics::new(), HubMetrics::new());
         one.foreign.increment(1);
         let line = "exec_hub_frames_dropped_total{reason=\"foreign\"} 1";
         assert!(one.render().contains(line));

@@ -1,8 +1,8 @@
 //! Clusters: hub nodes that share a NATS broker form one hub.
 //!
-//! [`NatsStore`] keeps the hub's state in JetStream, and [`Mesh`] bridges circuits between nodes.
-//! An executor may be connected to one node and its harness to another. When a node dies, only its
-//! own connections have to reconnect.
+//! [`NatsStore`] keeps the hub's state in JetStream, and [`NatsMesh`] bridges circuits between
+//! nodes. An executor may be connected to one node and its harness to another. When a node dies,
+//! only its own connections have to reconnect.
 //! Invariant: the broker only carries encrypted frames, like the websockets.
 //! Elsewhere: websockets (`rendezvous`), circuits (`circuit`), permissions (`registry`).
 
@@ -15,7 +15,7 @@ mod mesh;
 mod nodes;
 mod packet;
 mod presences;
-mod registry;
+mod registration_bucket;
 mod store;
 mod subjects;
 #[cfg(test)]
@@ -25,6 +25,6 @@ mod window;
 pub use self::{
     config::{NatsConfig, NatsServers, NatsServersError, Prefix, PrefixError, Replicas},
     connection::NatsError,
-    mesh::Mesh,
+    mesh::NatsMesh,
     store::NatsStore,
 };

@@ -20,7 +20,7 @@ pub struct Principal {
     /// Environments that the token is restricted to.
     pub environments: Environments,
     /// What the caller authenticated with.
-    pub evidence: Evidence,
+    pub evidence: AuthEvidence,
 }
 
 impl Principal {
@@ -64,7 +64,7 @@ impl Principal {
 /// What a request authenticated with. Contains no secret, so it can be logged.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum Evidence {
+pub enum AuthEvidence {
     /// The id of a token in the token file.
     Token(String),
     /// A signed JWT.
@@ -73,7 +73,7 @@ pub enum Evidence {
     AccessKey(String),
 }
 
-impl fmt::Display for Evidence {
+impl fmt::Display for AuthEvidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Token(id) => write!(f, "token:{id}"),
@@ -101,12 +101,12 @@ impl PrincipalName {
 }
 
 impl FromStr for PrincipalName {
-    type Err = NameError;
+    type Err = PrincipalNameError;
 
-    fn from_str(text: &str) -> Result<Self, NameError> {
+    fn from_str(text: &str) -> Result<Self, PrincipalNameError> {
         let printable = text.bytes().all(|byte| byte.is_ascii_graphic());
         if text.is_empty() || text.len() > Self::MAX_BYTES || !printable {
-            return Err(NameError);
+            return Err(PrincipalNameError);
         }
         Ok(Self(text.into()))
     }
@@ -143,7 +143,7 @@ impl<'de> Deserialize<'de> for PrincipalName {
     "expected 1 to {} printable ASCII characters without blanks",
     PrincipalName::MAX_BYTES
 )]
-pub struct NameError;
+pub struct PrincipalNameError;
 
 /// A kind of request that a principal may make.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -319,7 +319,7 @@ mod tests {
             name: name.parse().unwrap(),
             roles: Roles::new(roles.iter().copied()),
             environments: Environments::new(globs).unwrap(),
-            evidence: Evidence::Jwt,
+            evidence: AuthEvidence::Jwt,
         }
     }
 
@@ -376,7 +376,11 @@ mod tests {
         }
         let too_long = "n".repeat(PrincipalName::MAX_BYTES + 1);
         for bad in ["", " ", "a b", "a\n", "\u{1b}[0m", "é", too_long.as_str()] {
-            assert_eq!(bad.parse::<PrincipalName>(), Err(NameError), "{bad:?}");
+            assert_eq!(
+                bad.parse::<PrincipalName>(),
+                Err(PrincipalNameError),
+                "{bad:?}"
+            );
         }
     }
 

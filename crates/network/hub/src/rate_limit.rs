@@ -19,23 +19,23 @@ const CAPACITY: usize = 16_384;
 
 /// Limits per address and per principal.
 #[derive(Clone, Copy, Debug)]
-pub struct RateRules {
+pub struct RateLimitConfig {
     /// All requests of one address, before authentication.
-    pub address: Rule,
+    pub address: RateRule,
     /// Requests of one kind by one principal.
-    pub principal: Rule,
+    pub principal: RateRule,
 }
 
-impl Default for RateRules {
+impl Default for RateLimitConfig {
     /// Allows a fleet of a thousand to reconnect at once from one address or as one principal, but
     /// not continuously.
     fn default() -> Self {
         Self {
-            address: Rule {
+            address: RateRule {
                 burst: 8192,
                 per_second: 1000,
             },
-            principal: Rule {
+            principal: RateRule {
                 burst: 2048,
                 per_second: 200,
             },
@@ -46,7 +46,7 @@ impl Default for RateRules {
 /// A rate-limited kind of request.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
-pub enum Asked {
+pub enum LimitedRequest {
     /// A harness asks for a connection.
     Connect,
     /// An executor validates a harness.
@@ -59,20 +59,20 @@ pub enum Asked {
 
 /// All rate limits of a hub.
 #[derive(Debug)]
-pub struct RateLimits(Mutex<Tables>);
+pub struct RateLimiter(Mutex<RateTables>);
 
 #[derive(Debug)]
-struct Tables {
-    addresses: Buckets<IpAddr>,
-    principals: Buckets<(Asked, PrincipalName)>,
+struct RateTables {
+    addresses: TokenBuckets<IpAddr>,
+    principals: TokenBuckets<(LimitedRequest, PrincipalName)>,
 }
 
-impl RateLimits {
+impl RateLimiter {
     /// Creates full buckets.
-    pub fn new(rules: RateRules) -> Self {
-        Self(Mutex::new(Tables {
-            addresses: Buckets::new(rules.address, CAPACITY),
-            principals: Buckets::new(rules.principal, CAPACITY),
+    pub fn new(rules: RateLimitConfig) -> Self {
+        Self(Mutex::new(RateTables {
+            addresses: TokenBuckets::new(rules.address, CAPACITY),
+            principals: TokenBuckets::new(rules.principal, CAPACITY),
         }))
     }
 
@@ -80,10 +80,10 @@ impl RateLimits {
     ///
     /// # Errors
     /// Returns an error above the limit.
-    pub fn address(&self, address: IpAddr, now: Instant) -> Result<(), Limited> {
+    pub fn address(&self, address: IpAddr, now: Instant) -> Result<(), RateLimitExceeded> {
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = tables.addresses.take(network(address), now);
-        taken.map_err(|retry_after| Limited { retry_after })
+        let taken = tables.addresses.take(subscriber_network(address), now);
+        taken.map_err(|retry_after| RateLimitExceeded { retry_after })
     }
 
     /// Counts a request of a principal.
@@ -92,26 +92,26 @@ impl RateLimits {
     /// Returns an error above the limit.
     pub fn principal(
         &self,
-        asked: Asked,
+        kind: LimitedRequest,
         principal: &PrincipalName,
         now: Instant,
-    ) -> Result<(), Limited> {
+    ) -> Result<(), RateLimitExceeded> {
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = tables.principals.take((asked, principal.clone()), now);
-        taken.map_err(|retry_after| Limited { retry_after })
+        let taken = tables.principals.take((kind, principal.clone()), now);
+        taken.map_err(|retry_after| RateLimitExceeded { retry_after })
     }
 }
 
 /// Peer: the rate limit is exceeded.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("too many requests")]
-pub struct Limited {
+pub struct RateLimitExceeded {
     /// Time until the next request is allowed.
     pub retry_after: Duration,
 }
 
 /// Returns the network of one subscriber: an IPv4 address, or a /64 prefix of IPv6.
-fn network(address: IpAddr) -> IpAddr {
+fn subscriber_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let prefix = address.to_bits() & !u128::from(u64::MAX);
@@ -123,7 +123,7 @@ fn network(address: IpAddr) -> IpAddr {
 
 /// Parameters of a token bucket.
 #[derive(Clone, Copy, Debug)]
-pub struct Rule {
+pub struct RateRule {
     /// Capacity: requests allowed at once.
     pub burst: u32,
     /// Refill rate: requests per second.
@@ -132,26 +132,26 @@ pub struct Rule {
 
 /// One token bucket per key, all with the same rule.
 #[derive(Debug)]
-pub struct Buckets<K> {
-    rule: Rule,
+pub struct TokenBuckets<K> {
+    rule: RateRule,
     capacity: usize,
-    table: HashMap<K, Bucket>,
+    table: HashMap<K, TokenBucket>,
     /// Shared by keys that find the table full.
-    strangers: Bucket,
+    overflow: TokenBucket,
     swept_at: Option<Instant>,
 }
 
-impl<K: Eq + Hash> Buckets<K> {
+impl<K: Eq + Hash> TokenBuckets<K> {
     /// Minimum interval between searches for idle buckets in a full table.
     const SWEEP: Duration = Duration::from_secs(1);
 
     /// Creates a table of at most `capacity` buckets.
-    pub fn new(rule: Rule, capacity: usize) -> Self {
+    pub fn new(rule: RateRule, capacity: usize) -> Self {
         Self {
             rule,
             capacity,
             table: HashMap::new(),
-            strangers: Bucket::default(),
+            overflow: TokenBucket::default(),
             swept_at: None,
         }
     }
@@ -166,7 +166,7 @@ impl<K: Eq + Hash> Buckets<K> {
             self.sweep(now);
         }
         let bucket = if is_new && self.table.len() >= self.capacity {
-            &mut self.strangers
+            &mut self.overflow
         } else {
             self.table.entry(key).or_default()
         };
@@ -197,12 +197,12 @@ impl<K: Eq + Hash> Buckets<K> {
 
 /// A token bucket, represented by the time at which it is full.
 #[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
+struct TokenBucket {
     full_at: Option<Instant>,
 }
 
-impl Bucket {
-    fn take(&mut self, rule: Rule, now: Instant) -> Result<(), Duration> {
+impl TokenBucket {
+    fn take(&mut self, rule: RateRule, now: Instant) -> Result<(), Duration> {
         let each = Duration::from_secs(1) / rule.per_second.max(1);
         let missing = self.missing(now);
         let room = each * rule.burst;
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn addresses_of_one_subscriber_share_a_bucket() {
-        let parse = |text: &str| network(text.parse().unwrap());
+        let parse = |text: &str| subscriber_network(text.parse().unwrap());
         assert_eq!(parse("2001:db8::1"), parse("2001:db8::ffff:0:0:2"));
         assert_ne!(parse("2001:db8::1"), parse("2001:db8:0:1::1"));
         assert_eq!(parse("::ffff:192.0.2.1"), parse("192.0.2.1"));
@@ -235,21 +235,33 @@ mod tests {
 
     #[test]
     fn kinds_and_principals_are_limited_separately() {
-        let one = Rule {
+        let one = RateRule {
             burst: 1,
             per_second: 1,
         };
-        let limits = RateLimits::new(RateRules {
+        let limits = RateLimiter::new(RateLimitConfig {
             address: one,
             principal: one,
         });
         let (now, alice) = (Instant::now(), "alice".parse().unwrap());
-        assert!(limits.principal(Asked::Connect, &alice, now).is_ok());
-        assert!(limits.principal(Asked::Connect, &alice, now).is_err());
-        assert!(limits.principal(Asked::Validate, &alice, now).is_ok());
         assert!(
             limits
-                .principal(Asked::Connect, &"bob".parse().unwrap(), now)
+                .principal(LimitedRequest::Connect, &alice, now)
+                .is_ok()
+        );
+        assert!(
+            limits
+                .principal(LimitedRequest::Connect, &alice, now)
+                .is_err()
+        );
+        assert!(
+            limits
+                .principal(LimitedRequest::Validate, &alice, now)
+                .is_ok()
+        );
+        assert!(
+            limits
+                .principal(LimitedRequest::Connect, &"bob".parse().unwrap(), now)
                 .is_ok()
         );
         let address = "192.0.2.1".parse().unwrap();
@@ -258,14 +270,14 @@ mod tests {
         assert_eq!(refused.retry_after, Duration::from_secs(1));
     }
 
-    const RULE: Rule = Rule {
+    const RULE: RateRule = RateRule {
         burst: 3,
         per_second: 10,
     };
 
     #[test]
     fn bucket_allows_a_burst_then_a_steady_rate() {
-        let (mut buckets, t0) = (Buckets::new(RULE, 8), Instant::now());
+        let (mut buckets, t0) = (TokenBuckets::new(RULE, 8), Instant::now());
         for _ in 0..3 {
             assert_eq!(buckets.take("a", t0), Ok(()));
         }
@@ -281,7 +293,7 @@ mod tests {
 
     #[test]
     fn refused_request_takes_no_token() {
-        let (mut buckets, t0) = (Buckets::new(RULE, 8), Instant::now());
+        let (mut buckets, t0) = (TokenBuckets::new(RULE, 8), Instant::now());
         let refused = (0..100).filter(|_| buckets.take("a", t0).is_err()).count();
         assert_eq!(refused, 97);
         assert_eq!(buckets.take("a", t0 + Duration::from_millis(100)), Ok(()));
@@ -289,14 +301,14 @@ mod tests {
 
     #[test]
     fn full_table_shares_a_bucket_and_drops_idle_keys() {
-        let (mut buckets, t0) = (Buckets::new(RULE, 4), Instant::now());
+        let (mut buckets, t0) = (TokenBuckets::new(RULE, 4), Instant::now());
         for key in 0..4 {
             buckets.take(key, t0).unwrap();
         }
-        let strangers = (4..1000)
+        let overflow = (4..1000)
             .filter(|key| buckets.take(*key, t0).is_ok())
             .count();
-        assert_eq!((strangers, buckets.len()), (3, 4));
+        assert_eq!((overflow, buckets.len()), (3, 4));
         assert_eq!(buckets.take(0, t0), Ok(()), "known keys are not affected");
         let later = t0 + Duration::from_secs(2);
         assert_eq!(buckets.take(5000, later), Ok(()));

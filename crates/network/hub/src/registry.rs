@@ -11,8 +11,8 @@ mod request_body;
 pub(crate) mod tests;
 
 pub(crate) use self::{
-    refusal::{Refusal, ok},
-    request_body::{BodyBudget, Posted},
+    refusal::{HttpRefusal, ok},
+    request_body::{BodyBudget, RequestBody},
 };
 
 use std::{
@@ -29,61 +29,61 @@ use hyper::body::Body;
 use tokio::sync::Semaphore;
 
 use crate::{
-    audit::{Action, Audit, Event, Outcome},
-    circuit_dialer::Exchange,
-    direct::Direct,
+    audit::{AuditAction, AuditEvent, AuditLog, AuditOutcome},
+    circuit_dialer::CircuitDialer,
+    direct::DirectService,
     limits,
     principal::Principal,
-    rate_limit::{Asked, RateLimits},
+    rate_limit::{LimitedRequest, RateLimiter},
     store::{EnvironmentId, Store, Timestamp},
-    tokens::Authenticator,
-    url::{PublicUrl, Signer},
+    tokens::TokenAuthenticator,
+    url::{PublicUrl, UrlSigner},
 };
 
 /// Dependencies of the hub's HTTP endpoints.
 #[derive(Clone, Debug)]
-pub struct Services {
+pub struct HubServices {
     /// Authentication, rate limits and audit log.
     pub gate: Arc<Gate>,
     /// Persistent state.
     pub store: Arc<dyn Store>,
     /// Connected executors.
-    pub exchange: Arc<dyn Exchange>,
+    pub dialer: Arc<dyn CircuitDialer>,
     /// Signs rendezvous URLs.
-    pub signer: Arc<Signer>,
+    pub signer: Arc<UrlSigner>,
     /// URL under which clients reach this hub.
     pub address: PublicUrl,
 }
 
-impl Services {
+impl HubServices {
     /// Closes executor websockets of an environment that do not belong to its current registration.
     pub(crate) async fn close_others(&self, environment: &EnvironmentId) {
-        let closing = self.exchange.supersede(environment.clone(), &*self.store);
-        if tokio::time::timeout(CLOSING, closing).await.is_err() {
+        let closing = self.dialer.supersede(environment.clone(), &*self.store);
+        if tokio::time::timeout(CLOSE_TIMEOUT, closing).await.is_err() {
             tracing::warn!(%environment, "failed to close websockets of superseded executors in time");
         }
     }
 }
 
 /// How long closing superseded websockets may delay a response. They are refused in any case.
-const CLOSING: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Handler of `POST /cloud/environment/<id>/<operation>`.
 #[derive(Clone, Debug)]
-pub struct Registry {
-    services: Services,
-    direct: Arc<Direct>,
+pub struct RegistryService {
+    services: HubServices,
+    direct: Arc<DirectService>,
 }
 
-impl Registry {
+impl RegistryService {
     /// Creates the handler.
-    pub fn new(services: Services, direct: Arc<Direct>) -> Self {
+    pub fn new(services: HubServices, direct: Arc<DirectService>) -> Self {
         Self { services, direct }
     }
 
     /// Returns whether this handler serves a path.
     pub fn answers(path: &str) -> bool {
-        path.starts_with(Route::PREFIX)
+        path.starts_with(RegistryRoute::PREFIX)
     }
 
     /// Serves a request. Once its body has been read, the operation runs to completion even if the
@@ -93,7 +93,7 @@ impl Registry {
         B: Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        self.serve_at(request, peer, Moment::now()).await
+        self.serve_at(request, peer, RequestTime::now()).await
     }
 
     /// Like [`Self::serve`], at a given time.
@@ -101,7 +101,7 @@ impl Registry {
         &self,
         request: Request<B>,
         peer: Peer,
-        moment: Moment,
+        moment: RequestTime,
     ) -> Response<Full<Bytes>>
     where
         B: Body<Data = Bytes> + Send,
@@ -109,7 +109,7 @@ impl Registry {
     {
         let (parts, body) = request.into_parts();
         let answered = self.route(parts, body, peer, moment).await;
-        answered.unwrap_or_else(Refusal::into_response)
+        answered.unwrap_or_else(HttpRefusal::into_response)
     }
 
     async fn route<B>(
@@ -117,34 +117,34 @@ impl Registry {
         parts: Parts,
         body: B,
         peer: Peer,
-        moment: Moment,
-    ) -> Result<Response<Full<Bytes>>, Refusal>
+        moment: RequestTime,
+    ) -> Result<Response<Full<Bytes>>, HttpRefusal>
     where
         B: Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let route = Route::parse(parts.uri.path()).ok_or_else(Refusal::not_found)?;
+        let route = RegistryRoute::parse(parts.uri.path()).ok_or_else(HttpRefusal::not_found)?;
         if parts.method != Method::POST {
-            return Err(Refusal::method("POST"));
+            return Err(HttpRefusal::method("POST"));
         }
         let operation = route.operation;
         let environment: EnvironmentId = route.environment.parse()?;
-        let mut event = Event::new(moment.at, operation.action(), peer);
+        let mut event = AuditEvent::new(moment.at, operation.action(), peer);
         event.environment = Some(environment.clone());
-        let call = Call {
+        let call = RegistryCall {
             parts,
             environment,
             peer,
             moment,
         };
         let gate = &self.services.gate;
-        let (principal, posted) = match self.admit(&call, operation, body, &mut event).await {
+        let (principal, body_bytes) = match self.admit(&call, operation, body, &mut event).await {
             Ok(admitted) => admitted,
             Err(refusal) => return gate.conclude(event, Err(refusal)),
         };
         let registry = self.clone();
         let answered = async move {
-            let answered = registry.answer(&call, operation, principal, &posted, &mut event);
+            let answered = registry.answer(&call, operation, principal, &body_bytes, &mut event);
             let answered = answered.await;
             registry.services.gate.conclude(event, answered)
         };
@@ -154,11 +154,11 @@ impl Registry {
     /// Authenticates the caller and reads the body.
     async fn admit<B>(
         &self,
-        call: &Call,
-        operation: Operation,
+        call: &RegistryCall,
+        operation: RegistryOperation,
         body: B,
-        event: &mut Event,
-    ) -> Result<(Principal, Posted), Refusal>
+        event: &mut AuditEvent,
+    ) -> Result<(Principal, RequestBody), HttpRefusal>
     where
         B: Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -168,61 +168,74 @@ impl Registry {
         let asked = match operation {
             // Executors treat any refusal as final, so registrations are not rate limited. Failed
             // authentication is.
-            Operation::Register => {
+            RegistryOperation::Register => {
                 let principal = gate.authenticate(headers, moment);
                 let principal =
-                    principal.map_err(|refusal| gate.stranger(refusal, call.peer, moment))?;
+                    principal.map_err(|refusal| gate.limit_failure(refusal, call.peer, moment))?;
                 event.by(&principal);
-                return Ok((principal, Posted::read(headers, body, gate.bodies()).await?));
+                return Ok((
+                    principal,
+                    RequestBody::read(headers, body, gate.bodies()).await?,
+                ));
             }
-            Operation::DirectRegister => {
-                let caller = self.direct.greet(&call.parts, moment);
-                let caller = caller.map_err(|refusal| gate.stranger(refusal, call.peer, moment))?;
-                let posted = Posted::read(headers, body, gate.bodies()).await?;
-                let principal = self.direct.admit(caller, &call.parts, &posted, moment);
+            RegistryOperation::DirectRegister => {
+                let caller = self.direct.authenticate_head(&call.parts, moment);
+                let caller =
+                    caller.map_err(|refusal| gate.limit_failure(refusal, call.peer, moment))?;
+                let body_bytes = RequestBody::read(headers, body, gate.bodies()).await?;
                 let principal =
-                    principal.map_err(|refusal| gate.stranger(refusal, call.peer, moment))?;
+                    self.direct
+                        .authenticate_body(caller, &call.parts, &body_bytes, moment);
+                let principal =
+                    principal.map_err(|refusal| gate.limit_failure(refusal, call.peer, moment))?;
                 event.by(&principal);
-                return Ok((principal, posted));
+                return Ok((principal, body_bytes));
             }
-            Operation::Connect => Asked::Connect,
-            Operation::Validate => Asked::Validate,
+            RegistryOperation::Connect => LimitedRequest::Connect,
+            RegistryOperation::Validate => LimitedRequest::Validate,
         };
         gate.address(call.peer, moment)?;
         let principal = gate.admit(headers, asked, moment)?;
         event.by(&principal);
-        Ok((principal, Posted::read(headers, body, gate.bodies()).await?))
+        Ok((
+            principal,
+            RequestBody::read(headers, body, gate.bodies()).await?,
+        ))
     }
 
     async fn answer(
         &self,
-        call: &Call,
-        operation: Operation,
+        call: &RegistryCall,
+        operation: RegistryOperation,
         principal: Principal,
-        posted: &Posted,
-        event: &mut Event,
-    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        body_bytes: &RequestBody,
+        event: &mut AuditEvent,
+    ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
         match operation {
-            Operation::Register => self.register(call, &principal, posted, event).await,
-            Operation::Connect => self.connect(call, &principal, posted, event).await,
-            Operation::Validate => self.validate(call, &principal, posted, event).await,
-            Operation::DirectRegister => self.direct.register(call, principal, posted, event).await,
+            RegistryOperation::Register => self.register(call, &principal, body_bytes, event).await,
+            RegistryOperation::Connect => self.connect(call, &principal, body_bytes, event).await,
+            RegistryOperation::Validate => self.validate(call, &principal, body_bytes, event).await,
+            RegistryOperation::DirectRegister => {
+                self.direct
+                    .register(call, principal, body_bytes, event)
+                    .await
+            }
         }
     }
 }
 
 /// The parts of a request that all operations use.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct RegistryCall {
     parts: Parts,
     pub(crate) environment: EnvironmentId,
     peer: Peer,
-    moment: Moment,
+    moment: RequestTime,
 }
 
-impl Call {
+impl RegistryCall {
     /// Returns the hub's websocket URL as the client knows it.
-    pub(crate) fn websocket(&self, address: &PublicUrl) -> Result<String, Refusal> {
+    pub(crate) fn websocket(&self, address: &PublicUrl) -> Result<String, HttpRefusal> {
         Ok(address.websocket(host(&self.parts.headers))?)
     }
 }
@@ -233,20 +246,20 @@ fn host(headers: &HeaderMap) -> Option<&str> {
 
 /// A parsed path. The environment id is not validated yet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Route<'a> {
+struct RegistryRoute<'a> {
     environment: &'a str,
-    operation: Operation,
+    operation: RegistryOperation,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Operation {
+enum RegistryOperation {
     Register,
     Connect,
     Validate,
     DirectRegister,
 }
 
-impl<'a> Route<'a> {
+impl<'a> RegistryRoute<'a> {
     const PREFIX: &'static str = "/cloud/environment/";
 
     /// Returns `None` if the path is unknown.
@@ -254,10 +267,10 @@ impl<'a> Route<'a> {
         let rest = path.strip_prefix(Self::PREFIX)?;
         let (environment, operation) = rest.split_once('/')?;
         let operation = match operation {
-            "register" => Operation::Register,
-            "connect" => Operation::Connect,
-            "validate" => Operation::Validate,
-            "direct/register" => Operation::DirectRegister,
+            "register" => RegistryOperation::Register,
+            "connect" => RegistryOperation::Connect,
+            "validate" => RegistryOperation::Validate,
+            "direct/register" => RegistryOperation::DirectRegister,
             _ => return None,
         };
         Some(Self {
@@ -267,13 +280,13 @@ impl<'a> Route<'a> {
     }
 }
 
-impl Operation {
-    fn action(self) -> Action {
+impl RegistryOperation {
+    fn action(self) -> AuditAction {
         match self {
-            Self::Register => Action::Register,
-            Self::Connect => Action::Connect,
-            Self::Validate => Action::Validate,
-            Self::DirectRegister => Action::DirectRegister,
+            Self::Register => AuditAction::Register,
+            Self::Connect => AuditAction::Connect,
+            Self::Validate => AuditAction::Validate,
+            Self::DirectRegister => AuditAction::DirectRegister,
         }
     }
 }
@@ -281,33 +294,33 @@ impl Operation {
 /// Authenticates, rate limits and audits requests.
 #[derive(Debug)]
 pub struct Gate {
-    authenticator: Authenticator,
-    rates: RateLimits,
-    audit: Audit,
+    authenticator: TokenAuthenticator,
+    rates: RateLimiter,
+    audit: AuditLog,
     /// Permits of requests that run to completion.
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     bodies: BodyBudget,
 }
 
 impl Gate {
     /// Creates a gate.
-    pub fn new(authenticator: Authenticator, rates: RateLimits, audit: Audit) -> Self {
+    pub fn new(authenticator: TokenAuthenticator, rates: RateLimiter, audit: AuditLog) -> Self {
         Self {
             authenticator,
             rates,
             audit,
-            places: Arc::new(Semaphore::new(limits::REQUESTS)),
+            permits: Arc::new(Semaphore::new(limits::REQUESTS)),
             bodies: BodyBudget::default(),
         }
     }
 
     /// Returns the audit log.
-    pub fn audit(&self) -> &Audit {
+    pub fn audit(&self) -> &AuditLog {
         &self.audit
     }
 
     /// Returns the authenticator.
-    pub fn authenticator(&self) -> &Authenticator {
+    pub fn authenticator(&self) -> &TokenAuthenticator {
         &self.authenticator
     }
 
@@ -317,7 +330,7 @@ impl Gate {
     }
 
     /// Applies the rate limit of an address.
-    pub(crate) fn address(&self, peer: Peer, moment: Moment) -> Result<(), Refusal> {
+    pub(crate) fn address(&self, peer: Peer, moment: RequestTime) -> Result<(), HttpRefusal> {
         match peer {
             Peer::Network(address) => Ok(self.rates.address(address.ip(), moment.instant)?),
             // Peers on a unix socket are local accounts that the operator trusts.
@@ -329,9 +342,9 @@ impl Gate {
     pub(crate) fn admit(
         &self,
         headers: &HeaderMap,
-        asked: Asked,
-        moment: Moment,
-    ) -> Result<Principal, Refusal> {
+        asked: LimitedRequest,
+        moment: RequestTime,
+    ) -> Result<Principal, HttpRefusal> {
         let principal = self.authenticate(headers, moment)?;
         self.count(asked, &principal, moment)?;
         Ok(principal)
@@ -339,7 +352,12 @@ impl Gate {
 
     /// Applies the address rate limit to a failed authentication, for endpoints without one.
     /// Returns the refusal, or "too many requests".
-    pub(crate) fn stranger(&self, refusal: Refusal, peer: Peer, moment: Moment) -> Refusal {
+    pub(crate) fn limit_failure(
+        &self,
+        refusal: HttpRefusal,
+        peer: Peer,
+        moment: RequestTime,
+    ) -> HttpRefusal {
         self.address(peer, moment).err().unwrap_or(refusal)
     }
 
@@ -348,18 +366,18 @@ impl Gate {
     pub(crate) fn authenticate(
         &self,
         headers: &HeaderMap,
-        moment: Moment,
-    ) -> Result<Principal, Refusal> {
+        moment: RequestTime,
+    ) -> Result<Principal, HttpRefusal> {
         Ok(self.authenticator.authenticate(headers, moment.at)?)
     }
 
     /// Applies the rate limit of a principal.
     pub(crate) fn count(
         &self,
-        asked: Asked,
+        asked: LimitedRequest,
         principal: &Principal,
-        moment: Moment,
-    ) -> Result<(), Refusal> {
+        moment: RequestTime,
+    ) -> Result<(), HttpRefusal> {
         Ok(self
             .rates
             .principal(asked, &principal.name, moment.instant)?)
@@ -370,32 +388,33 @@ impl Gate {
     /// undone.
     pub(crate) async fn finish<T: Send + 'static>(
         &self,
-        work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
-    ) -> Result<T, Refusal> {
-        let place = Arc::clone(&self.places).acquire_owned().await;
+        work: impl Future<Output = Result<T, HttpRefusal>> + Send + 'static,
+    ) -> Result<T, HttpRefusal> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
         let done = tokio::spawn(async move {
             let result = work.await;
-            drop(place);
+            drop(permit);
             result
         });
         // The task panicked, or the runtime is shutting down.
-        done.await.unwrap_or_else(|_| Err(Refusal::unfinished()))
+        done.await
+            .unwrap_or_else(|_| Err(HttpRefusal::unfinished()))
     }
 
     /// Resolves when all operations have completed.
     pub(crate) async fn idle(&self) {
         let all = u32::try_from(limits::REQUESTS).unwrap_or(u32::MAX);
-        drop(self.places.acquire_many(all).await);
+        drop(self.permits.acquire_many(all).await);
     }
 
     /// Records the outcome in the audit log and returns the result.
     pub(crate) fn conclude<T>(
         &self,
-        mut event: Event,
-        result: Result<T, Refusal>,
-    ) -> Result<T, Refusal> {
+        mut event: AuditEvent,
+        result: Result<T, HttpRefusal>,
+    ) -> Result<T, HttpRefusal> {
         if let Err(refusal) = &result {
-            event.outcome = Outcome::Refused(refusal.hidden.unwrap_or(refusal.code));
+            event.outcome = AuditOutcome::Refused(refusal.hidden.unwrap_or(refusal.code));
         }
         self.audit.record(&event);
         result
@@ -404,14 +423,14 @@ impl Gate {
 
 /// Both clocks, read once per request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
+pub(crate) struct RequestTime {
     /// Wall-clock time, for clients and the store.
     pub(crate) at: Timestamp,
     /// Monotonic time, for rate limits.
     pub(crate) instant: Instant,
 }
 
-impl Moment {
+impl RequestTime {
     /// Reads the clocks.
     pub(crate) fn now() -> Self {
         Self {

@@ -27,13 +27,13 @@ use http::StatusCode;
 use tokio::{runtime::Handle, sync::watch, time::timeout};
 
 use crate::{
-    circuit::Ending,
-    circuit_dialer::{Dial, DialError, Exchange},
-    executor_table::{Attachment, Switch},
+    circuit::CloseReason,
+    circuit_dialer::{CircuitDialer, DialError, DialRequest},
+    executor_table::{ExecutorTable, TableAttachment},
     limits,
-    metrics::Metrics,
+    metrics::HubMetrics,
     store::{AttachError, ConnectionId, NodeName, Presence, Store, Timestamp},
-    url::{Pass, PassError, Signer},
+    url::{RendezvousUrlError, UrlClaims, UrlSigner},
 };
 
 /// Timeout for recording an executor in the store. Executors allow the upgrade ten seconds.
@@ -43,19 +43,19 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Accepts the relay websockets of executors and harnesses.
 #[derive(Debug)]
-pub struct Rendezvous {
+pub struct RendezvousAcceptor {
     /// Verifies URLs.
-    pub signer: Arc<Signer>,
+    pub signer: Arc<UrlSigner>,
     /// Current registrations.
     pub store: Arc<dyn Store>,
     /// Opens circuits to executors on any node.
-    pub exchange: Arc<dyn Exchange>,
+    pub dialer: Arc<dyn CircuitDialer>,
     /// The executors of this process.
-    pub switch: Arc<Switch>,
+    pub executor_table: Arc<ExecutorTable>,
     /// Name of this node.
     pub node: NodeName,
     /// Metrics.
-    pub metrics: Arc<Metrics>,
+    pub metrics: Arc<HubMetrics>,
     /// Becomes true when the hub shuts down.
     pub stopping: watch::Receiver<bool>,
 }
@@ -63,10 +63,10 @@ pub struct Rendezvous {
 /// Why a websocket is refused.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum UpgradeRefusal {
     /// Peer: the URL is invalid.
     #[error(transparent)]
-    Url(#[from] PassError),
+    Url(#[from] RendezvousUrlError),
     /// Peer: the registration has been superseded.
     #[error("registration is not current")]
     Superseded,
@@ -78,7 +78,7 @@ pub enum Refusal {
     Stopping,
 }
 
-impl Refusal {
+impl UpgradeRefusal {
     /// Returns the status of the refused upgrade.
     pub const fn status(&self) -> StatusCode {
         match self {
@@ -101,14 +101,14 @@ impl Refusal {
 
 /// An admitted websocket. Its upgrade has not been answered yet.
 #[derive(Debug)]
-pub enum Admission {
+pub enum UpgradeAdmission {
     /// An executor that harnesses can reach from now on. Dropping it detaches the executor.
     Executor(ExecutorAttachment),
     /// A harness and its dial request.
-    Harness(Dial),
+    Harness(DialRequest),
 }
 
-impl Rendezvous {
+impl RendezvousAcceptor {
     /// Admits or refuses an upgrade by its path and query.
     ///
     /// An executor is attached before its upgrade is answered: a harness that connects as soon as
@@ -118,13 +118,13 @@ impl Rendezvous {
         path: &str,
         query: Option<&str>,
         now: Timestamp,
-    ) -> Result<Admission, Refusal> {
+    ) -> Result<UpgradeAdmission, UpgradeRefusal> {
         let pass = self.signer.check(path, query, now)?;
         if *self.stopping.borrow() {
-            return Err(Refusal::Stopping);
+            return Err(UpgradeRefusal::Stopping);
         }
         match pass {
-            Pass::Executor {
+            UrlClaims::Executor {
                 environment,
                 registration,
             } => {
@@ -136,14 +136,14 @@ impl Rendezvous {
                 };
                 timeout(STORE_TIMEOUT, self.attach(presence))
                     .await
-                    .unwrap_or(Err(Refusal::Store))
-                    .map(Admission::Executor)
+                    .unwrap_or(Err(UpgradeRefusal::Store))
+                    .map(UpgradeAdmission::Executor)
             }
-            Pass::Harness {
+            UrlClaims::Harness {
                 environment,
                 registration,
                 harness,
-            } => Ok(Admission::Harness(Dial {
+            } => Ok(UpgradeAdmission::Harness(DialRequest {
                 environment,
                 registration,
                 harness,
@@ -156,64 +156,65 @@ impl Rendezvous {
     /// The table comes first: a reader that finds the presence in the store finds the executor
     /// in the table, and one of the two notices a superseded registration. The registration is
     /// checked before both, so that an outdated URL closes no websocket.
-    async fn attach(&self, presence: Presence) -> Result<ExecutorAttachment, Refusal> {
+    async fn attach(&self, presence: Presence) -> Result<ExecutorAttachment, UpgradeRefusal> {
         let current = self.store.registration(&presence.environment).await;
-        let current = current.map_err(|_| Refusal::Store)?;
+        let current = current.map_err(|_| UpgradeRefusal::Store)?;
         if current.is_none_or(|current| current.id != presence.registration) {
-            return Err(Refusal::Superseded);
+            return Err(UpgradeRefusal::Superseded);
         }
-        let attachment = ExecutorAttachment::new(&self.switch, &self.store, presence.clone());
+        let attachment =
+            ExecutorAttachment::new(&self.executor_table, &self.store, presence.clone());
         // On shutdown the table closes its websockets. This one may have attached after that.
         if *self.stopping.borrow() {
-            return Err(Refusal::Stopping);
+            return Err(UpgradeRefusal::Stopping);
         }
         match self.store.attach(presence.clone()).await {
             Ok(()) => Ok(attachment),
-            Err(AttachError::Superseded) => Err(Refusal::Superseded),
+            Err(AttachError::Superseded) => Err(UpgradeRefusal::Superseded),
             Err(error @ AttachError::Store(_)) => {
                 tracing::warn!(environment = %presence.environment, %error, "failed to attach executor");
-                Err(Refusal::Store)
+                Err(UpgradeRefusal::Store)
             }
         }
     }
 
     /// Serves a websocket until it ends. Dropping the future drops the connection.
-    pub async fn serve(&self, admission: Admission, mut socket: Socket) {
+    pub async fn serve(&self, admission: UpgradeAdmission, mut socket: Socket) {
         let (role, open) = match &admission {
-            Admission::Executor(_) => ("executor", &self.metrics.executors),
-            Admission::Harness(_) => ("harness", &self.metrics.harnesses),
+            UpgradeAdmission::Executor(_) => ("executor", &self.metrics.executors),
+            UpgradeAdmission::Harness(_) => ("harness", &self.metrics.harnesses),
         };
         open.increment(1);
-        let farewell = self.relay(admission, &mut socket).await;
+        let close_cause = self.relay(admission, &mut socket).await;
         open.decrement(1);
-        self.metrics.ended(role, farewell);
-        tracing::debug!(role, reason = farewell.name(), "websocket closed");
-        farewell.say(&mut socket).await;
+        self.metrics.ended(role, close_cause);
+        tracing::debug!(role, reason = close_cause.name(), "websocket closed");
+        close_cause.close_socket(&mut socket).await;
     }
 
-    async fn relay(&self, admission: Admission, socket: &mut Socket) -> Farewell {
+    async fn relay(&self, admission: UpgradeAdmission, socket: &mut Socket) -> WebSocketClose {
         match admission {
-            Admission::Executor(mut attachment) => {
+            UpgradeAdmission::Executor(mut attachment) => {
                 let slot = attachment.slot();
-                let farewell = executor::relay(socket, slot, &self.metrics).await;
+                let close_cause = executor::relay(socket, slot, &self.metrics).await;
                 attachment.detach().await;
-                farewell
+                close_cause
             }
-            Admission::Harness(dial) => {
+            UpgradeAdmission::Harness(dial) => {
                 let mut stopping = self.stopping.clone();
                 tokio::select! {
-                    farewell = self.relay_harness(dial, socket) => farewell,
-                    _ = stopping.wait_for(|stopping| *stopping) => Ending::Stopping.into(),
+                    close_cause = self.relay_harness(dial, socket) => close_cause,
+                    _ = stopping.wait_for(|stopping| *stopping) => CloseReason::Stopping.into(),
                 }
             }
         }
     }
 
-    async fn relay_harness(&self, dial: Dial, socket: &mut Socket) -> Farewell {
-        match timeout(DIAL_TIMEOUT, self.exchange.dial(dial)).await {
+    async fn relay_harness(&self, dial: DialRequest, socket: &mut Socket) -> WebSocketClose {
+        match timeout(DIAL_TIMEOUT, self.dialer.dial(dial)).await {
             Ok(Ok(circuit)) => harness::relay(socket, circuit, &self.metrics).await,
             Ok(Err(error)) => error.into(),
-            Err(_) => Ending::Unreachable.into(),
+            Err(_) => CloseReason::Unreachable.into(),
         }
     }
 }
@@ -226,15 +227,19 @@ const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct ExecutorAttachment {
     // Dropped before the presence: once the presence is gone, the table entry is gone, too.
-    slot: Attachment,
+    slot: TableAttachment,
     presence: PresenceGuard,
 }
 
 impl ExecutorAttachment {
     /// Attaches the executor to the table. The caller attaches `presence` to the store. Drop
     /// detaches it in any case, because a failed store may have recorded it nevertheless.
-    fn new(switch: &Arc<Switch>, store: &Arc<dyn Store>, presence: Presence) -> Self {
-        let slot = switch.attach(
+    fn new(
+        executor_table: &Arc<ExecutorTable>,
+        store: &Arc<dyn Store>,
+        presence: Presence,
+    ) -> Self {
+        let slot = executor_table.attach(
             presence.environment.clone(),
             presence.registration.clone(),
             presence.connection.clone(),
@@ -250,7 +255,7 @@ impl ExecutorAttachment {
     }
 
     /// Returns the attachment to the executor table.
-    fn slot(&mut self) -> &mut Attachment {
+    fn slot(&mut self) -> &mut TableAttachment {
         &mut self.slot
     }
 
@@ -300,7 +305,7 @@ async fn detach(store: &dyn Store, presence: &Presence) {
 
 /// Why a websocket closes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Farewell {
+pub(crate) enum WebSocketClose {
     /// The peer closed it.
     Peer,
     /// The connection broke, or the peer was silent or did not read for too long.
@@ -318,10 +323,10 @@ pub(crate) enum Farewell {
     /// The executor has its maximum number of harnesses.
     Busy,
     /// The circuit closed.
-    Circuit(Ending),
+    Circuit(CloseReason),
 }
 
-impl Farewell {
+impl WebSocketClose {
     /// Returns the metric label.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -333,7 +338,7 @@ impl Farewell {
             Self::Text => "text",
             Self::NoExecutor => "no_executor",
             Self::Busy => "busy",
-            Self::Circuit(ending) => ending.name(),
+            Self::Circuit(close_reason) => close_reason.name(),
         }
     }
 
@@ -349,12 +354,12 @@ impl Farewell {
             Self::Text => (1003, "text is not relayed"),
             Self::NoExecutor => (1013, "executor is not connected"),
             Self::Busy => (1013, "too many harnesses"),
-            Self::Circuit(ending) => (ending.close_code(), ending.text()),
+            Self::Circuit(close_reason) => (close_reason.close_code(), close_reason.text()),
         })
     }
 
     /// Returns the close reason for a read error.
-    fn unreadable(error: &ReadError) -> Self {
+    fn from_read_error(error: &ReadError) -> Self {
         match error {
             ReadError::TooLong(_) => Self::TooLong,
             ReadError::Protocol(_) => Self::Protocol,
@@ -365,7 +370,7 @@ impl Farewell {
     }
 
     /// Closes a websocket within a time limit. Unsent frames are lost.
-    async fn say(self, socket: &mut Socket) {
+    async fn close_socket(self, socket: &mut Socket) {
         let Some((code, reason)) = self.close() else {
             return;
         };
@@ -385,25 +390,25 @@ impl Farewell {
     }
 }
 
-impl From<Ending> for Farewell {
-    fn from(ending: Ending) -> Self {
-        Self::Circuit(ending)
+impl From<CloseReason> for WebSocketClose {
+    fn from(close_reason: CloseReason) -> Self {
+        Self::Circuit(close_reason)
     }
 }
 
-impl From<DialError> for Farewell {
+impl From<DialError> for WebSocketClose {
     fn from(error: DialError) -> Self {
         match error {
             DialError::Offline => Self::NoExecutor,
             DialError::Busy => Self::Busy,
-            DialError::Unreachable => Self::Circuit(Ending::Unreachable),
+            DialError::Unreachable => Self::Circuit(CloseReason::Unreachable),
         }
     }
 }
 
 /// Result of a flush.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Flush {
+enum FlushOutcome {
     /// Everything is written.
     Done,
     /// The peer does not read. The task is woken when it does.
@@ -411,18 +416,22 @@ enum Flush {
 }
 
 /// Flushes buffered frames and control frames such as pings.
-fn flush(writer: &mut SocketWriter, cx: &mut Context<'_>) -> Result<Flush, Farewell> {
+fn flush(writer: &mut SocketWriter, cx: &mut Context<'_>) -> Result<FlushOutcome, WebSocketClose> {
     loop {
         let blocked = match writer.poll_flush(cx) {
             Poll::Ready(Ok(())) => false,
-            Poll::Ready(Err(_)) => return Err(Farewell::Lost),
+            Poll::Ready(Err(_)) => return Err(WebSocketClose::Lost),
             Poll::Pending => true,
         };
         match writer.poll_upkeep(cx) {
-            Poll::Ready(Err(_)) => return Err(Farewell::Lost),
+            Poll::Ready(Err(_)) => return Err(WebSocketClose::Lost),
             Poll::Ready(Ok(())) if !blocked => {}
             Poll::Ready(Ok(())) | Poll::Pending => {
-                return Ok(if blocked { Flush::Blocked } else { Flush::Done });
+                return Ok(if blocked {
+                    FlushOutcome::Blocked
+                } else {
+                    FlushOutcome::Done
+                });
             }
         }
     }

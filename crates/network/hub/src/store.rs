@@ -2,7 +2,7 @@
 //! pending authorizations.
 //! Invariant: all access goes through [`Store`], so that a single process (`RedbStore`) and a
 //! cluster (`NatsStore`) give the same guarantees. The rules of registration are pure code in
-//! [`Record`]; stores only persist.
+//! [`EnvironmentRecord`]; stores only persist.
 //! Elsewhere: websockets (`rendezvous`), HTTP (`registry`), tokens (`tokens`).
 
 mod ids;
@@ -16,8 +16,8 @@ mod timestamp;
 
 pub use self::{
     ids::{ConnectionId, EnvironmentId, IdError, NodeName, RegistrationId},
-    record::{Attendance, KeyPrint, Record, Registration, Superseded},
-    redb::{OpenError, RedbStore},
+    record::{EnvironmentRecord, KeyFingerprint, PresenceRecord, Registration, SupersededExecutor},
+    redb::{RedbStore, StoreOpenError},
     signing_key::{SigningKey, TokenHash},
     timestamp::Timestamp,
 };
@@ -25,7 +25,7 @@ pub use self::{
 #[cfg(test)]
 pub(crate) use self::redb::{lose_writer, on_disk};
 
-pub(crate) use self::pending_authorizations::Waiting;
+pub(crate) use self::pending_authorizations::PendingAuthorizations;
 
 use std::{error::Error, fmt, sync::Arc};
 
@@ -47,7 +47,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     fn signing_key(&self) -> BoxFuture<'_, Result<SigningKey, StoreError>>;
 
     /// Makes the principal the owner of an environment, by the rules of
-    /// [`Record::claim`](Record::claim). No effect if it already is.
+    /// [`EnvironmentRecord::claim`](EnvironmentRecord::claim). No effect if it already is.
     fn claim<'a>(
         &'a self,
         environment: &'a EnvironmentId,
@@ -62,7 +62,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<Option<PrincipalName>, StoreError>>;
 
     /// Makes `new` the current registration of its environment, by the rules of
-    /// [`Record::register`](Record::register).
+    /// [`EnvironmentRecord::register`](EnvironmentRecord::register).
     ///
     /// The first principal to register an environment owns it. Previous registrations are
     /// superseded and can no longer be attached.
@@ -79,7 +79,7 @@ pub trait Store: fmt::Debug + Send + Sync {
         &'a self,
         after: Option<&'a EnvironmentId>,
         limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<Owned>, StoreError>>;
+    ) -> BoxFuture<'a, Result<Vec<OwnedEnvironment>, StoreError>>;
 
     /// Removes the environment and its owner. Returns whether it existed.
     fn remove<'a>(
@@ -126,7 +126,7 @@ pub trait Store: fmt::Debug + Send + Sync {
 
 /// An environment with its owner.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Owned {
+pub struct OwnedEnvironment {
     /// The environment.
     pub environment: EnvironmentId,
     /// The owner.

@@ -10,9 +10,9 @@ mod file;
 mod tests;
 
 pub use self::{
-    authenticator::{AuthenticateError, Authenticator, JwtAuthority, JwtError},
-    edit::{EditError, NewToken, create, list, revoke},
-    file::{Entry, EntryProblem, ReadError},
+    authenticator::{AuthenticateError, JwtAuthority, JwtError, TokenAuthenticator},
+    edit::{NewToken, TokenEditError, create, list, revoke},
+    file::{Entry, TokenEntryProblem, TokenFileError},
 };
 
 use std::{
@@ -28,32 +28,32 @@ use base64_simd::URL_SAFE_NO_PAD;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use self::file::Table;
+use self::file::TokenTable;
 
 /// How often the file is checked: a revoked token is refused within a second.
-const LOOK: Duration = Duration::from_millis(400);
+const CHECK_INTERVAL: Duration = Duration::from_millis(400);
 
 /// The currently valid tokens. Cheap to clone: all clones share the state.
 #[derive(Clone, Debug)]
-pub struct Tokens(Arc<Shared>);
+pub struct ActiveTokens(Arc<TokensShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct TokensShared {
     path: PathBuf,
-    table: RwLock<Arc<Table>>,
-    seen: Mutex<Seen>,
+    table: RwLock<Arc<TokenTable>>,
+    seen: Mutex<LastRead>,
 }
 
 #[derive(Debug)]
-struct Seen {
-    stamp: Option<Stamp>,
-    health: Health,
+struct LastRead {
+    stamp: Option<FileStamp>,
+    health: TokenFileHealth,
 }
 
 /// Whether the tokens in use match the file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum Health {
+pub enum TokenFileHealth {
     /// The tokens match the file.
     Current,
     /// The file does not exist. No token is valid.
@@ -62,36 +62,36 @@ pub enum Health {
     Stale(String),
 }
 
-impl Tokens {
+impl ActiveTokens {
     /// Reads the file. A missing file has no tokens and may be created later. Blocks.
     ///
     /// # Errors
     /// Returns an error if the file exists but is invalid.
-    pub fn open(path: &Path) -> Result<Self, ReadError> {
+    pub fn open(path: &Path) -> Result<Self, TokenFileError> {
         let stamp = stamp(path);
         let (table, health) = match file::read(path) {
-            Ok(entries) => (Table::new(entries), Health::Current),
-            Err(ReadError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                (Table::default(), Health::Missing)
+            Ok(entries) => (TokenTable::new(entries), TokenFileHealth::Current),
+            Err(TokenFileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                (TokenTable::default(), TokenFileHealth::Missing)
             }
             Err(error) => return Err(error),
         };
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(TokensShared {
             path: path.to_owned(),
             table: RwLock::new(Arc::new(table)),
-            seen: Mutex::new(Seen { stamp, health }),
+            seen: Mutex::new(LastRead { stamp, health }),
         })))
     }
 
     /// Watches the file until the future is dropped.
-    pub async fn follow(&self) {
-        let mut look = tokio::time::interval(LOOK);
+    pub async fn watch(&self) {
+        let mut look = tokio::time::interval(CHECK_INTERVAL);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             look.tick().await;
             let tokens = self.clone();
             // A check that panicked has changed nothing; the next one may succeed.
-            drop(tokio::task::spawn_blocking(move || tokens.look()).await);
+            drop(tokio::task::spawn_blocking(move || tokens.reload_if_changed()).await);
         }
     }
 
@@ -99,13 +99,13 @@ impl Tokens {
     ///
     /// A missing file takes effect when it is missing twice in a row: an editor that replaces the
     /// file leaves a moment without it.
-    pub fn look(&self) {
+    pub fn reload_if_changed(&self) {
         let stamp = stamp(&self.0.path);
         let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if stamp == seen.stamp {
-            if stamp.is_none() && seen.health != Health::Missing {
-                self.put(Table::default());
-                seen.health = Health::Missing;
+            if stamp.is_none() && seen.health != TokenFileHealth::Missing {
+                self.put(TokenTable::default());
+                seen.health = TokenFileHealth::Missing;
                 tracing::warn!(path = %self.0.path.display(), "token file is missing: no token is valid");
             }
             return;
@@ -116,24 +116,24 @@ impl Tokens {
         }
         match file::read(&self.0.path) {
             Ok(entries) => {
-                let table = Table::new(entries);
+                let table = TokenTable::new(entries);
                 tracing::info!(tokens = table.len(), "reloaded the token file");
                 self.put(table);
-                seen.health = Health::Current;
+                seen.health = TokenFileHealth::Current;
             }
             // Removed in between: the next check handles it.
-            Err(ReadError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(TokenFileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 seen.stamp = None;
             }
             Err(error) => {
                 tracing::warn!(%error, "token file is invalid: the previous tokens remain valid");
-                seen.health = Health::Stale(error.to_string());
+                seen.health = TokenFileHealth::Stale(error.to_string());
             }
         }
     }
 
     /// Returns whether the tokens in use match the file.
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> TokenFileHealth {
         let seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.health.clone()
     }
@@ -144,7 +144,7 @@ impl Tokens {
         table.find(token).cloned()
     }
 
-    fn put(&self, table: Table) {
+    fn put(&self, table: TokenTable) {
         let mut current = self.0.table.write().unwrap_or_else(PoisonError::into_inner);
         *current = Arc::new(table);
     }
@@ -152,7 +152,7 @@ impl Tokens {
 
 /// Identifies a version of the file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Stamp {
+struct FileStamp {
     inode: u64,
     size: u64,
     modified: (i64, i64),
@@ -160,9 +160,9 @@ struct Stamp {
 }
 
 /// Returns `None` if the file is missing or inaccessible.
-fn stamp(path: &Path) -> Option<Stamp> {
+fn stamp(path: &Path) -> Option<FileStamp> {
     let metadata = fs::metadata(path).ok()?;
-    Some(Stamp {
+    Some(FileStamp {
         inode: metadata.ino(),
         size: metadata.size(),
         modified: (metadata.mtime(), metadata.mtime_nsec()),
@@ -206,9 +206,9 @@ impl fmt::Debug for Token {
 /// Lookups by hash need not be constant-time: tokens have 256 random bits, so an attacker cannot
 /// choose hashes close to an existing one.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
-struct Digest256([u8; 32]);
+struct TokenDigest([u8; 32]);
 
-impl Digest256 {
+impl TokenDigest {
     fn of(token: &str) -> Self {
         Self(Sha256::digest(token).into())
     }
@@ -232,9 +232,9 @@ impl Digest256 {
     }
 }
 
-impl fmt::Debug for Digest256 {
+impl fmt::Debug for TokenDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Digest256(..)")
+        f.write_str("TokenDigest(..)")
     }
 }
 

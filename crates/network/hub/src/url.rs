@@ -28,17 +28,17 @@ const TAG_DOMAIN: &[u8] = b"exec-hub/harness-tag/v1";
 const MAX_QUERY_BYTES: usize = 1024;
 
 /// Signs and verifies rendezvous URLs.
-pub struct Signer {
+pub struct UrlSigner {
     key: hmac::Key,
 }
 
-impl std::fmt::Debug for Signer {
+impl std::fmt::Debug for UrlSigner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Signer(..)")
+        f.write_str("UrlSigner(..)")
     }
 }
 
-impl Signer {
+impl UrlSigner {
     /// Creates a signer with the hub's key.
     pub fn new(key: &SigningKey) -> Self {
         Self {
@@ -91,27 +91,27 @@ impl Signer {
         path: &str,
         query: Option<&str>,
         now: Timestamp,
-    ) -> Result<Pass, PassError> {
-        let environment = path.strip_prefix(PATH).ok_or(PassError::Unknown)?;
+    ) -> Result<UrlClaims, RendezvousUrlError> {
+        let environment = path.strip_prefix(PATH).ok_or(RendezvousUrlError::Unknown)?;
         let query = query
             .filter(|query| query.len() <= MAX_QUERY_BYTES)
-            .ok_or(PassError::Unknown)?;
-        let query = Query::parse(query).ok_or(PassError::Unknown)?;
+            .ok_or(RendezvousUrlError::Unknown)?;
+        let query = UrlQuery::parse(query).ok_or(RendezvousUrlError::Unknown)?;
         match query.role.as_str() {
             "environment" => self
                 .check_executor(environment, &query)
-                .ok_or(PassError::ForgedExecutor),
+                .ok_or(RendezvousUrlError::ForgedExecutor),
             "harness" => self.check_harness(environment, &query, now),
-            _ => Err(PassError::Unknown),
+            _ => Err(RendezvousUrlError::Unknown),
         }
     }
 
-    fn check_executor(&self, environment: &str, query: &Query) -> Option<Pass> {
+    fn check_executor(&self, environment: &str, query: &UrlQuery) -> Option<UrlClaims> {
         let signed = ["environment", environment, &query.registration];
         if query.expires.is_some() || query.nonce.is_some() || !self.signed(&signed, &query.sig) {
             return None;
         }
-        Some(Pass::Executor {
+        Some(UrlClaims::Executor {
             environment: environment.parse().ok()?,
             registration: query.registration.parse().ok()?,
         })
@@ -120,10 +120,10 @@ impl Signer {
     fn check_harness(
         &self,
         environment: &str,
-        query: &Query,
+        query: &UrlQuery,
         now: Timestamp,
-    ) -> Result<Pass, PassError> {
-        let forged = PassError::ForgedHarness;
+    ) -> Result<UrlClaims, RendezvousUrlError> {
+        let forged = RendezvousUrlError::ForgedHarness;
         let (Some(expires), Some(nonce)) = (&query.expires, &query.nonce) else {
             return Err(forged);
         };
@@ -133,10 +133,10 @@ impl Signer {
         }
         let expires = expires.parse().map_err(|_| forged)?;
         if now >= Timestamp::from_seconds(expires) {
-            return Err(PassError::Expired);
+            return Err(RendezvousUrlError::Expired);
         }
         let tag = nonce.get(..HarnessTag::LEN * 2).ok_or(forged)?;
-        Ok(Pass::Harness {
+        Ok(UrlClaims::Harness {
             environment: environment.parse().map_err(|_| forged)?,
             registration: query.registration.parse().map_err(|_| forged)?,
             harness: tag.parse().map_err(|_| forged)?,
@@ -183,7 +183,7 @@ fn message(fields: &[&str]) -> Vec<u8> {
 }
 
 /// The parameters of a query. Each is allowed once, and no others.
-struct Query {
+struct UrlQuery {
     role: String,
     registration: String,
     sig: String,
@@ -191,7 +191,7 @@ struct Query {
     nonce: Option<String>,
 }
 
-impl Query {
+impl UrlQuery {
     fn parse(query: &str) -> Option<Self> {
         let (mut role, mut registration, mut sig) = (None, None, None);
         let (mut expires, mut nonce) = (None, None);
@@ -220,7 +220,7 @@ impl Query {
 
 /// The claims of a valid rendezvous URL.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Pass {
+pub enum UrlClaims {
     /// Act as the executor of a registration while it is current.
     Executor {
         /// The environment.
@@ -242,7 +242,7 @@ pub enum Pass {
 /// Peer: why a URL is rejected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum PassError {
+pub enum RendezvousUrlError {
     /// Not a rendezvous URL.
     #[error("not a rendezvous URL")]
     Unknown,
@@ -257,7 +257,7 @@ pub enum PassError {
     Expired,
 }
 
-impl PassError {
+impl RendezvousUrlError {
     /// Returns the status of the refused upgrade: 4xx makes an executor register again, 401 makes a
     /// harness request a new grant.
     pub const fn status(self) -> StatusCode {
@@ -282,11 +282,11 @@ impl PassError {
 #[derive(Clone, Debug)]
 pub struct PublicUrl {
     fixed: Option<Url>,
-    scheme: Scheme,
+    scheme: UrlScheme,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Scheme {
+enum UrlScheme {
     Plain,
     Tls,
 }
@@ -297,8 +297,8 @@ impl PublicUrl {
     pub fn fixed(url: &str) -> Result<Self, HostError> {
         let mut url = Url::parse(url.trim()).map_err(|_| HostError::Public)?;
         let scheme = match url.scheme() {
-            "http" | "ws" => Scheme::Plain,
-            "https" | "wss" => Scheme::Tls,
+            "http" | "ws" => UrlScheme::Plain,
+            "https" | "wss" => UrlScheme::Tls,
             _ => return Err(HostError::Public),
         };
         if !url.has_host()
@@ -321,7 +321,7 @@ impl PublicUrl {
     pub const fn plain() -> Self {
         Self {
             fixed: None,
-            scheme: Scheme::Plain,
+            scheme: UrlScheme::Plain,
         }
     }
 
@@ -329,7 +329,7 @@ impl PublicUrl {
     pub const fn tls() -> Self {
         Self {
             fixed: None,
-            scheme: Scheme::Tls,
+            scheme: UrlScheme::Tls,
         }
     }
 
@@ -355,7 +355,7 @@ impl PublicUrl {
     }
 }
 
-impl Scheme {
+impl UrlScheme {
     const fn websocket(self) -> &'static str {
         match self {
             Self::Plain => "ws",

@@ -61,7 +61,7 @@ pub struct OutgoingRequest<'a> {
     pub body: &'a [u8],
 }
 
-// BodyDisclosure contain authorizations, so `Debug` omits them.
+// Bodies contain authorizations, so `Debug` omits them.
 impl fmt::Debug for OutgoingRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OutgoingRequest")

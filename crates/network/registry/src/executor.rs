@@ -53,7 +53,7 @@ pub struct RemoteExecutor {
 pub enum Presence {
     /// Not connected: starting, or about to reconnect.
     Away,
-    /// ConnectResponse to the rendezvous.
+    /// Connected to the rendezvous.
     Online,
 }
 

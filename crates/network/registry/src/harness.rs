@@ -36,7 +36,7 @@ pub struct RegistryTickets {
 /// The executor of this environment, as far as known.
 #[derive(Debug, Default)]
 struct KnownExecutor {
-    /// KnownExecutor key in the last grant.
+    /// Executor key in the last grant.
     last: Option<PublicKey>,
     /// The only accepted key while there is a session.
     pinned: Option<PublicKey>,

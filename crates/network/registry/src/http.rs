@@ -107,7 +107,7 @@ impl Http {
     }
 }
 
-/// PooledClients with the same connection pool settings.
+/// Clients with the same connection pool settings.
 #[derive(Clone, Debug)]
 struct PooledClients {
     remote: Client,

@@ -2,27 +2,27 @@ use exec_transport::http::site::Peer;
 use http::{Request, StatusCode};
 use std::sync::Arc;
 
-use super::{Admin, EnvironmentList, Transport};
+use super::{AdminService, EnvironmentList, Transport};
 use crate::{
     principal::Role,
     registry::{
-        Moment, Refusal,
+        HttpRefusal, RequestTime,
         tests::{Bench, Reply, key},
     },
     tokens::Token,
 };
 
 async fn ask(bench: &Bench, method: &str, path: &str, token: &Token) -> Reply {
-    let admin = Admin::new(bench.services.clone(), Arc::clone(&bench.direct));
+    let admin = AdminService::new(bench.services.clone(), Arc::clone(&bench.direct));
     let request = Request::builder()
         .method(method)
         .uri(path)
         .header("authorization", format!("Bearer {}", token.expose()));
     let (parts, ()) = request.body(()).unwrap().into_parts();
     let peer = Peer::Network("192.0.2.9:9".parse().unwrap());
-    let moment: Moment = bench.moment;
+    let moment: RequestTime = bench.moment;
     let answered = admin.answer(&parts, peer, moment).await;
-    Reply::read(answered.unwrap_or_else(Refusal::into_response)).await
+    Reply::read(answered.unwrap_or_else(HttpRefusal::into_response)).await
 }
 
 fn ids(reply: &Reply) -> Vec<String> {

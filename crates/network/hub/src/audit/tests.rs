@@ -3,15 +3,15 @@ use std::{fs, os::unix::fs::PermissionsExt as _};
 use exec_transport::http::site::Peer;
 use serde_json::Value;
 
-use super::{Action, Audit, Event, Outcome};
+use super::{AuditAction, AuditEvent, AuditLog, AuditOutcome};
 use crate::{
-    principal::{Environments, Evidence, Principal, Roles},
+    principal::{AuthEvidence, Environments, Principal, Roles},
     store::Timestamp,
 };
 
-fn event() -> Event {
+fn event() -> AuditEvent {
     let peer = Peer::Network("192.0.2.1:99".parse().unwrap());
-    Event::new(Timestamp::from_seconds(0), Action::Connect, peer)
+    AuditEvent::new(Timestamp::from_seconds(0), AuditAction::Connect, peer)
 }
 
 #[test]
@@ -21,11 +21,11 @@ fn line_contains_who_what_when_and_where() {
         name: "alice".parse().unwrap(),
         roles: Roles::default(),
         environments: Environments::default(),
-        evidence: Evidence::Token("ab12".to_owned()),
+        evidence: AuthEvidence::Token("ab12".to_owned()),
     });
     event.environment = Some("env-1".parse().unwrap());
     event.registration = Some("reg-1".parse().unwrap());
-    event.outcome = Outcome::Refused("environment_offline");
+    event.outcome = AuditOutcome::Refused("environment_offline");
     let expected = r#"{"at":"1970-01-01T00:00:00.000Z","action":"connect","outcome":"refused","reason":"environment_offline","peer":"192.0.2.1:99","principal":"alice","evidence":"token:ab12","environment":"env-1","registration":"reg-1"}"#;
     assert_eq!(event.line(), expected);
 }
@@ -35,7 +35,7 @@ fn lines_are_appended_to_a_private_file_and_flushed_on_drop() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit.log");
     fs::write(&path, "{}\n").unwrap();
-    let audit = Audit::file(&path).unwrap();
+    let audit = AuditLog::file(&path).unwrap();
     for _ in 0..100 {
         audit.record(&event());
     }
@@ -49,7 +49,7 @@ fn lines_are_appended_to_a_private_file_and_flushed_on_drop() {
     assert_eq!(lines[100]["action"], "connect");
 
     let fresh = directory.path().join("fresh.log");
-    drop(Audit::file(&fresh).unwrap());
+    drop(AuditLog::file(&fresh).unwrap());
     assert_eq!(
         fs::metadata(&fresh).unwrap().permissions().mode() & 0o777,
         0o600
@@ -60,9 +60,9 @@ fn lines_are_appended_to_a_private_file_and_flushed_on_drop() {
 fn unauthenticated_flood_is_rate_limited_without_hiding_others() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit.log");
-    let audit = Audit::file(&path).unwrap();
+    let audit = AuditLog::file(&path).unwrap();
     let mut refused = event();
-    refused.outcome = Outcome::Refused("unauthorized");
+    refused.outcome = AuditOutcome::Refused("unauthorized");
     for _ in 0..50_000 {
         audit.record(&refused);
     }
@@ -86,7 +86,7 @@ fn unauthenticated_flood_is_rate_limited_without_hiding_others() {
 fn rotated_file_is_created_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit.log");
-    let audit = Audit::file(&path).unwrap();
+    let audit = AuditLog::file(&path).unwrap();
     fs::rename(&path, directory.path().join("audit.log.1")).unwrap();
     audit.record(&event());
     drop(audit);
@@ -96,6 +96,6 @@ fn rotated_file_is_created_again() {
 #[test]
 fn unwritable_path_is_an_error_at_start() {
     let directory = tempfile::tempdir().unwrap();
-    let error = Audit::file(directory.path()).unwrap_err().to_string();
+    let error = AuditLog::file(directory.path()).unwrap_err().to_string();
     assert!(error.contains("audit log"), "{error}");
 }

@@ -3,9 +3,9 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 
-use super::{Circuit, Ending, Room};
+use super::{Circuit, CloseReason, QueueLimits};
 
-const ROOM: Room = Room {
+const LIMITS: QueueLimits = QueueLimits {
     frames: 32,
     bytes: 3200,
 };
@@ -29,7 +29,7 @@ fn full(circuit: &mut Circuit) -> usize {
 
 #[tokio::test]
 async fn frames_arrive_unchanged_and_in_order_both_ways() {
-    let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
+    let (mut harness, mut executor) = Circuit::pair(LIMITS, LIMITS);
     for number in 0..10 {
         harness.sender.send(frame(number)).await.unwrap();
         executor.sender.send(frame(number + 100)).await.unwrap();
@@ -43,8 +43,8 @@ async fn frames_arrive_unchanged_and_in_order_both_ways() {
 
 #[tokio::test]
 async fn full_circuit_blocks_until_part_of_it_is_free() {
-    let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
-    assert_eq!(full(&mut harness), ROOM.frames);
+    let (mut harness, mut executor) = Circuit::pair(LIMITS, LIMITS);
+    assert_eq!(full(&mut harness), LIMITS.frames);
     let mut sending = Box::pin(harness.sender.send(frame(99)));
     assert_eq!(sending.as_mut().now_or_never(), None);
     for number in 0..2 {
@@ -57,31 +57,34 @@ async fn full_circuit_blocks_until_part_of_it_is_free() {
 
 #[tokio::test]
 async fn circuit_is_limited_by_bytes_and_frames() {
-    let (mut harness, _executor) = Circuit::pair(ROOM, ROOM);
+    let (mut harness, _executor) = Circuit::pair(LIMITS, LIMITS);
     // A single frame is always accepted, however long.
-    let long = Bytes::from(vec![0; ROOM.bytes * 2]);
+    let long = Bytes::from(vec![0; LIMITS.bytes * 2]);
     harness.sender.send(long).await.unwrap();
     assert_eq!(full(&mut harness), 0);
 }
 
 #[tokio::test]
 async fn frames_sent_before_the_close_arrive() {
-    let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
+    let (mut harness, mut executor) = Circuit::pair(LIMITS, LIMITS);
     executor.sender.send(frame(1)).await.unwrap();
-    executor.close(Ending::Replaced);
+    executor.close(CloseReason::Replaced);
     assert_eq!(harness.receiver.frame().await, Ok(frame(1)));
-    assert_eq!(harness.receiver.frame().await, Err(Ending::Replaced));
-    assert_eq!(harness.sender.send(frame(2)).await, Err(Ending::Replaced));
+    assert_eq!(harness.receiver.frame().await, Err(CloseReason::Replaced));
+    assert_eq!(
+        harness.sender.send(frame(2)).await,
+        Err(CloseReason::Replaced)
+    );
 }
 
 #[tokio::test]
 async fn close_is_visible_before_the_frames_are_drained() {
-    let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
+    let (mut harness, mut executor) = Circuit::pair(LIMITS, LIMITS);
     executor.sender.send(frame(1)).await.unwrap();
-    let (ended, ()) = tokio::join!(harness.receiver.ended(), async {
-        executor.close(Ending::Replaced);
+    let (ended, ()) = tokio::join!(harness.receiver.closed(), async {
+        executor.close(CloseReason::Replaced);
     });
-    assert_eq!(ended, Ending::Replaced);
+    assert_eq!(ended, CloseReason::Replaced);
     assert!(!harness.receiver.is_empty());
     assert_eq!(harness.receiver.frame().await, Ok(frame(1)));
     assert!(harness.receiver.is_empty());
@@ -89,39 +92,48 @@ async fn close_is_visible_before_the_frames_are_drained() {
 
 #[tokio::test]
 async fn close_reason_names_the_dropped_end() {
-    let (mut harness, executor) = Circuit::pair(ROOM, ROOM);
+    let (mut harness, executor) = Circuit::pair(LIMITS, LIMITS);
     drop(executor);
-    assert_eq!(harness.receiver.frame().await, Err(Ending::ExecutorGone));
-    let (harness, mut executor) = Circuit::pair(ROOM, ROOM);
+    assert_eq!(
+        harness.receiver.frame().await,
+        Err(CloseReason::ExecutorGone)
+    );
+    let (harness, mut executor) = Circuit::pair(LIMITS, LIMITS);
     drop(harness);
-    assert_eq!(executor.receiver.frame().await, Err(Ending::HarnessGone));
-    assert_eq!(executor.sender.push(frame(0)), Err(Ending::HarnessGone));
+    assert_eq!(
+        executor.receiver.frame().await,
+        Err(CloseReason::HarnessGone)
+    );
+    assert_eq!(
+        executor.sender.push(frame(0)),
+        Err(CloseReason::HarnessGone)
+    );
 }
 
 #[tokio::test]
 async fn first_close_reason_is_kept() {
-    let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
-    executor.close(Ending::Stalled);
-    executor.close(Ending::Stopping);
+    let (mut harness, mut executor) = Circuit::pair(LIMITS, LIMITS);
+    executor.close(CloseReason::Stalled);
+    executor.close(CloseReason::Stopping);
     drop(executor);
-    assert_eq!(harness.receiver.frame().await, Err(Ending::Stalled));
+    assert_eq!(harness.receiver.frame().await, Err(CloseReason::Stalled));
 }
 
 #[tokio::test]
 async fn close_wakes_both_waiters() {
-    let (mut harness, executor) = Circuit::pair(ROOM, ROOM);
+    let (mut harness, executor) = Circuit::pair(LIMITS, LIMITS);
     full(&mut harness);
     let (sender, receiver) = (&mut harness.sender, &mut harness.receiver);
     let ended = tokio::join!(sender.send(frame(0)), receiver.frame(), async {
         drop(executor);
     });
-    let gone = Ending::ExecutorGone;
-    assert_eq!(ended, (Err(gone), Err(gone), ()));
+    let drop_reason = CloseReason::ExecutorGone;
+    assert_eq!(ended, (Err(drop_reason), Err(drop_reason), ()));
 }
 
 #[tokio::test]
 async fn nothing_is_lost_between_two_threads() {
-    let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
+    let (mut harness, mut executor) = Circuit::pair(LIMITS, LIMITS);
     let sending = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
@@ -135,6 +147,9 @@ async fn nothing_is_lost_between_two_threads() {
     for number in 0..20_000 {
         assert_eq!(executor.receiver.frame().await, Ok(frame(number)));
     }
-    assert_eq!(executor.receiver.frame().await, Err(Ending::HarnessGone));
+    assert_eq!(
+        executor.receiver.frame().await,
+        Err(CloseReason::HarnessGone)
+    );
     sending.join().unwrap();
 }

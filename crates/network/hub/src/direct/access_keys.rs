@@ -13,7 +13,7 @@ use http::HeaderValue;
 use serde::Deserialize;
 
 use crate::{
-    principal::{Environments, Evidence, GlobError, Principal, PrincipalName, Role, Roles},
+    principal::{AuthEvidence, Environments, GlobError, Principal, PrincipalName, Role, Roles},
     store::Timestamp,
 };
 
@@ -44,8 +44,8 @@ impl AccessKeys {
     /// # Errors
     /// Returns an error if the file cannot be read or is malformed. The error does not repeat its
     /// content.
-    pub fn read(path: &Path) -> Result<Self, KeysError> {
-        let io = |source| KeysError::Io {
+    pub fn read(path: &Path) -> Result<Self, AccessKeysError> {
+        let io = |source| AccessKeysError::Io {
             path: path.to_owned(),
             source,
         };
@@ -53,15 +53,15 @@ impl AccessKeys {
         let file = File::open(path).map_err(io)?;
         let read = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
         if read.map_err(io)? as u64 > MAX_FILE_BYTES {
-            return Err(KeysError::TooLarge);
+            return Err(AccessKeysError::TooLarge);
         }
         Self::parse(&text)
     }
 
-    pub(super) fn parse(text: &str) -> Result<Self, KeysError> {
-        let document: Document = toml::from_str(text).map_err(|error| {
+    pub(super) fn parse(text: &str) -> Result<Self, AccessKeysError> {
+        let document: AccessKeyFile = toml::from_str(text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start));
-            KeysError::Syntax {
+            AccessKeysError::Syntax {
                 line: before.map_or(0, |before| before.matches('\n').count()) + 1,
             }
         })?;
@@ -69,18 +69,18 @@ impl AccessKeys {
         for (index, row) in document.key.into_iter().enumerate() {
             let index = index + 1;
             if row.id.is_empty() || row.secret.is_empty() {
-                return Err(KeysError::Empty { index });
+                return Err(AccessKeysError::Empty { index });
             }
             let principal = Principal {
                 name: row.principal,
                 roles: Roles::new([Role::Executor]),
                 environments: Environments::new(row.environments)
-                    .map_err(|source| KeysError::Environments { index, source })?,
-                evidence: Evidence::AccessKey(row.id.clone()),
+                    .map_err(|source| AccessKeysError::Environments { index, source })?,
+                evidence: AuthEvidence::AccessKey(row.id.clone()),
             };
             let entry = (SecretKey::new(row.secret), principal);
             if keys.insert(row.id, entry).is_some() {
-                return Err(KeysError::Repeated { index });
+                return Err(AccessKeysError::Repeated { index });
             }
         }
         Ok(Self {
@@ -127,11 +127,11 @@ impl fmt::Debug for AccessKeys {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct AccessKeyFile {
     #[serde(default = "default_service")]
     service: String,
     #[serde(default)]
-    key: Vec<Row>,
+    key: Vec<AccessKeyRow>,
 }
 
 fn default_service() -> String {
@@ -140,7 +140,7 @@ fn default_service() -> String {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row {
+struct AccessKeyRow {
     id: String,
     secret: String,
     principal: PrincipalName,
@@ -151,7 +151,7 @@ struct Row {
 /// Why the access keys cannot be used. Errors never repeat file content, which is secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum KeysError {
+pub enum AccessKeysError {
     /// Host: the file cannot be read.
     #[error("failed to read the access keys {path}")]
     Io {

@@ -1,5 +1,5 @@
 //! Registered direct environments, with waiting and joined executors. Bounded; no call blocks.
-//! Elsewhere: ownership, which is in the store. A dropped or stale slot does not affect it.
+//! Elsewhere: ownership, which is in the store. A dropped or stale entry does not affect it.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -18,55 +18,55 @@ use crate::{
 /// Direct environments that a process tracks. Each may hold two websockets.
 pub(super) const CAPACITY: usize = 4096;
 /// Past registrations remembered per environment.
-const PAST: usize = 8;
+const PAST_REGISTRATIONS: usize = 8;
 
 /// Hands the websocket of a harness to the task of an executor.
 pub(super) type Handover = oneshot::Sender<Link>;
 
 /// All direct environments of this process.
 #[derive(Debug, Default)]
-pub(super) struct Table(BTreeMap<EnvironmentId, Slot>);
+pub(super) struct SlotTable(BTreeMap<EnvironmentId, DirectEnvironment>);
 
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct DirectEnvironment {
     /// Principal that registered. If the store now has another owner, nothing is joined here.
     pub(super) owner: PrincipalName,
     pub(super) registration: RegistrationId,
     past: VecDeque<RegistrationId>,
-    seat: Option<Seat>,
+    slot: Option<DirectSlot>,
 }
 
 /// The websocket of an executor.
 #[derive(Debug)]
-struct Seat {
-    id: SeatId,
+struct DirectSlot {
+    id: SlotId,
     /// Closes the websocket.
     stop: Arc<Notify>,
-    state: State,
+    state: SlotState,
 }
 
 #[derive(Debug)]
-enum State {
+enum SlotState {
     /// Not ready for a harness yet.
-    Between,
+    Preparing,
     Waiting(Handover),
     /// Reserved for a harness of this principal that is still completing its upgrade.
-    Promised(PrincipalName),
+    Reserved(PrincipalName),
     /// Joined with a harness of this principal.
     Joined(PrincipalName),
 }
 
 /// Identifies one websocket of an executor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct SeatId(Uuid);
+pub(super) struct SlotId(Uuid);
 
 /// The table has no capacity for another environment.
 #[derive(Debug)]
-pub(super) struct Full;
+pub(super) struct SlotTableFull;
 
 /// Why an executor's websocket is rejected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum SitError {
+pub(super) enum SlotError {
     /// A newer registration has replaced this one.
     Superseded,
     /// The registration is unknown; the hub may have restarted.
@@ -75,106 +75,108 @@ pub(super) enum SitError {
 
 /// Result of looking for an executor.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum ExecutorLookup {
     /// A waiting executor, now reserved for this harness.
     Executor(Handover),
     /// No executor yet.
-    Nobody,
+    NotReady,
     /// An executor joined with a harness of the same principal, which may be closed.
-    Mine(Arc<Notify>),
+    Replaceable(Arc<Notify>),
     /// An executor joined with another principal.
     Busy,
 }
 
-impl Table {
+impl SlotTable {
     /// Makes a registration current and closes the executor of the previous one.
     pub(super) fn register(
         &mut self,
         environment: EnvironmentId,
         owner: PrincipalName,
         registration: RegistrationId,
-    ) -> Result<(), Full> {
-        // A slot of another principal is stale: its executor must not serve this one.
+    ) -> Result<(), SlotTableFull> {
+        // An entry of another principal is stale: its executor must not serve this one.
         if self.get(&environment, &owner).is_none() {
             self.remove(&environment);
         }
-        if let Some(slot) = self.0.get_mut(&environment) {
-            slot.past
-                .push_back(std::mem::replace(&mut slot.registration, registration));
-            if slot.past.len() > PAST {
-                slot.past.pop_front();
+        if let Some(entry) = self.0.get_mut(&environment) {
+            entry
+                .past
+                .push_back(std::mem::replace(&mut entry.registration, registration));
+            if entry.past.len() > PAST_REGISTRATIONS {
+                entry.past.pop_front();
             }
-            if let Some(seat) = slot.seat.take() {
-                seat.stop.notify_one();
+            if let Some(slot) = entry.slot.take() {
+                slot.stop.notify_one();
             }
             return Ok(());
         }
         if self.0.len() >= CAPACITY {
             // Executors without websocket get 409 and register again.
-            let empty =
-                |(id, slot): (&EnvironmentId, &Slot)| slot.seat.is_none().then(|| id.clone());
-            let unused = self.0.iter().find_map(empty).ok_or(Full)?;
+            let empty = |(id, entry): (&EnvironmentId, &DirectEnvironment)| {
+                entry.slot.is_none().then(|| id.clone())
+            };
+            let unused = self.0.iter().find_map(empty).ok_or(SlotTableFull)?;
             self.0.remove(&unused);
         }
-        let slot = Slot {
+        let entry = DirectEnvironment {
             owner,
             registration,
             past: VecDeque::new(),
-            seat: None,
+            slot: None,
         };
-        self.0.insert(environment, slot);
+        self.0.insert(environment, entry);
         Ok(())
     }
 
-    /// Checks whether a registration may open its websocket, and returns its slot.
+    /// Checks whether a registration may open its websocket, and returns its entry.
     pub(super) fn check(
         &self,
         environment: &EnvironmentId,
         registration: &str,
-    ) -> Result<&Slot, SitError> {
-        let slot = self.0.get(environment).ok_or(SitError::Unknown)?;
-        if slot.registration.as_str() == registration {
-            Ok(slot)
-        } else if slot.past.iter().any(|past| past.as_str() == registration) {
-            Err(SitError::Superseded)
+    ) -> Result<&DirectEnvironment, SlotError> {
+        let entry = self.0.get(environment).ok_or(SlotError::Unknown)?;
+        if entry.registration.as_str() == registration {
+            Ok(entry)
+        } else if entry.past.iter().any(|past| past.as_str() == registration) {
+            Err(SlotError::Superseded)
         } else {
-            Err(SitError::Unknown)
+            Err(SlotError::Unknown)
         }
     }
 
     /// Attaches an executor's websocket, replacing any previous one.
-    pub(super) fn sit(
+    pub(super) fn attach(
         &mut self,
         environment: &EnvironmentId,
         registration: &RegistrationId,
-    ) -> Option<(SeatId, Arc<Notify>)> {
-        let slot = self.0.get_mut(environment)?;
-        if slot.registration != *registration {
+    ) -> Option<(SlotId, Arc<Notify>)> {
+        let entry = self.0.get_mut(environment)?;
+        if entry.registration != *registration {
             return None;
         }
-        let (id, stop) = (SeatId(Uuid::new_v4()), Arc::new(Notify::new()));
-        let seat = Seat {
+        let (id, stop) = (SlotId(Uuid::new_v4()), Arc::new(Notify::new()));
+        let slot = DirectSlot {
             id,
             stop: Arc::clone(&stop),
-            state: State::Between,
+            state: SlotState::Preparing,
         };
-        if let Some(before) = slot.seat.replace(seat) {
+        if let Some(before) = entry.slot.replace(slot) {
             before.stop.notify_one();
         }
         Some((id, stop))
     }
 
     /// Makes the executor available to harnesses. Returns false if another websocket replaced it.
-    pub(super) fn wait(
+    pub(super) fn wait_for_harness(
         &mut self,
         environment: &EnvironmentId,
-        id: SeatId,
+        id: SlotId,
         handover: Handover,
     ) -> bool {
-        let seat = self.seat(environment, id);
-        let waits = seat.is_some();
-        if let Some(seat) = seat {
-            seat.state = State::Waiting(handover);
+        let slot = self.slot(environment, id);
+        let waits = slot.is_some();
+        if let Some(slot) = slot {
+            slot.state = SlotState::Waiting(handover);
         }
         waits
     }
@@ -185,57 +187,63 @@ impl Table {
         environment: &EnvironmentId,
         owner: &PrincipalName,
         principal: &PrincipalName,
-    ) -> Found {
-        let slot = self.0.get_mut(environment);
-        let slot = slot.filter(|slot| slot.owner == *owner);
-        let Some(seat) = slot.and_then(|slot| slot.seat.as_mut()) else {
-            return Found::Nobody;
+    ) -> ExecutorLookup {
+        let entry = self.0.get_mut(environment);
+        let entry = entry.filter(|entry| entry.owner == *owner);
+        let Some(slot) = entry.and_then(|entry| entry.slot.as_mut()) else {
+            return ExecutorLookup::NotReady;
         };
-        match &seat.state {
-            State::Between | State::Promised(_) => return Found::Nobody,
-            State::Joined(other) if other == principal => {
-                return Found::Mine(Arc::clone(&seat.stop));
+        match &slot.state {
+            SlotState::Preparing | SlotState::Reserved(_) => return ExecutorLookup::NotReady,
+            SlotState::Joined(other) if other == principal => {
+                return ExecutorLookup::Replaceable(Arc::clone(&slot.stop));
             }
-            State::Joined(_) => return Found::Busy,
-            State::Waiting(_) => {}
+            SlotState::Joined(_) => return ExecutorLookup::Busy,
+            SlotState::Waiting(_) => {}
         }
-        match std::mem::replace(&mut seat.state, State::Promised(principal.clone())) {
-            State::Waiting(handover) => Found::Executor(handover),
-            State::Between | State::Promised(_) | State::Joined(_) => Found::Nobody,
+        match std::mem::replace(&mut slot.state, SlotState::Reserved(principal.clone())) {
+            SlotState::Waiting(handover) => ExecutorLookup::Executor(handover),
+            SlotState::Preparing | SlotState::Reserved(_) | SlotState::Joined(_) => {
+                ExecutorLookup::NotReady
+            }
         }
     }
 
     /// Marks an executor as joined: the reserved harness has arrived.
-    pub(super) fn join(&mut self, environment: &EnvironmentId, id: SeatId) {
-        if let Some(seat) = self.seat(environment, id)
-            && let State::Promised(principal) = &seat.state
+    pub(super) fn join(&mut self, environment: &EnvironmentId, id: SlotId) {
+        if let Some(slot) = self.slot(environment, id)
+            && let SlotState::Reserved(principal) = &slot.state
         {
-            seat.state = State::Joined(principal.clone());
+            slot.state = SlotState::Joined(principal.clone());
         }
     }
 
     /// Detaches an executor's websocket, unless another one has replaced it.
-    pub(super) fn leave(&mut self, environment: &EnvironmentId, id: SeatId) {
-        if self.seat(environment, id).is_some()
-            && let Some(slot) = self.0.get_mut(environment)
+    pub(super) fn detach(&mut self, environment: &EnvironmentId, id: SlotId) {
+        if self.slot(environment, id).is_some()
+            && let Some(entry) = self.0.get_mut(environment)
         {
-            slot.seat = None;
+            entry.slot = None;
         }
     }
 
     /// Removes an environment. Returns whether it existed.
     pub(super) fn remove(&mut self, environment: &EnvironmentId) -> bool {
-        let slot = self.0.remove(environment);
-        if let Some(seat) = slot.as_ref().and_then(|slot| slot.seat.as_ref()) {
-            seat.stop.notify_one();
+        let entry = self.0.remove(environment);
+        if let Some(slot) = entry.as_ref().and_then(|entry| entry.slot.as_ref()) {
+            slot.stop.notify_one();
         }
-        slot.is_some()
+        entry.is_some()
     }
 
-    /// Returns the slot that `owner` registered.
-    pub(super) fn get(&self, environment: &EnvironmentId, owner: &PrincipalName) -> Option<&Slot> {
-        let slot = self.0.get(environment);
-        slot.filter(|slot| slot.owner == *owner)
+    /// Returns the entry that `owner` registered.
+    pub(super) fn get(
+        &self,
+        environment: &EnvironmentId,
+        owner: &PrincipalName,
+    ) -> Option<&DirectEnvironment> {
+        let entry = self.0.get(environment);
+        entry.filter(|entry| entry.owner == *owner)
     }
 
     #[cfg(test)]
@@ -243,15 +251,15 @@ impl Table {
         self.0.len()
     }
 
-    fn seat(&mut self, environment: &EnvironmentId, id: SeatId) -> Option<&mut Seat> {
-        let seat = self.0.get_mut(environment)?.seat.as_mut()?;
-        (seat.id == id).then_some(seat)
+    fn slot(&mut self, environment: &EnvironmentId, id: SlotId) -> Option<&mut DirectSlot> {
+        let slot = self.0.get_mut(environment)?.slot.as_mut()?;
+        (slot.id == id).then_some(slot)
     }
 }
 
-impl Slot {
+impl DirectEnvironment {
     /// Returns whether an executor's websocket is attached.
     pub(super) fn is_online(&self) -> bool {
-        self.seat.is_some()
+        self.slot.is_some()
     }
 }

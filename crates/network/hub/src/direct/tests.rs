@@ -15,12 +15,12 @@ use http::{HeaderMap, Method, Request, StatusCode, header::AUTHORIZATION, reques
 use serde_json::json;
 use tokio::{io::split, task::JoinHandle, time::Instant};
 
-use super::{Direct, DirectUpgrade, slot_table::CAPACITY};
+use super::{DirectService, DirectUpgrade, slot_table::CAPACITY};
 use crate::{
     principal::Role,
-    rate_limit::{RateRules, Rule},
+    rate_limit::{RateLimitConfig, RateRule},
     registry::{
-        Refusal,
+        HttpRefusal,
         tests::{Bench, Reply, key},
     },
     tokens::Token,
@@ -42,7 +42,7 @@ fn bearer(token: &Token) -> HeaderMap {
     HeaderMap::from_iter([(http::header::AUTHORIZATION, value)])
 }
 
-async fn ask(bench: &Bench, parts: &Parts) -> Result<DirectUpgrade, Refusal> {
+async fn ask(bench: &Bench, parts: &Parts) -> Result<DirectUpgrade, HttpRefusal> {
     let peer = Peer::Network("192.0.2.8:8".parse().unwrap());
     bench.direct.upgrade_at(parts, peer, bench.moment).await
 }
@@ -66,7 +66,7 @@ fn path(registered: &Reply) -> String {
 }
 
 /// Opens a websocket that the hub serves and returns the client's end.
-fn open(direct: &Arc<Direct>, upgrade: DirectUpgrade) -> (Link, JoinHandle<()>) {
+fn open(direct: &Arc<DirectService>, upgrade: DirectUpgrade) -> (Link, JoinHandle<()>) {
     let (near, far) = tokio::io::duplex(64 << 10);
     let ((near_in, near_out), (far_in, far_out)) = (split(near), split(far));
     let client = link(near_in, near_out, &[], End::Client, "hub".to_owned());
@@ -265,11 +265,11 @@ async fn full_table_evicts_slots_without_a_websocket() {
 
 #[tokio::test]
 async fn invalid_executor_tokens_are_rate_limited() {
-    let few = Rule {
+    let few = RateRule {
         burst: 2,
         per_second: 1,
     };
-    let rules = RateRules {
+    let rules = RateLimitConfig {
         address: few,
         principal: few,
     };

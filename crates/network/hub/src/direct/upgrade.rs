@@ -17,27 +17,27 @@ use tokio::{
 };
 
 use super::{
-    Direct,
-    slot_table::{Found, Handover, SeatId, SitError},
+    DirectService,
+    slot_table::{ExecutorLookup, Handover, SlotError, SlotId},
 };
 use crate::{
-    audit::{Action, Event},
+    audit::{AuditAction, AuditEvent},
     principal::{Principal, PrincipalName},
-    rate_limit::Asked,
-    registry::{Moment, Refusal},
+    rate_limit::LimitedRequest,
+    registry::{HttpRefusal, RequestTime},
     store::{EnvironmentId, RegistrationId},
 };
 
 const PREFIX: &str = "/direct/";
 /// How long a harness waits for an executor to reconnect, which takes less than a second.
-const PATIENCE: Duration = Duration::from_secs(5);
+const EXECUTOR_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An accepted websocket upgrade.
 #[derive(Debug)]
-pub struct DirectUpgrade(pub(super) Side);
+pub struct DirectUpgrade(pub(super) DirectPeer);
 
 #[derive(Debug)]
-pub(super) enum Side {
+pub(super) enum DirectPeer {
     Executor {
         environment: EnvironmentId,
         registration: RegistrationId,
@@ -45,7 +45,7 @@ pub(super) enum Side {
     Harness(Handover),
 }
 
-impl Direct {
+impl DirectService {
     /// Returns whether a path belongs to direct websockets.
     pub fn answers(path: &str) -> bool {
         path.starts_with(PREFIX)
@@ -60,36 +60,36 @@ impl Direct {
         parts: &Parts,
         peer: Peer,
     ) -> Result<DirectUpgrade, Response<Full<Bytes>>> {
-        self.upgrade_at(parts, peer, Moment::now())
+        self.upgrade_at(parts, peer, RequestTime::now())
             .await
-            .map_err(Refusal::into_response)
+            .map_err(HttpRefusal::into_response)
     }
 
     pub(super) async fn upgrade_at(
         &self,
         parts: &Parts,
         peer: Peer,
-        moment: Moment,
-    ) -> Result<DirectUpgrade, Refusal> {
+        moment: RequestTime,
+    ) -> Result<DirectUpgrade, HttpRefusal> {
         let rest = parts.uri.path().strip_prefix(PREFIX);
-        let rest = rest.ok_or_else(Refusal::not_found)?;
+        let rest = rest.ok_or_else(HttpRefusal::not_found)?;
         let (environment, action) = match rest.split_once('/') {
-            None => (rest, Action::DirectConnect),
-            Some((environment, "executor")) => (environment, Action::DirectExecutor),
-            Some(_) => return Err(Refusal::not_found()),
+            None => (rest, AuditAction::DirectConnect),
+            Some((environment, "executor")) => (environment, AuditAction::DirectExecutor),
+            Some(_) => return Err(HttpRefusal::not_found()),
         };
         let environment: EnvironmentId = environment.parse()?;
         if parts.method != Method::GET {
-            return Err(Refusal::method("GET"));
+            return Err(HttpRefusal::method("GET"));
         }
         if !wants_websocket(&parts.headers) {
             let message = "expected a websocket upgrade";
             let status = StatusCode::UPGRADE_REQUIRED;
-            return Err(Refusal::new(status, "upgrade_required", message));
+            return Err(HttpRefusal::new(status, "upgrade_required", message));
         }
-        let mut event = Event::new(moment.at, action, peer);
+        let mut event = AuditEvent::new(moment.at, action, peer);
         event.environment = Some(environment.clone());
-        let decided = if action == Action::DirectExecutor {
+        let decided = if action == AuditAction::DirectExecutor {
             self.admit_executor(parts, peer, environment, moment, &mut event)
                 .await
         } else {
@@ -112,32 +112,32 @@ impl Direct {
         parts: &Parts,
         peer: Peer,
         environment: EnvironmentId,
-        moment: Moment,
-        event: &mut Event,
-    ) -> Result<Side, Refusal> {
+        moment: RequestTime,
+        event: &mut AuditEvent,
+    ) -> Result<DirectPeer, HttpRefusal> {
         // Rate limited only on failure, because executors treat most refusals as final.
         let principal = self
-            .identify(parts, moment)
-            .map_err(|refusal| self.services.gate.stranger(refusal, peer, moment))?;
+            .authenticate_upgrade(parts, moment)
+            .map_err(|refusal| self.services.gate.limit_failure(refusal, peer, moment))?;
         event.by(&principal);
         let query = parts.uri.query().unwrap_or_default();
         let registration = query.strip_prefix("registration=").unwrap_or_default();
         let owner = self.owner(&environment).await?;
         let table = self.table();
-        let slot = table
+        let entry = table
             .check(&environment, registration)
-            .map_err(SitError::into_refusal)?;
-        if !principal.may_register(&environment, &slot.owner) {
-            return Err(Refusal::forbidden("this environment is not yours"));
+            .map_err(SlotError::into_refusal)?;
+        if !principal.may_register(&environment, &entry.owner) {
+            return Err(HttpRefusal::forbidden("this environment is not yours"));
         }
         // The environment was removed meanwhile, perhaps on another node: the next registrant owns
         // it.
-        if owner.as_ref() != Some(&slot.owner) {
-            return Err(SitError::Unknown.into_refusal());
+        if owner.as_ref() != Some(&entry.owner) {
+            return Err(SlotError::Unknown.into_refusal());
         }
-        event.registration = Some(slot.registration.clone());
-        Ok(Side::Executor {
-            registration: slot.registration.clone(),
+        event.registration = Some(entry.registration.clone());
+        Ok(DirectPeer::Executor {
+            registration: entry.registration.clone(),
             environment,
         })
     }
@@ -146,34 +146,37 @@ impl Direct {
         &self,
         parts: &Parts,
         environment: EnvironmentId,
-        moment: Moment,
-        event: &mut Event,
-    ) -> Result<Side, Refusal> {
-        let principal = self.identify(parts, moment)?;
+        moment: RequestTime,
+        event: &mut AuditEvent,
+    ) -> Result<DirectPeer, HttpRefusal> {
+        let principal = self.authenticate_upgrade(parts, moment)?;
         event.by(&principal);
         self.services
             .gate
-            .count(Asked::Direct, &principal, moment)?;
+            .count(LimitedRequest::Direct, &principal, moment)?;
         let owner = self.owner(&environment).await?;
         let owner = match owner {
             Some(owner) if principal.may_connect(&environment, &owner) => owner,
             _ if !principal.may_await(&environment) => {
-                return Err(Refusal::forbidden(
+                return Err(HttpRefusal::forbidden(
                     "you may not connect to this environment",
                 ));
             }
-            None => return Err(Refusal::unknown_environment()),
-            Some(_) => return Err(Refusal::unknown_environment().hiding("forbidden")),
+            None => return Err(HttpRefusal::unknown_environment()),
+            Some(_) => return Err(HttpRefusal::unknown_environment().hiding("forbidden")),
         };
         let handover = self
             .wait_for_executor(&environment, &owner, &principal)
             .await?;
-        Ok(Side::Harness(handover))
+        Ok(DirectPeer::Harness(handover))
     }
 
-    async fn owner(&self, environment: &EnvironmentId) -> Result<Option<PrincipalName>, Refusal> {
+    async fn owner(
+        &self,
+        environment: &EnvironmentId,
+    ) -> Result<Option<PrincipalName>, HttpRefusal> {
         let owner = self.services.store.owner(environment).await;
-        owner.map_err(|error| Refusal::store(&error))
+        owner.map_err(|error| HttpRefusal::store(&error))
     }
 
     /// Returns the waiting executor, or the next one that connects.
@@ -185,75 +188,75 @@ impl Direct {
         environment: &EnvironmentId,
         owner: &PrincipalName,
         principal: &Principal,
-    ) -> Result<Handover, Refusal> {
-        let deadline = Instant::now() + PATIENCE;
+    ) -> Result<Handover, HttpRefusal> {
+        let deadline = Instant::now() + EXECUTOR_TIMEOUT;
         let mut arrivals = self.arrivals();
         let mut may_evict = true;
         loop {
             arrivals.mark_unchanged();
             let found = self.table().find(environment, owner, &principal.name);
             match found {
-                Found::Executor(handover) => return Ok(handover),
-                Found::Mine(stop) if may_evict => {
+                ExecutorLookup::Executor(handover) => return Ok(handover),
+                ExecutorLookup::Replaceable(stop) if may_evict => {
                     stop.notify_one();
                     may_evict = false;
                 }
-                Found::Busy => {
+                ExecutorLookup::Busy => {
                     let message = "another harness uses this environment";
-                    return Err(Refusal::new(
+                    return Err(HttpRefusal::new(
                         StatusCode::CONFLICT,
                         "environment_busy",
                         message,
                     ));
                 }
-                Found::Mine(_) | Found::Nobody => {}
+                ExecutorLookup::Replaceable(_) | ExecutorLookup::NotReady => {}
             }
             let arrived = timeout_at(deadline, arrivals.changed()).await;
             if !matches!(arrived, Ok(Ok(()))) {
-                return Err(Refusal::offline());
+                return Err(HttpRefusal::offline());
             }
         }
     }
 }
 
-impl SitError {
-    fn into_refusal(self) -> Refusal {
+impl SlotError {
+    fn into_refusal(self) -> HttpRefusal {
         match self {
             Self::Superseded => {
                 let message = "another executor has taken over this environment";
-                Refusal::new(StatusCode::GONE, "registration_superseded", message)
+                HttpRefusal::new(StatusCode::GONE, "registration_superseded", message)
             }
             Self::Unknown => {
                 let message = "this registration is not known; register again";
-                Refusal::new(StatusCode::CONFLICT, "registration_unknown", message)
+                HttpRefusal::new(StatusCode::CONFLICT, "registration_unknown", message)
             }
         }
     }
 }
 
-impl Direct {
+impl DirectService {
     /// Serves a websocket until it ends. Dropping the future closes it and its peer.
     pub async fn serve(&self, upgrade: DirectUpgrade, mut link: Link) {
         match upgrade.0 {
-            Side::Harness(handover) => {
+            DirectPeer::Harness(handover) => {
                 // The executor's task joins the two, unless it has ended meanwhile.
                 if let Err(mut link) = handover.send(link) {
                     close(&mut *link.writer).await;
                 }
             }
-            Side::Executor {
+            DirectPeer::Executor {
                 environment,
                 registration,
             } => {
-                let sat = self.table().sit(&environment, &registration);
-                if let Some((id, stop)) = sat {
-                    let seat = Seat {
+                let attached = self.table().attach(&environment, &registration);
+                if let Some((id, stop)) = attached {
+                    let guard = SlotGuard {
                         direct: self,
                         environment,
                         id,
                     };
                     tokio::select! {
-                        () = seat.serve(&mut link) => {}
+                        () = guard.serve(&mut link) => {}
                         () = stop.notified() => {}
                     }
                 }
@@ -264,13 +267,13 @@ impl Direct {
 }
 
 /// An attached executor websocket, detached on drop.
-struct Seat<'a> {
-    direct: &'a Direct,
+struct SlotGuard<'a> {
+    direct: &'a DirectService,
     environment: EnvironmentId,
-    id: SeatId,
+    id: SlotId,
 }
 
-impl Seat<'_> {
+impl SlotGuard<'_> {
     /// Waits for a harness and joins it, once.
     async fn serve(&self, link: &mut Link) {
         loop {
@@ -278,34 +281,34 @@ impl Seat<'_> {
             if !self
                 .direct
                 .table()
-                .wait(&self.environment, self.id, handover)
+                .wait_for_harness(&self.environment, self.id, handover)
             {
                 return;
             }
-            self.direct.announce();
+            self.direct.notify_arrival();
             tokio::select! {
                 arrived = &mut harness => if let Ok(mut harness) = arrived {
                     self.direct.table().join(&self.environment, self.id);
-                    self.direct.announce();
-                    join(link, &mut harness).await;
+                    self.direct.notify_arrival();
+                    join_links(link, &mut harness).await;
                     return close(&mut *harness.writer).await;
                 },
-                () = idle(link) => return,
+                () = wait_while_idle(link) => return,
             }
             // The reserved harness did not arrive: its connection failed during the upgrade.
         }
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
-        self.direct.table().leave(&self.environment, self.id);
+        self.direct.table().detach(&self.environment, self.id);
     }
 }
 
 /// Keeps an idle websocket alive until it ends. Returns if the executor sends a message before any
 /// request.
-async fn idle(link: &mut Link) {
+async fn wait_while_idle(link: &mut Link) {
     loop {
         let wants_flush = poll_fn(|cx| {
             if link.reader.poll_message(cx).is_ready() {
@@ -320,22 +323,22 @@ async fn idle(link: &mut Link) {
 }
 
 /// Write timeout without progress.
-const STALL: Duration = Duration::from_secs(60);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the closing handshake.
-const CLOSING: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Forwards messages both ways until one side ends, fails, or sends a binary message.
 ///
 /// Messages are buffered whole, so a pair uses memory for the largest message each way. A slow
 /// reader applies backpressure to the other side.
-pub(super) async fn join(one: &mut Link, two: &mut Link) {
+pub(super) async fn join_links(one: &mut Link, two: &mut Link) {
     tokio::select! {
-        () = carry(&mut *one.reader, &mut *two.writer) => {}
-        () = carry(&mut *two.reader, &mut *one.writer) => {}
+        () = forward_messages(&mut *one.reader, &mut *two.writer) => {}
+        () = forward_messages(&mut *two.reader, &mut *one.writer) => {}
     }
 }
 
-async fn carry(from: &mut dyn MessageReader, to: &mut dyn MessageWriter) {
+async fn forward_messages(from: &mut dyn MessageReader, to: &mut dyn MessageWriter) {
     loop {
         let turn = poll_fn(|cx| {
             if let Poll::Ready(message) = from.poll_message(cx) {
@@ -362,7 +365,7 @@ async fn carry(from: &mut dyn MessageReader, to: &mut dyn MessageWriter) {
 pub(super) async fn flush(writer: &mut dyn MessageWriter) -> io::Result<()> {
     loop {
         let before = writer.buffered();
-        match timeout(STALL, writer.flush()).await {
+        match timeout(WRITE_TIMEOUT, writer.flush()).await {
             Ok(flushed) => return flushed,
             Err(_) if writer.buffered() < before => {}
             Err(_) => return Err(io::ErrorKind::TimedOut.into()),
@@ -373,5 +376,5 @@ pub(super) async fn flush(writer: &mut dyn MessageWriter) -> io::Result<()> {
 /// Closes the websocket within a time limit.
 pub(super) async fn close(writer: &mut dyn MessageWriter) {
     // The result does not matter: the connection is dropped either way.
-    drop(timeout(CLOSING, writer.close()).await);
+    drop(timeout(CLOSE_TIMEOUT, writer.close()).await);
 }

@@ -19,12 +19,12 @@ pub(crate) struct CircuitId(pub(super) u64);
 
 /// What to do with a frame from a harness.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum HarnessFrameAction {
     /// Forward it to the executor.
     Forward,
     /// Forward it to the executor, and close the harness's other circuit, which has no streams
     /// left.
-    Overtake(CircuitId),
+    ForwardAndClose(CircuitId),
     /// Drop it, and reset the stream at the harness.
     Reset,
     /// Drop it: the stream belongs to another harness.
@@ -33,7 +33,7 @@ pub(crate) enum Verdict {
 
 /// What to do with a frame from the executor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Delivery {
+pub(crate) enum ExecutorFrameAction {
     /// Forward it to this circuit.
     Forward(CircuitId),
     /// Forward it to this circuit, then close the circuit: its harness failed too many handshakes.
@@ -44,16 +44,16 @@ pub(crate) enum Delivery {
 
 /// The circuits and streams of one executor websocket.
 #[derive(Debug)]
-pub(crate) struct Port {
-    circuits: HashMap<CircuitId, Member>,
-    streams: HashMap<Arc<str>, Stream>,
-    handshakes: Bucket,
-    conduct: Conduct,
+pub(crate) struct StreamDemux {
+    circuits: HashMap<CircuitId, CircuitState>,
+    streams: HashMap<Arc<str>, StreamState>,
+    handshakes: HandshakeBucket,
+    limiter: HandshakeLimiter,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Member {
+struct CircuitState {
     harness: HarnessTag,
     streams: Vec<Arc<str>>,
     /// Handshakes that the executor has not answered.
@@ -61,7 +61,7 @@ struct Member {
 }
 
 #[derive(Debug)]
-struct Stream {
+struct StreamState {
     circuit: CircuitId,
     /// This stream's share of the circuit's unanswered handshakes.
     unanswered: usize,
@@ -69,20 +69,24 @@ struct Stream {
     is_open: bool,
 }
 
-impl Member {
+impl CircuitState {
     /// Returns whether the circuit has its maximum number of streams.
     fn is_full(&self) -> bool {
         self.streams.len() >= limits::STREAMS_PER_HARNESS
     }
 }
 
-impl Port {
+impl StreamDemux {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             circuits: HashMap::new(),
             streams: HashMap::new(),
-            handshakes: Bucket::new(limits::HANDSHAKE_BURST, limits::HANDSHAKE_INTERVAL, now),
-            conduct: Conduct::default(),
+            handshakes: HandshakeBucket::new(
+                limits::HANDSHAKE_BURST,
+                limits::HANDSHAKE_INTERVAL,
+                now,
+            ),
+            limiter: HandshakeLimiter::default(),
             next: 0,
         }
     }
@@ -91,12 +95,12 @@ impl Port {
     pub(crate) fn admit(&mut self, harness: HarnessTag) -> CircuitId {
         let id = CircuitId(self.next);
         self.next += 1;
-        let member = Member {
+        let circuit_state = CircuitState {
             harness,
             streams: Vec::new(),
             unanswered: 0,
         };
-        self.circuits.insert(id, member);
+        self.circuits.insert(id, circuit_state);
         id
     }
 
@@ -113,25 +117,32 @@ impl Port {
     }
 
     /// Decides about a frame from a harness.
-    pub(crate) fn judge(&mut self, from: CircuitId, frame: &Route<'_>, now: Instant) -> Verdict {
+    pub(crate) fn route_from_harness(
+        &mut self,
+        from: CircuitId,
+        frame: &Route<'_>,
+        now: Instant,
+    ) -> HarnessFrameAction {
         let owner = self
             .streams
             .get(frame.stream_id)
             .map(|stream| stream.circuit);
         let verdict = match owner {
-            Some(owner) if owner == from => Verdict::Forward,
-            Some(owner) => match self.overtake(owner, from, frame) {
+            Some(owner) if owner == from => HarnessFrameAction::Forward,
+            Some(owner) => match self.resume_stream(owner, from, frame) {
                 Some(verdict) => verdict,
-                None => return Verdict::Foreign,
+                None => return HarnessFrameAction::Foreign,
             },
-            None if frame.kind == Kind::Reset => Verdict::Forward,
-            None if self.own(from, frame.stream_id) => Verdict::Forward,
-            None => return Verdict::Reset,
+            None if frame.kind == Kind::Reset => HarnessFrameAction::Forward,
+            None if self.assign_stream(from, frame.stream_id) => HarnessFrameAction::Forward,
+            None => return HarnessFrameAction::Reset,
         };
         match frame.kind {
-            Kind::Handshake if !self.allow_handshake(from, frame.stream_id, now) => Verdict::Reset,
+            Kind::Handshake if !self.allow_handshake(from, frame.stream_id, now) => {
+                HarnessFrameAction::Reset
+            }
             Kind::Reset => {
-                self.forget(frame.stream_id);
+                self.release_stream(frame.stream_id);
                 verdict
             }
             Kind::Handshake | Kind::Data | Kind::Ack | Kind::Resume | Kind::Heartbeat => verdict,
@@ -139,49 +150,53 @@ impl Port {
     }
 
     /// Finds the circuit of a frame from the executor.
-    pub(crate) fn deliver(&mut self, frame: &Route<'_>, now: Instant) -> Delivery {
+    pub(crate) fn route_from_executor(
+        &mut self,
+        frame: &Route<'_>,
+        now: Instant,
+    ) -> ExecutorFrameAction {
         let Some(stream) = self.streams.get_mut(frame.stream_id) else {
-            return Delivery::Unknown;
+            return ExecutorFrameAction::Unknown;
         };
         let id = stream.circuit;
         stream.is_open |= matches!(frame.kind, Kind::Handshake | Kind::Data);
         if !matches!(frame.kind, Kind::Handshake | Kind::Reset) {
-            return Delivery::Forward(id);
+            return ExecutorFrameAction::Forward(id);
         }
         let answered = std::mem::take(&mut stream.unanswered);
         // The executor answers a handshake on an open stream with a reset, and the stream goes on.
         // It stays assigned, so that the executor learns when the harness disconnects.
         let goes_on = stream.is_open && answered > 0;
-        let member = self.circuits.get_mut(&id);
+        let circuit_state = self.circuits.get_mut(&id);
         let mut refuse = false;
-        if let Some(member) = member {
-            member.unanswered = member.unanswered.saturating_sub(answered);
-            self.conduct.answered(member.harness, answered);
+        if let Some(circuit_state) = circuit_state {
+            circuit_state.unanswered = circuit_state.unanswered.saturating_sub(answered);
+            self.limiter.answered(circuit_state.harness, answered);
             if frame.kind == Kind::Reset {
-                refuse = self.conduct.failed(member.harness, answered, now);
+                refuse = self.limiter.failed(circuit_state.harness, answered, now);
             }
         }
         if frame.kind == Kind::Reset && !goes_on {
-            self.forget(frame.stream_id);
+            self.release_stream(frame.stream_id);
         }
         if refuse {
-            Delivery::ForwardAndRefuse(id)
+            ExecutorFrameAction::ForwardAndRefuse(id)
         } else {
-            Delivery::Forward(id)
+            ExecutorFrameAction::Forward(id)
         }
     }
 
     /// Assigns a free stream id to a circuit, unless that has too many.
-    fn own(&mut self, circuit: CircuitId, stream_id: &str) -> bool {
-        let Some(member) = self.circuits.get_mut(&circuit) else {
+    fn assign_stream(&mut self, circuit: CircuitId, stream_id: &str) -> bool {
+        let Some(circuit_state) = self.circuits.get_mut(&circuit) else {
             return false;
         };
-        if member.is_full() {
+        if circuit_state.is_full() {
             return false;
         }
         let id: Arc<str> = stream_id.into();
-        member.streams.push(Arc::clone(&id));
-        let stream = Stream {
+        circuit_state.streams.push(Arc::clone(&id));
+        let stream = StreamState {
             circuit,
             unanswered: 0,
             is_open: false,
@@ -192,7 +207,12 @@ impl Port {
 
     /// Moves a stream to the websocket on which its harness resumed it. The old websocket may look
     /// alive until its connection times out.
-    fn overtake(&mut self, old: CircuitId, new: CircuitId, frame: &Route<'_>) -> Option<Verdict> {
+    fn resume_stream(
+        &mut self,
+        old: CircuitId,
+        new: CircuitId,
+        frame: &Route<'_>,
+    ) -> Option<HarnessFrameAction> {
         let owner = self.circuits.get(&old)?.harness;
         let same = self.circuits.get(&new)?.harness == owner;
         if frame.kind != Kind::Resume || !same {
@@ -200,66 +220,66 @@ impl Port {
         }
         // Check before the old circuit loses the stream: an unassigned stream would never be reset.
         if self.circuits.get(&new)?.is_full() {
-            return Some(Verdict::Reset);
+            return Some(HarnessFrameAction::Reset);
         }
-        self.forget(frame.stream_id);
-        if !self.own(new, frame.stream_id) {
-            return Some(Verdict::Reset);
+        self.release_stream(frame.stream_id);
+        if !self.assign_stream(new, frame.stream_id) {
+            return Some(HarnessFrameAction::Reset);
         }
         let idle = self.circuits.get(&old)?.streams.is_empty();
         Some(if idle {
-            Verdict::Overtake(old)
+            HarnessFrameAction::ForwardAndClose(old)
         } else {
-            Verdict::Forward
+            HarnessFrameAction::Forward
         })
     }
 
     fn allow_handshake(&mut self, circuit: CircuitId, stream_id: &str, now: Instant) -> bool {
-        let (Some(member), Some(stream)) = (
+        let (Some(circuit_state), Some(stream)) = (
             self.circuits.get_mut(&circuit),
             self.streams.get_mut(stream_id),
         ) else {
             return false;
         };
         // A refused handshake must not use up capacity that others need.
-        if member.unanswered >= limits::UNANSWERED_HANDSHAKES
-            || !self.conduct.allow(member.harness, now)
+        if circuit_state.unanswered >= limits::UNANSWERED_HANDSHAKES
+            || !self.limiter.allow(circuit_state.harness, now)
         {
             return false;
         }
         if !self.handshakes.take(now) {
-            self.conduct.take_back(member.harness);
+            self.limiter.release(circuit_state.harness);
             return false;
         }
-        member.unanswered += 1;
+        circuit_state.unanswered += 1;
         stream.unanswered += 1;
         true
     }
 
-    fn forget(&mut self, stream_id: &str) {
+    fn release_stream(&mut self, stream_id: &str) {
         let Some(stream) = self.streams.remove(stream_id) else {
             return;
         };
         // Unanswered handshakes stay counted. Otherwise a harness could reset its own streams to
         // start an unlimited number.
-        if let Some(member) = self.circuits.get_mut(&stream.circuit) {
-            member.streams.retain(|id| **id != *stream_id);
+        if let Some(circuit_state) = self.circuits.get_mut(&stream.circuit) {
+            circuit_state.streams.retain(|id| **id != *stream_id);
         }
     }
 }
 
 /// Handshake limiter of one executor websocket, with a record per harness.
 #[derive(Debug, Default)]
-pub(super) struct Conduct {
-    harnesses: HashMap<HarnessTag, Record>,
+pub(super) struct HandshakeLimiter {
+    harnesses: HashMap<HarnessTag, HarnessRecord>,
     /// Failures of all harnesses since the executor's last cooldown.
     failed: usize,
     /// End of the executor's cooldown.
-    cooling: Option<Instant>,
+    cooldown_until: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Record {
+struct HarnessRecord {
     /// Start times of forwarded handshakes without an answer. Those of closed websockets are never
     /// answered; they count until the executor's handshake timeout.
     unanswered: VecDeque<Instant>,
@@ -267,18 +287,21 @@ struct Record {
     failed_at: Instant,
 }
 
-impl Conduct {
+impl HandshakeLimiter {
     /// Returns whether to forward a handshake, and counts it.
     pub(super) fn allow(&mut self, harness: HarnessTag, now: Instant) -> bool {
-        if self.harnesses.len() >= CROWD {
+        if self.harnesses.len() >= IDLE_SWEEP_SIZE {
             self.harnesses.retain(|_, record| !record.is_idle(now));
         }
-        let record = self.harnesses.entry(harness).or_insert_with(|| Record {
-            unanswered: VecDeque::new(),
-            failed: 0,
-            failed_at: now,
-        });
-        record.forget(now);
+        let record = self
+            .harnesses
+            .entry(harness)
+            .or_insert_with(|| HarnessRecord {
+                unanswered: VecDeque::new(),
+                failed: 0,
+                failed_at: now,
+            });
+        record.expire(now);
         let at_stake = record.failed + record.unanswered.len();
         if record.failed >= limits::FAILED_HANDSHAKES || at_stake >= limits::HANDSHAKES_AT_STAKE {
             return false;
@@ -288,7 +311,7 @@ impl Conduct {
     }
 
     /// Uncounts the handshake that was allowed last.
-    pub(super) fn take_back(&mut self, harness: HarnessTag) {
+    pub(super) fn release(&mut self, harness: HarnessTag) {
         if let Some(record) = self.harnesses.get_mut(&harness) {
             record.unanswered.pop_back();
         }
@@ -308,27 +331,27 @@ impl Conduct {
     ///
     /// Refusals during the executor's cooldown do not count against a harness.
     pub(super) fn failed(&mut self, harness: HarnessTag, count: usize, now: Instant) -> bool {
-        if count == 0 || self.cooling.is_some_and(|until| now < until) {
+        if count == 0 || self.cooldown_until.is_some_and(|until| now < until) {
             return false;
         }
         self.failed += count;
         if self.failed >= limits::EXECUTOR_FAILURES {
             self.failed = 0;
-            self.cooling = now.checked_add(limits::EXECUTOR_COOLDOWN);
+            self.cooldown_until = now.checked_add(limits::EXECUTOR_COOLDOWN);
         }
         let Some(record) = self.harnesses.get_mut(&harness) else {
             return false;
         };
-        record.forget(now);
+        record.expire(now);
         record.failed += count;
         record.failed_at = now;
         record.failed >= limits::FAILED_HANDSHAKES
     }
 }
 
-impl Record {
+impl HarnessRecord {
     /// Drops expired entries.
-    fn forget(&mut self, now: Instant) {
+    fn expire(&mut self, now: Instant) {
         let is_old = |at: Instant, age| now.saturating_duration_since(at) >= age;
         while let Some(at) = self.unanswered.front()
             && is_old(*at, limits::HANDSHAKE)
@@ -341,25 +364,25 @@ impl Record {
     }
 
     fn is_idle(&mut self, now: Instant) -> bool {
-        self.forget(now);
+        self.expire(now);
         self.failed == 0 && self.unanswered.is_empty()
     }
 }
 
 /// Number of harnesses at which idle ones are removed. An environment accepts thirty handshakes a
 /// second, so at most two thousand harnesses have any within a minute.
-const CROWD: usize = 1024;
+const IDLE_SWEEP_SIZE: usize = 1024;
 
 /// Token bucket: allows a burst, then one per interval.
 #[derive(Debug)]
-pub(super) struct Bucket {
+pub(super) struct HandshakeBucket {
     interval: Duration,
     burst: u32,
     /// When the bucket is full again. In the past if it is full.
     full_at: Instant,
 }
 
-impl Bucket {
+impl HandshakeBucket {
     pub(super) fn new(burst: u32, interval: Duration, now: Instant) -> Self {
         Self {
             interval,
@@ -386,8 +409,8 @@ mod tests {
     #[test]
     fn burst_is_allowed_then_one_per_interval() {
         let (now, interval) = (Instant::now(), Duration::from_secs(1));
-        let mut bucket = Bucket::new(3, interval, now);
-        let passed = |bucket: &mut Bucket, at| (0..10).filter(|_| bucket.take(at)).count();
+        let mut bucket = HandshakeBucket::new(3, interval, now);
+        let passed = |bucket: &mut HandshakeBucket, at| (0..10).filter(|_| bucket.take(at)).count();
         assert_eq!(passed(&mut bucket, now), 3);
         assert_eq!(
             passed(&mut bucket, now + interval - Duration::from_nanos(1)),

@@ -8,10 +8,10 @@ use exec_relay::{
     route::{Kind, Route},
 };
 
-use super::{CircuitId, Delivery, Port, Switch, Verdict};
+use super::{CircuitId, ExecutorFrameAction, ExecutorTable, HarnessFrameAction, StreamDemux};
 use crate::{
-    circuit::Ending,
-    circuit_dialer::{Dial, DialError, Exchange as _, HarnessTag},
+    circuit::CloseReason,
+    circuit_dialer::{CircuitDialer as _, DialError, DialRequest, HarnessTag},
     limits,
     store::{ConnectionId, NewRegistration, RedbStore, Store as _, Timestamp, on_disk},
 };
@@ -23,103 +23,160 @@ fn frame(stream_id: &str, kind: Kind) -> Route<'_> {
     Route { stream_id, kind }
 }
 
-struct Bench {
-    port: Port,
+struct DemuxBench {
+    demux: StreamDemux,
     now: Instant,
 }
 
-impl Bench {
+impl DemuxBench {
     fn new() -> Self {
         let now = Instant::now();
-        let port = Port::new(now);
-        Self { port, now }
+        let demux = StreamDemux::new(now);
+        Self { demux, now }
     }
 
-    fn sends(&mut self, from: CircuitId, stream_id: &str, kind: Kind) -> Verdict {
-        self.port.judge(from, &frame(stream_id, kind), self.now)
+    fn sends(&mut self, from: CircuitId, stream_id: &str, kind: Kind) -> HarnessFrameAction {
+        self.demux
+            .route_from_harness(from, &frame(stream_id, kind), self.now)
     }
 
-    fn answers(&mut self, stream_id: &str, kind: Kind) -> Delivery {
-        self.port.deliver(&frame(stream_id, kind), self.now)
+    fn answers(&mut self, stream_id: &str, kind: Kind) -> ExecutorFrameAction {
+        self.demux
+            .route_from_executor(&frame(stream_id, kind), self.now)
     }
 }
 
 #[test]
 fn first_frame_assigns_the_stream_to_its_sender() {
-    let mut bench = Bench::new();
-    let (alice, bob) = (bench.port.admit(ALICE), bench.port.admit(BOB));
-    assert_eq!(bench.answers("s", Kind::Data), Delivery::Unknown);
-    assert_eq!(bench.sends(alice, "s", Kind::Resume), Verdict::Forward);
+    let mut bench = DemuxBench::new();
+    let (alice, bob) = (bench.demux.admit(ALICE), bench.demux.admit(BOB));
+    assert_eq!(bench.answers("s", Kind::Data), ExecutorFrameAction::Unknown);
+    assert_eq!(
+        bench.sends(alice, "s", Kind::Resume),
+        HarnessFrameAction::Forward
+    );
     for kind in [Kind::Data, Kind::Resume, Kind::Handshake, Kind::Reset] {
-        assert_eq!(bench.sends(bob, "s", kind), Verdict::Foreign, "{kind:?}");
+        assert_eq!(
+            bench.sends(bob, "s", kind),
+            HarnessFrameAction::Foreign,
+            "{kind:?}"
+        );
     }
-    assert_eq!(bench.answers("s", Kind::Data), Delivery::Forward(alice));
-    assert_eq!(bench.port.remove(alice), ["s".into()]);
-    assert_eq!(bench.answers("s", Kind::Data), Delivery::Unknown);
-    assert_eq!(bench.sends(bob, "s", Kind::Data), Verdict::Forward);
+    assert_eq!(
+        bench.answers("s", Kind::Data),
+        ExecutorFrameAction::Forward(alice)
+    );
+    assert_eq!(bench.demux.remove(alice), ["s".into()]);
+    assert_eq!(bench.answers("s", Kind::Data), ExecutorFrameAction::Unknown);
+    assert_eq!(
+        bench.sends(bob, "s", Kind::Data),
+        HarnessFrameAction::Forward
+    );
 }
 
 #[test]
 fn reset_from_either_side_frees_the_stream() {
-    let mut bench = Bench::new();
-    let (alice, bob) = (bench.port.admit(ALICE), bench.port.admit(BOB));
+    let mut bench = DemuxBench::new();
+    let (alice, bob) = (bench.demux.admit(ALICE), bench.demux.admit(BOB));
     bench.sends(alice, "s", Kind::Resume);
-    assert_eq!(bench.answers("s", Kind::Reset), Delivery::Forward(alice));
-    assert_eq!(bench.answers("s", Kind::Data), Delivery::Unknown);
-    assert_eq!(bench.sends(bob, "s", Kind::Resume), Verdict::Forward);
-    assert_eq!(bench.sends(bob, "s", Kind::Reset), Verdict::Forward);
-    assert_eq!(bench.answers("s", Kind::Data), Delivery::Unknown);
-    assert!(bench.port.remove(alice).is_empty());
-    assert!(bench.port.remove(bob).is_empty());
+    assert_eq!(
+        bench.answers("s", Kind::Reset),
+        ExecutorFrameAction::Forward(alice)
+    );
+    assert_eq!(bench.answers("s", Kind::Data), ExecutorFrameAction::Unknown);
+    assert_eq!(
+        bench.sends(bob, "s", Kind::Resume),
+        HarnessFrameAction::Forward
+    );
+    assert_eq!(
+        bench.sends(bob, "s", Kind::Reset),
+        HarnessFrameAction::Forward
+    );
+    assert_eq!(bench.answers("s", Kind::Data), ExecutorFrameAction::Unknown);
+    assert!(bench.demux.remove(alice).is_empty());
+    assert!(bench.demux.remove(bob).is_empty());
 }
 
 #[test]
 fn harness_resumes_its_stream_on_another_websocket() {
-    let mut bench = Bench::new();
-    let (old, new) = (bench.port.admit(ALICE), bench.port.admit(ALICE));
+    let mut bench = DemuxBench::new();
+    let (old, new) = (bench.demux.admit(ALICE), bench.demux.admit(ALICE));
     bench.sends(old, "s", Kind::Resume);
-    assert_eq!(bench.sends(new, "s", Kind::Data), Verdict::Foreign);
-    assert_eq!(bench.sends(new, "s", Kind::Resume), Verdict::Overtake(old));
-    assert_eq!(bench.sends(old, "s", Kind::Data), Verdict::Foreign);
-    assert_eq!(bench.answers("s", Kind::Data), Delivery::Forward(new));
-    assert!(bench.port.remove(old).is_empty(), "the stream is not reset");
+    assert_eq!(
+        bench.sends(new, "s", Kind::Data),
+        HarnessFrameAction::Foreign
+    );
+    assert_eq!(
+        bench.sends(new, "s", Kind::Resume),
+        HarnessFrameAction::ForwardAndClose(old)
+    );
+    assert_eq!(
+        bench.sends(old, "s", Kind::Data),
+        HarnessFrameAction::Foreign
+    );
+    assert_eq!(
+        bench.answers("s", Kind::Data),
+        ExecutorFrameAction::Forward(new)
+    );
+    assert!(
+        bench.demux.remove(old).is_empty(),
+        "the stream is not reset"
+    );
 }
 
 #[test]
 fn websocket_with_other_streams_survives_the_move_of_one() {
-    let mut bench = Bench::new();
-    let (old, new) = (bench.port.admit(ALICE), bench.port.admit(ALICE));
+    let mut bench = DemuxBench::new();
+    let (old, new) = (bench.demux.admit(ALICE), bench.demux.admit(ALICE));
     bench.sends(old, "s", Kind::Resume);
     bench.sends(old, "t", Kind::Resume);
-    assert_eq!(bench.sends(new, "s", Kind::Resume), Verdict::Forward);
-    assert_eq!(bench.port.remove(old), ["t".into()]);
+    assert_eq!(
+        bench.sends(new, "s", Kind::Resume),
+        HarnessFrameAction::Forward
+    );
+    assert_eq!(bench.demux.remove(old), ["t".into()]);
 }
 
 #[test]
 fn streams_per_websocket_are_bounded() {
-    let mut bench = Bench::new();
-    let alice = bench.port.admit(ALICE);
+    let mut bench = DemuxBench::new();
+    let alice = bench.demux.admit(ALICE);
     for number in 0..limits::STREAMS_PER_HARNESS {
         let verdict = bench.sends(alice, &number.to_string(), Kind::Resume);
-        assert_eq!(verdict, Verdict::Forward);
+        assert_eq!(verdict, HarnessFrameAction::Forward);
     }
-    assert_eq!(bench.sends(alice, "more", Kind::Resume), Verdict::Reset);
-    assert_eq!(bench.sends(alice, "0", Kind::Reset), Verdict::Forward);
-    assert_eq!(bench.sends(alice, "more", Kind::Resume), Verdict::Forward);
+    assert_eq!(
+        bench.sends(alice, "more", Kind::Resume),
+        HarnessFrameAction::Reset
+    );
+    assert_eq!(
+        bench.sends(alice, "0", Kind::Reset),
+        HarnessFrameAction::Forward
+    );
+    assert_eq!(
+        bench.sends(alice, "more", Kind::Resume),
+        HarnessFrameAction::Forward
+    );
 }
 
 #[test]
 fn stream_is_not_moved_to_a_full_websocket() {
-    let mut bench = Bench::new();
-    let (old, new) = (bench.port.admit(ALICE), bench.port.admit(ALICE));
+    let mut bench = DemuxBench::new();
+    let (old, new) = (bench.demux.admit(ALICE), bench.demux.admit(ALICE));
     bench.sends(old, "s", Kind::Resume);
     for number in 0..limits::STREAMS_PER_HARNESS {
         bench.sends(new, &number.to_string(), Kind::Resume);
     }
-    assert_eq!(bench.sends(new, "s", Kind::Resume), Verdict::Reset);
-    assert_eq!(bench.answers("s", Kind::Data), Delivery::Forward(old));
     assert_eq!(
-        bench.port.remove(old),
+        bench.sends(new, "s", Kind::Resume),
+        HarnessFrameAction::Reset
+    );
+    assert_eq!(
+        bench.answers("s", Kind::Data),
+        ExecutorFrameAction::Forward(old)
+    );
+    assert_eq!(
+        bench.demux.remove(old),
         ["s".into()],
         "the executor hears of its end"
     );
@@ -127,259 +184,325 @@ fn stream_is_not_moved_to_a_full_websocket() {
 
 #[test]
 fn unanswered_handshakes_are_limited() {
-    let mut bench = Bench::new();
-    let alice = bench.port.admit(ALICE);
+    let mut bench = DemuxBench::new();
+    let alice = bench.demux.admit(ALICE);
     let ids: Vec<_> = (0..=limits::UNANSWERED_HANDSHAKES)
         .map(|number| number.to_string())
         .collect();
     let (last, first) = ids.split_last().unwrap();
     for id in first {
-        assert_eq!(bench.sends(alice, id, Kind::Handshake), Verdict::Forward);
+        assert_eq!(
+            bench.sends(alice, id, Kind::Handshake),
+            HarnessFrameAction::Forward
+        );
     }
-    assert_eq!(bench.sends(alice, last, Kind::Handshake), Verdict::Reset);
+    assert_eq!(
+        bench.sends(alice, last, Kind::Handshake),
+        HarnessFrameAction::Reset
+    );
     assert_eq!(
         bench.answers("0", Kind::Handshake),
-        Delivery::Forward(alice)
+        ExecutorFrameAction::Forward(alice)
     );
-    assert_eq!(bench.sends(alice, last, Kind::Handshake), Verdict::Forward);
+    assert_eq!(
+        bench.sends(alice, last, Kind::Handshake),
+        HarnessFrameAction::Forward
+    );
 }
 
 #[test]
 fn resetting_a_stream_does_not_release_its_handshake() {
-    let mut bench = Bench::new();
-    let alice = bench.port.admit(ALICE);
+    let mut bench = DemuxBench::new();
+    let alice = bench.demux.admit(ALICE);
     for _ in 0..limits::UNANSWERED_HANDSHAKES {
-        assert_eq!(bench.sends(alice, "s", Kind::Handshake), Verdict::Forward);
-        assert_eq!(bench.sends(alice, "s", Kind::Reset), Verdict::Forward);
+        assert_eq!(
+            bench.sends(alice, "s", Kind::Handshake),
+            HarnessFrameAction::Forward
+        );
+        assert_eq!(
+            bench.sends(alice, "s", Kind::Reset),
+            HarnessFrameAction::Forward
+        );
     }
-    assert_eq!(bench.sends(alice, "s", Kind::Handshake), Verdict::Reset);
+    assert_eq!(
+        bench.sends(alice, "s", Kind::Handshake),
+        HarnessFrameAction::Reset
+    );
 }
 
 #[test]
 fn websocket_with_failed_handshakes_is_blocked() {
-    let mut bench = Bench::new();
-    let (alice, bob) = (bench.port.admit(ALICE), bench.port.admit(BOB));
+    let mut bench = DemuxBench::new();
+    let (alice, bob) = (bench.demux.admit(ALICE), bench.demux.admit(BOB));
     for failure in 1..=limits::FAILED_HANDSHAKES {
-        assert_eq!(bench.sends(alice, "s", Kind::Handshake), Verdict::Forward);
+        assert_eq!(
+            bench.sends(alice, "s", Kind::Handshake),
+            HarnessFrameAction::Forward
+        );
         let expected = if failure < limits::FAILED_HANDSHAKES {
-            Delivery::Forward(alice)
+            ExecutorFrameAction::Forward(alice)
         } else {
-            Delivery::ForwardAndRefuse(alice)
+            ExecutorFrameAction::ForwardAndRefuse(alice)
         };
         assert_eq!(bench.answers("s", Kind::Reset), expected, "{failure}");
     }
-    assert_eq!(bench.sends(bob, "t", Kind::Handshake), Verdict::Forward);
-    assert_eq!(bench.answers("t", Kind::Handshake), Delivery::Forward(bob));
+    assert_eq!(
+        bench.sends(bob, "t", Kind::Handshake),
+        HarnessFrameAction::Forward
+    );
+    assert_eq!(
+        bench.answers("t", Kind::Handshake),
+        ExecutorFrameAction::Forward(bob)
+    );
 }
 
 #[test]
 fn harness_with_failed_handshakes_is_blocked_for_a_minute() {
-    let mut bench = Bench::new();
-    let bob = bench.port.admit(BOB);
+    let mut bench = DemuxBench::new();
+    let bob = bench.demux.admit(BOB);
     for _ in 0..limits::FAILED_HANDSHAKES {
-        let socket = bench.port.admit(ALICE);
-        assert_eq!(bench.sends(socket, "s", Kind::Handshake), Verdict::Forward);
+        let socket = bench.demux.admit(ALICE);
+        assert_eq!(
+            bench.sends(socket, "s", Kind::Handshake),
+            HarnessFrameAction::Forward
+        );
         bench.answers("s", Kind::Reset);
-        bench.port.remove(socket);
+        bench.demux.remove(socket);
     }
-    let another = bench.port.admit(ALICE);
-    assert_eq!(bench.sends(another, "s", Kind::Handshake), Verdict::Reset);
-    assert_eq!(bench.sends(bob, "t", Kind::Handshake), Verdict::Forward);
+    let another = bench.demux.admit(ALICE);
+    assert_eq!(
+        bench.sends(another, "s", Kind::Handshake),
+        HarnessFrameAction::Reset
+    );
+    assert_eq!(
+        bench.sends(bob, "t", Kind::Handshake),
+        HarnessFrameAction::Forward
+    );
     bench.now += Duration::from_secs(59);
-    assert_eq!(bench.sends(another, "s", Kind::Handshake), Verdict::Reset);
+    assert_eq!(
+        bench.sends(another, "s", Kind::Handshake),
+        HarnessFrameAction::Reset
+    );
     bench.now += Duration::from_secs(1);
-    assert_eq!(bench.sends(another, "s", Kind::Handshake), Verdict::Forward);
+    assert_eq!(
+        bench.sends(another, "s", Kind::Handshake),
+        HarnessFrameAction::Forward
+    );
 }
 
 #[test]
 fn single_harness_cannot_trigger_the_executor_cooldown() {
-    let mut bench = Bench::new();
+    let mut bench = DemuxBench::new();
     let mut through = 0;
     for number in 0..100 {
-        let socket = bench.port.admit(ALICE);
+        let socket = bench.demux.admit(ALICE);
         let stream = number.to_string();
-        if bench.sends(socket, &stream, Kind::Handshake) == Verdict::Forward {
+        if bench.sends(socket, &stream, Kind::Handshake) == HarnessFrameAction::Forward {
             through += 1;
         }
         // Handshakes of closed websockets are not released.
         if number % 2 == 0 {
-            bench.port.remove(socket);
+            bench.demux.remove(socket);
         }
     }
     assert_eq!(through, limits::EXECUTOR_FAILURES - 1);
     bench.now += limits::HANDSHAKE;
-    let socket = bench.port.admit(ALICE);
-    assert_eq!(bench.sends(socket, "s", Kind::Handshake), Verdict::Forward);
+    let socket = bench.demux.admit(ALICE);
+    assert_eq!(
+        bench.sends(socket, "s", Kind::Handshake),
+        HarnessFrameAction::Forward
+    );
 }
 
 #[test]
 fn refusals_during_the_cooldown_do_not_count() {
-    let mut bench = Bench::new();
+    let mut bench = DemuxBench::new();
     for tag in 10..12 {
-        let socket = bench.port.admit(HarnessTag::from_bytes([tag; 16]));
+        let socket = bench.demux.admit(HarnessTag::from_bytes([tag; 16]));
         for _ in 0..limits::FAILED_HANDSHAKES {
             bench.sends(socket, "s", Kind::Handshake);
             bench.answers("s", Kind::Reset);
         }
-        bench.port.remove(socket);
+        bench.demux.remove(socket);
     }
-    let alice = bench.port.admit(ALICE);
+    let alice = bench.demux.admit(ALICE);
     for _ in 0..limits::FAILED_HANDSHAKES * 2 {
-        assert_eq!(bench.sends(alice, "s", Kind::Handshake), Verdict::Forward);
-        assert_eq!(bench.answers("s", Kind::Reset), Delivery::Forward(alice));
+        assert_eq!(
+            bench.sends(alice, "s", Kind::Handshake),
+            HarnessFrameAction::Forward
+        );
+        assert_eq!(
+            bench.answers("s", Kind::Reset),
+            ExecutorFrameAction::Forward(alice)
+        );
         bench.now += Duration::from_secs(1);
     }
 }
 
 #[test]
 fn blocked_harness_uses_no_handshake_capacity() {
-    let mut bench = Bench::new();
+    let mut bench = DemuxBench::new();
     for _ in 0..1000 {
-        let socket = bench.port.admit(ALICE);
+        let socket = bench.demux.admit(ALICE);
         bench.sends(socket, "s", Kind::Handshake);
-        bench.port.remove(socket);
+        bench.demux.remove(socket);
     }
-    let bob = bench.port.admit(BOB);
-    assert_eq!(bench.sends(bob, "t", Kind::Handshake), Verdict::Forward);
+    let bob = bench.demux.admit(BOB);
+    assert_eq!(
+        bench.sends(bob, "t", Kind::Handshake),
+        HarnessFrameAction::Forward
+    );
 }
 
 #[test]
 fn stream_end_after_the_handshake_is_not_a_failure() {
-    let mut bench = Bench::new();
-    let alice = bench.port.admit(ALICE);
+    let mut bench = DemuxBench::new();
+    let alice = bench.demux.admit(ALICE);
     for _ in 0..limits::FAILED_HANDSHAKES * 2 {
         bench.sends(alice, "s", Kind::Handshake);
         assert_eq!(
             bench.answers("s", Kind::Handshake),
-            Delivery::Forward(alice)
+            ExecutorFrameAction::Forward(alice)
         );
-        assert_eq!(bench.answers("s", Kind::Reset), Delivery::Forward(alice));
+        assert_eq!(
+            bench.answers("s", Kind::Reset),
+            ExecutorFrameAction::Forward(alice)
+        );
     }
 }
 
 #[test]
 fn stream_with_a_refused_second_handshake_is_reset_on_disconnect() {
-    let mut bench = Bench::new();
-    let alice = bench.port.admit(ALICE);
+    let mut bench = DemuxBench::new();
+    let alice = bench.demux.admit(ALICE);
     bench.sends(alice, "s", Kind::Handshake);
     bench.answers("s", Kind::Handshake);
-    assert_eq!(bench.sends(alice, "s", Kind::Handshake), Verdict::Forward);
+    assert_eq!(
+        bench.sends(alice, "s", Kind::Handshake),
+        HarnessFrameAction::Forward
+    );
     // The executor refuses the second handshake and keeps the stream.
-    assert_eq!(bench.answers("s", Kind::Reset), Delivery::Forward(alice));
-    assert_eq!(bench.answers("s", Kind::Data), Delivery::Forward(alice));
-    assert_eq!(bench.port.remove(alice), ["s".into()]);
+    assert_eq!(
+        bench.answers("s", Kind::Reset),
+        ExecutorFrameAction::Forward(alice)
+    );
+    assert_eq!(
+        bench.answers("s", Kind::Data),
+        ExecutorFrameAction::Forward(alice)
+    );
+    assert_eq!(bench.demux.remove(alice), ["s".into()]);
 }
 
 #[test]
 fn handshakes_per_environment_are_rate_limited() {
-    let mut bench = Bench::new();
-    let attempt = |bench: &mut Bench| {
-        let circuit = bench.port.admit(ALICE);
+    let mut bench = DemuxBench::new();
+    let attempt = |bench: &mut DemuxBench| {
+        let circuit = bench.demux.admit(ALICE);
         let verdict = bench.sends(circuit, "s", Kind::Handshake);
         bench.answers("s", Kind::Handshake);
-        bench.port.remove(circuit);
+        bench.demux.remove(circuit);
         verdict
     };
     for _ in 0..limits::HANDSHAKE_BURST {
-        assert_eq!(attempt(&mut bench), Verdict::Forward);
+        assert_eq!(attempt(&mut bench), HarnessFrameAction::Forward);
     }
-    assert_eq!(attempt(&mut bench), Verdict::Reset);
+    assert_eq!(attempt(&mut bench), HarnessFrameAction::Reset);
     bench.now += limits::HANDSHAKE_INTERVAL;
-    assert_eq!(attempt(&mut bench), Verdict::Forward);
-    assert_eq!(attempt(&mut bench), Verdict::Reset);
+    assert_eq!(attempt(&mut bench), HarnessFrameAction::Forward);
+    assert_eq!(attempt(&mut bench), HarnessFrameAction::Reset);
     bench.now += Duration::from_secs(60);
-    assert_eq!(attempt(&mut bench), Verdict::Forward);
+    assert_eq!(attempt(&mut bench), HarnessFrameAction::Forward);
 }
 
-fn dial(registration: &str) -> Dial {
-    Dial {
+fn dial(registration: &str) -> DialRequest {
+    DialRequest {
         environment: "env".parse().unwrap(),
         registration: registration.parse().unwrap(),
         harness: ALICE,
     }
 }
 
-fn attach(switch: &Arc<Switch>, registration: &str) -> super::Attachment {
-    let Dial {
+fn attach(executor_table: &Arc<ExecutorTable>, registration: &str) -> super::TableAttachment {
+    let DialRequest {
         environment,
         registration,
         ..
     } = dial(registration);
-    switch.attach(environment, registration, ConnectionId::generate())
+    executor_table.attach(environment, registration, ConnectionId::generate())
 }
 
 #[tokio::test]
 async fn circuit_connects_to_the_websocket_of_its_registration() {
-    let switch = Arc::new(Switch::default());
+    let executor_table = Arc::new(ExecutorTable::default());
     assert_eq!(
-        switch.dial(dial("a")).await.unwrap_err(),
+        executor_table.dial(dial("a")).await.unwrap_err(),
         DialError::Offline
     );
-    let mut attachment = attach(&switch, "a");
+    let mut attachment = attach(&executor_table, "a");
     assert_eq!(
-        switch.dial(dial("b")).await.unwrap_err(),
+        executor_table.dial(dial("b")).await.unwrap_err(),
         DialError::Offline
     );
-    let mut harness = switch.dial(dial("a")).await.unwrap();
+    let mut harness = executor_table.dial(dial("a")).await.unwrap();
     let mut arrival = attachment.arrivals.recv().await.unwrap();
     assert_eq!(arrival.harness, ALICE);
     harness.sender.send("hello".into()).await.unwrap();
     assert_eq!(arrival.circuit.receiver.frame().await, Ok("hello".into()));
     drop(attachment);
     assert_eq!(
-        switch.dial(dial("a")).await.unwrap_err(),
+        executor_table.dial(dial("a")).await.unwrap_err(),
         DialError::Offline
     );
 }
 
 #[tokio::test]
 async fn new_websocket_replaces_the_old_one() {
-    let switch = Arc::new(Switch::default());
-    let mut old = attach(&switch, "a");
-    let mut new = attach(&switch, "a");
-    assert_eq!((&mut old.evicted).await, Ok(Ending::Replaced));
-    let _circuit = switch.dial(dial("a")).await.unwrap();
+    let executor_table = Arc::new(ExecutorTable::default());
+    let mut old = attach(&executor_table, "a");
+    let mut new = attach(&executor_table, "a");
+    assert_eq!((&mut old.evicted).await, Ok(CloseReason::Replaced));
+    let _circuit = executor_table.dial(dial("a")).await.unwrap();
     assert!(new.arrivals.recv().await.is_some());
-    assert_eq!(switch.attached().len(), 1);
+    assert_eq!(executor_table.attached().len(), 1);
 }
 
 #[tokio::test]
 async fn detaching_the_old_websocket_keeps_the_new_one() {
-    let switch = Arc::new(Switch::default());
-    let old = attach(&switch, "a");
-    let _new = attach(&switch, "a");
+    let executor_table = Arc::new(ExecutorTable::default());
+    let old = attach(&executor_table, "a");
+    let _new = attach(&executor_table, "a");
     drop(old);
-    assert_eq!(switch.attached().len(), 1);
+    assert_eq!(executor_table.attached().len(), 1);
 }
 
 #[tokio::test]
 async fn supersession_closes_only_other_registrations() {
-    let switch = Arc::new(Switch::default());
+    let executor_table = Arc::new(ExecutorTable::default());
     let (store, _disk) = on_disk();
-    let Dial { environment, .. } = dial("a");
+    let DialRequest { environment, .. } = dial("a");
     register(&store, "a").await;
-    let mut socket = attach(&switch, "a");
-    switch.supersede(environment.clone(), &store).await;
+    let mut socket = attach(&executor_table, "a");
+    executor_table.supersede(environment.clone(), &store).await;
     assert!(socket.evicted.try_recv().is_err());
     register(&store, "b").await;
-    switch.supersede(environment.clone(), &store).await;
-    assert_eq!((&mut socket.evicted).await, Ok(Ending::Replaced));
-    let mut socket = attach(&switch, "c");
+    executor_table.supersede(environment.clone(), &store).await;
+    assert_eq!((&mut socket.evicted).await, Ok(CloseReason::Replaced));
+    let mut socket = attach(&executor_table, "c");
     store.remove(&environment).await.unwrap();
-    switch.supersede(environment, &store).await;
-    assert_eq!((&mut socket.evicted).await, Ok(Ending::Replaced));
-    assert!(switch.attached().is_empty());
+    executor_table.supersede(environment, &store).await;
+    assert_eq!((&mut socket.evicted).await, Ok(CloseReason::Replaced));
+    assert!(executor_table.attached().is_empty());
 }
 
 #[tokio::test]
 async fn late_supersession_keeps_a_newer_registration() {
-    let switch = Arc::new(Switch::default());
+    let executor_table = Arc::new(ExecutorTable::default());
     let (store, _disk) = on_disk();
-    let Dial { environment, .. } = dial("a");
+    let DialRequest { environment, .. } = dial("a");
     register(&store, "a").await;
-    let late = switch.supersede(environment, &store);
+    let late = executor_table.supersede(environment, &store);
     register(&store, "b").await;
-    let mut socket = attach(&switch, "b");
+    let mut socket = attach(&executor_table, "b");
     late.await;
     assert!(socket.evicted.try_recv().is_err());
 }
@@ -397,14 +520,17 @@ async fn register(store: &RedbStore, id: &str) {
 
 #[tokio::test]
 async fn harnesses_per_executor_are_bounded() {
-    let switch = Arc::new(Switch::default());
-    let mut attachment = attach(&switch, "a");
+    let executor_table = Arc::new(ExecutorTable::default());
+    let mut attachment = attach(&executor_table, "a");
     let mut held = Vec::new();
     for _ in 0..limits::HARNESSES_PER_EXECUTOR {
-        let circuit = switch.dial(dial("a")).await.unwrap();
+        let circuit = executor_table.dial(dial("a")).await.unwrap();
         held.push((circuit, attachment.arrivals.recv().await.unwrap()));
     }
-    assert_eq!(switch.dial(dial("a")).await.unwrap_err(), DialError::Busy);
+    assert_eq!(
+        executor_table.dial(dial("a")).await.unwrap_err(),
+        DialError::Busy
+    );
     held.pop();
-    assert!(switch.dial(dial("a")).await.is_ok());
+    assert!(executor_table.dial(dial("a")).await.is_ok());
 }

@@ -13,37 +13,37 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use super::Busy;
+use super::ActiveTasks;
 use crate::{
-    admin::Admin,
-    audit::{Action, Event, Outcome},
-    direct::{Direct, DirectUpgrade},
-    metrics::Metrics,
-    nats::Mesh,
-    registry::{Gate, Moment, Refusal, Registry},
-    rendezvous::{self, Admission, Rendezvous},
+    admin::AdminService,
+    audit::{AuditAction, AuditEvent, AuditOutcome},
+    direct::{DirectService, DirectUpgrade},
+    metrics::HubMetrics,
+    nats::NatsMesh,
+    registry::{Gate, HttpRefusal, RegistryService, RequestTime},
+    rendezvous::{self, RendezvousAcceptor, UpgradeAdmission},
     store::Store,
 };
 
 /// All HTTP endpoints of a hub.
 #[derive(Debug)]
-pub(super) struct Endpoints {
-    pub(super) registry: Registry,
-    pub(super) admin: Admin,
-    pub(super) direct: Arc<Direct>,
-    pub(super) rendezvous: Arc<Rendezvous>,
-    pub(super) metrics: Arc<Metrics>,
+pub(super) struct HubEndpoints {
+    pub(super) registry: RegistryService,
+    pub(super) admin: AdminService,
+    pub(super) direct: Arc<DirectService>,
+    pub(super) rendezvous: Arc<RendezvousAcceptor>,
+    pub(super) metrics: Arc<HubMetrics>,
     pub(super) gate: Arc<Gate>,
-    pub(super) mesh: Option<Arc<Mesh>>,
+    pub(super) mesh: Option<Arc<NatsMesh>>,
     /// Requests in progress.
-    pub(super) requests: Busy,
+    pub(super) requests: ActiveTasks,
 }
 
 /// An accepted websocket upgrade.
 #[derive(Debug)]
-pub(super) enum Upgrade {
+pub(super) enum HubUpgrade {
     /// A relay websocket.
-    Relay(Admission),
+    Relay(UpgradeAdmission),
     /// A websocket of a direct executor or its harness.
     Direct(DirectUpgrade, Peer),
 }
@@ -53,13 +53,13 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Reply = Response<Full<Bytes>>;
 
-impl Site for Endpoints {
-    type Upgrade = Upgrade;
+impl Site for HubEndpoints {
+    type Upgrade = HubUpgrade;
 
-    fn answer(&self, request: Request<Incoming>, peer: Peer) -> BoxFuture<'_, Answer<Upgrade>> {
-        let busy = self.requests.begin();
+    fn answer(&self, request: Request<Incoming>, peer: Peer) -> BoxFuture<'_, Answer<HubUpgrade>> {
+        let busy = self.requests.track();
         Box::pin(async move {
-            let route = Route::of(request.uri().path());
+            let route = EndpointRoute::of(request.uri().path());
             let answer = self.route(route, request, peer).await;
             let status = match &answer {
                 Answer::Reply(reply) => reply.status(),
@@ -72,28 +72,37 @@ impl Site for Endpoints {
     }
 }
 
-impl Endpoints {
-    async fn route(&self, route: Route, request: Request<Incoming>, peer: Peer) -> Answer<Upgrade> {
+impl HubEndpoints {
+    async fn route(
+        &self,
+        route: EndpointRoute,
+        request: Request<Incoming>,
+        peer: Peer,
+    ) -> Answer<HubUpgrade> {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         Answer::Reply(match route {
-            Route::Health | Route::Ready | Route::Metrics if !reads => {
-                Refusal::method("GET, HEAD").into_response()
+            EndpointRoute::Health | EndpointRoute::Ready | EndpointRoute::Metrics if !reads => {
+                HttpRefusal::method("GET, HEAD").into_response()
             }
-            Route::Health => text(StatusCode::OK, "ok\n"),
-            Route::Ready => self.ready().await,
-            Route::Metrics => self.metrics(),
-            Route::Rendezvous => return self.rendezvous(&request, peer).await,
-            Route::Registry | Route::Admin | Route::Direct if self.is_stopping() => stopping(),
-            Route::Registry => self.registry.serve(request, peer).await,
-            Route::Admin => self.admin.serve(request, peer).await,
-            Route::Direct => {
+            EndpointRoute::Health => text(StatusCode::OK, "ok\n"),
+            EndpointRoute::Ready => self.ready().await,
+            EndpointRoute::Metrics => self.metrics(),
+            EndpointRoute::Rendezvous => return self.rendezvous(&request, peer).await,
+            EndpointRoute::Registry | EndpointRoute::Admin | EndpointRoute::Direct
+                if self.is_stopping() =>
+            {
+                stopping()
+            }
+            EndpointRoute::Registry => self.registry.serve(request, peer).await,
+            EndpointRoute::Admin => self.admin.serve(request, peer).await,
+            EndpointRoute::Direct => {
                 let (parts, _) = request.into_parts();
                 match self.direct.upgrade(&parts, peer).await {
-                    Ok(upgrade) => return Answer::Upgrade(Upgrade::Direct(upgrade, peer)),
+                    Ok(upgrade) => return Answer::Upgrade(HubUpgrade::Direct(upgrade, peer)),
                     Err(reply) => reply,
                 }
             }
-            Route::Unknown => Refusal::not_found().into_response(),
+            EndpointRoute::Unknown => HttpRefusal::not_found().into_response(),
         })
     }
 
@@ -114,43 +123,45 @@ impl Endpoints {
         text(StatusCode::OK, self.metrics.render())
     }
 
-    async fn rendezvous(&self, request: &Request<Incoming>, peer: Peer) -> Answer<Upgrade> {
+    async fn rendezvous(&self, request: &Request<Incoming>, peer: Peer) -> Answer<HubUpgrade> {
         if *request.method() != Method::GET {
-            return Answer::Reply(Refusal::method("GET").into_response());
+            return Answer::Reply(HttpRefusal::method("GET").into_response());
         }
         // Checked before auditing: the audit log only has websocket requests.
         if !wants_websocket(request.headers()) {
             let status = StatusCode::UPGRADE_REQUIRED;
             let message = "expected a websocket upgrade";
-            let refusal = Refusal::new(status, "upgrade_required", message);
+            let refusal = HttpRefusal::new(status, "upgrade_required", message);
             return Answer::Reply(refusal.into_response());
         }
-        let moment = Moment::now();
+        let moment = RequestTime::now();
         let now = moment.at;
         let uri = request.uri();
         let admitted = self.rendezvous.admit(uri.path(), uri.query(), now).await;
         match admitted {
             Ok(admission) => {
                 let (action, environment, registration) = match &admission {
-                    Admission::Executor(attachment) => {
+                    UpgradeAdmission::Executor(attachment) => {
                         let presence = attachment.presence();
                         let ids = (&presence.environment, &presence.registration);
-                        (Action::ExecutorSocket, ids.0, ids.1)
+                        (AuditAction::ExecutorSocket, ids.0, ids.1)
                     }
-                    Admission::Harness(dial) => {
-                        (Action::HarnessSocket, &dial.environment, &dial.registration)
-                    }
+                    UpgradeAdmission::Harness(dial) => (
+                        AuditAction::HarnessSocket,
+                        &dial.environment,
+                        &dial.registration,
+                    ),
                 };
-                let mut event = Event::new(now, action, peer);
+                let mut event = AuditEvent::new(now, action, peer);
                 event.environment = Some(environment.clone());
                 event.registration = Some(registration.clone());
                 self.gate.audit().record(&event);
-                Answer::Upgrade(Upgrade::Relay(admission))
+                Answer::Upgrade(HubUpgrade::Relay(admission))
             }
             Err(refusal) => {
                 if let Some(action) = refused_action(uri.query()) {
-                    let mut event = Event::new(now, action, peer);
-                    event.outcome = Outcome::Refused(refusal.code());
+                    let mut event = AuditEvent::new(now, action, peer);
+                    event.outcome = AuditOutcome::Refused(refusal.code());
                     self.gate.audit().record(&event);
                 }
                 Answer::Reply(self.refuse(&refusal, peer, moment))
@@ -159,13 +170,18 @@ impl Endpoints {
     }
 
     /// Requests with invalid URLs count against the address's rate limit.
-    fn refuse(&self, refusal: &rendezvous::Refusal, peer: Peer, moment: Moment) -> Reply {
-        let answer = Refusal::new(refusal.status(), refusal.code(), refusal);
+    fn refuse(
+        &self,
+        refusal: &rendezvous::UpgradeRefusal,
+        peer: Peer,
+        moment: RequestTime,
+    ) -> Reply {
+        let answer = HttpRefusal::new(refusal.status(), refusal.code(), refusal);
         let answer = match refusal {
-            rendezvous::Refusal::Url(_) => self.gate.stranger(answer, peer, moment),
-            rendezvous::Refusal::Superseded
-            | rendezvous::Refusal::Store
-            | rendezvous::Refusal::Stopping => answer,
+            rendezvous::UpgradeRefusal::Url(_) => self.gate.limit_failure(answer, peer, moment),
+            rendezvous::UpgradeRefusal::Superseded
+            | rendezvous::UpgradeRefusal::Store
+            | rendezvous::UpgradeRefusal::Stopping => answer,
         };
         answer.into_response()
     }
@@ -187,12 +203,12 @@ async fn store_readiness(store: &dyn Store) -> Reply {
 }
 
 /// Guesses the action of a rejected URL, for the audit log.
-fn refused_action(query: Option<&str>) -> Option<Action> {
+fn refused_action(query: Option<&str>) -> Option<AuditAction> {
     let query = query?;
     if query.contains("role=environment") {
-        Some(Action::ExecutorSocket)
+        Some(AuditAction::ExecutorSocket)
     } else if query.contains("role=harness") {
-        Some(Action::HarnessSocket)
+        Some(AuditAction::HarnessSocket)
     } else {
         None
     }
@@ -202,7 +218,7 @@ fn refused_action(query: Option<&str>) -> Option<Action> {
 /// after any 5xx.
 fn stopping() -> Reply {
     let code = exec_registry::api::Code::AuthenticationServiceUnavailable.as_str();
-    Refusal::new(StatusCode::BAD_GATEWAY, code, "the hub is stopping").into_response()
+    HttpRefusal::new(StatusCode::BAD_GATEWAY, code, "the hub is stopping").into_response()
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Reply {
@@ -215,7 +231,7 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Reply {
 
 /// The endpoint of a path. Names are metric labels, so there are few.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Route {
+enum EndpointRoute {
     Health,
     Ready,
     Metrics,
@@ -226,16 +242,16 @@ enum Route {
     Unknown,
 }
 
-impl Route {
+impl EndpointRoute {
     fn of(path: &str) -> Self {
         match path {
             "/healthz" => Self::Health,
             "/readyz" => Self::Ready,
             "/metrics" => Self::Metrics,
             path if path.starts_with("/rendezvous/") => Self::Rendezvous,
-            path if Registry::answers(path) => Self::Registry,
-            path if Admin::answers(path) => Self::Admin,
-            path if Direct::answers(path) => Self::Direct,
+            path if RegistryService::answers(path) => Self::Registry,
+            path if AdminService::answers(path) => Self::Admin,
+            path if DirectService::answers(path) => Self::Direct,
             _ => Self::Unknown,
         }
     }

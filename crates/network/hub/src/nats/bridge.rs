@@ -16,23 +16,23 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use self::inbound::{Asks, Inbound};
+use self::inbound::{BridgeReceiver, PacketEffect};
 use super::{
-    circuits::Place,
-    connection::{Connection, Link, lost},
-    packet::{self, Batch},
-    subjects::{Subjects, Towards, WireId},
-    window::Credit,
+    circuits::CircuitRegistration,
+    connection::{LinkState, NatsConnection, connection_lost},
+    packet::{self, PacketBuilder},
+    subjects::{BridgedCircuitId, Direction, SubjectNames},
+    window::SendCredit,
 };
-use crate::circuit::{Circuit, Ending, Receiver};
+use crate::circuit::{Circuit, CloseReason, FrameReceiver};
 
 /// Parameters that both nodes agreed on.
 #[derive(Debug)]
-pub(in crate::nats) struct Opening {
+pub(in crate::nats) struct BridgeParams {
     /// Id of the circuit.
-    pub(in crate::nats) wire: WireId,
+    pub(in crate::nats) wire: BridgedCircuitId,
     /// Direction in which this end sends.
-    pub(in crate::nats) towards: Towards,
+    pub(in crate::nats) direction: Direction,
     /// Window granted by the other end.
     pub(in crate::nats) window: u32,
     /// Number of connection losses when the subscription was made.
@@ -41,93 +41,93 @@ pub(in crate::nats) struct Opening {
 
 /// Connects the local end of a circuit to the other node.
 #[derive(Debug)]
-pub(in crate::nats) struct Bridge {
+pub(in crate::nats) struct CircuitBridge {
     circuit: Circuit,
-    outbound: Outbound,
-    inbound: Inbound,
+    outbound: BridgeSender,
+    inbound: BridgeReceiver,
     packets: Subscriber,
-    place: Place,
-    link: watch::Receiver<Link>,
+    registration: CircuitRegistration,
+    link: watch::Receiver<LinkState>,
     losses: u64,
     /// When to send the mark after the last burst.
     mark: Option<Instant>,
     /// Deadline for the first packet of the other end.
     opening: Option<Instant>,
     /// Set while the local end is closed and its remaining frames wait for credit.
-    rest: Option<Rest>,
+    rest: Option<PendingClose>,
 }
 
 /// Remaining frames of a closed local end that wait for credit.
 #[derive(Clone, Copy, Debug)]
-struct Rest {
-    ending: Ending,
+struct PendingClose {
+    close_reason: CloseReason,
     /// When to give up.
     until: Instant,
 }
 
-impl Bridge {
+impl CircuitBridge {
     /// Connects `circuit` to the other node. `packets` is the subscription of this end.
     pub(in crate::nats) fn new(
         circuit: Circuit,
-        connection: &Connection,
-        subjects: &Subjects,
+        connection: &NatsConnection,
+        subjects: &SubjectNames,
         packets: Subscriber,
-        place: Place,
-        opening: &Opening,
+        registration: CircuitRegistration,
+        opening: &BridgeParams,
     ) -> Self {
-        let subject = subjects.circuit(opening.wire, opening.towards);
+        let subject = subjects.circuit(opening.wire, opening.direction);
         let now = Instant::now();
         Self {
             circuit,
-            outbound: Outbound::new(connection.client.clone(), subject, opening.window),
-            inbound: Inbound::new(place.window),
+            outbound: BridgeSender::new(connection.client.clone(), subject, opening.window),
+            inbound: BridgeReceiver::new(registration.window),
             packets,
-            place,
+            registration,
             link: connection.watch(),
             losses: opening.losses,
             // The first packet is a mark, which shows the other end that this one is running.
             mark: Some(now),
-            opening: Some(now + OPENING),
+            opening: Some(now + OPEN_TIMEOUT),
             rest: None,
         }
     }
 
     /// Forwards frames until the circuit closes at either end, or the nodes lose contact.
-    pub(in crate::nats) async fn run(mut self) -> Ending {
-        let ending = match self.carry().await {
+    pub(in crate::nats) async fn run(mut self) -> CloseReason {
+        let close_reason = match self.forward_frames().await {
             // The other end closed it, or is gone.
-            End::Remote(ending) => ending,
-            End::Local(ending) => {
-                let last = self.outbound.close(ending);
+            BridgeEnd::Remote(close_reason) => close_reason,
+            BridgeEnd::Local(close_reason) => {
+                let last = self.outbound.close(close_reason);
                 // Without a connection, the other node learns it from this node's next heartbeat.
                 if self.link.borrow().is_up {
                     // Neither end waits for the other.
-                    let sent = tokio::time::timeout(FAREWELL, self.outbound.send(last)).await;
+                    let sent = tokio::time::timeout(CLOSE_TIMEOUT, self.outbound.send(last)).await;
                     tracing::trace!(?sent, "circuit closed");
                 }
-                ending
+                close_reason
             }
         };
-        self.circuit.close(ending);
-        ending
+        self.circuit.close(close_reason);
+        close_reason
     }
 
-    async fn carry(&mut self) -> End {
+    async fn forward_frames(&mut self) -> BridgeEnd {
         loop {
-            if let Some(ending) = self.inbound.ending() {
-                return End::Remote(ending);
+            if let Some(close_reason) = self.inbound.close_reason() {
+                return BridgeEnd::Remote(close_reason);
             }
             let event = tokio::select! {
-                ending = &mut self.place.stopped => return End::Local(stopped(ending)),
-                () = lost(&mut self.link, self.losses) => return End::Local(Ending::Unreachable),
-                message = self.packets.next() => Event::Message(message.map(|got| got.payload)),
+                close_reason = &mut self.registration.stopped => return BridgeEnd::Local(stopped(close_reason)),
+                () = connection_lost(&mut self.link, self.losses) => return BridgeEnd::Local(CloseReason::Unreachable),
+                message = self.packets.next() => BridgeEvent::Message(message.map(|got| got.payload)),
                 moved = poll_fn(|cx| self.inbound.poll_forward(&mut self.circuit.sender, cx)),
-                    if self.inbound.has_frames() => Event::Moved(moved),
+                    if self.inbound.has_frames() => BridgeEvent::Moved(moved),
                 event = next(&mut self.circuit.receiver, self.outbound.is_open()),
                     if self.outbound.is_open() || self.rest.is_none() => event,
-                ending = given_up(self.rest) => return End::Local(ending),
-                () = at(self.mark) => Event::Mark,
-                () = at(self.opening) => return End::Local(Ending::Unreachable),
+                close_reason = unsent_timeout(self.rest) => return BridgeEnd::Local(close_reason),
+                () = at(self.mark) => BridgeEvent::Mark,
+                () = at(self.opening) => return BridgeEnd::Local(CloseReason::Unreachable),
             };
             let packet = match self.handle(event) {
                 Ok(packet) => packet,
@@ -142,17 +142,17 @@ impl Bridge {
     }
 
     /// Handles one event and returns the packet to send, if any.
-    fn handle(&mut self, event: Event) -> Result<Option<Bytes>, End> {
+    fn handle(&mut self, event: BridgeEvent) -> Result<Option<Bytes>, BridgeEnd> {
         match event {
-            Event::Message(Some(message)) => {
+            BridgeEvent::Message(Some(message)) => {
                 self.opening = None;
                 let asks = self.inbound.handle_message(&message).map_err(|fault| {
                     tracing::error!(%fault, "closing a bridged circuit");
-                    End::Local(Ending::Unreachable)
+                    BridgeEnd::Local(CloseReason::Unreachable)
                 })?;
                 match asks {
-                    Asks::Nothing => {}
-                    Asks::Grant(bytes) => {
+                    PacketEffect::Nothing => {}
+                    PacketEffect::Grant(bytes) => {
                         self.outbound.grant(bytes);
                         // The other end accepts frames again, so the deadline is lifted.
                         self.rest = None;
@@ -161,22 +161,29 @@ impl Bridge {
                 Ok(None)
             }
             // The subscription ends only with the client.
-            Event::Message(None) => Err(End::Local(Ending::Stopping)),
-            Event::Moved(Err(ending)) | Event::Frame(Err(ending)) => Err(End::Local(ending)),
-            Event::Moved(Ok(credit)) => Ok(credit.map(|bytes| self.outbound.credit(bytes))),
-            Event::Frame(Ok(frame)) => {
-                self.mark = Some(Instant::now() + MARK);
+            BridgeEvent::Message(None) => Err(BridgeEnd::Local(CloseReason::Stopping)),
+            BridgeEvent::Moved(Err(close_reason)) | BridgeEvent::Frame(Err(close_reason)) => {
+                Err(BridgeEnd::Local(close_reason))
+            }
+            BridgeEvent::Moved(Ok(credit)) => Ok(credit.map(|bytes| self.outbound.credit(bytes))),
+            BridgeEvent::Frame(Ok(frame)) => {
+                self.mark = Some(Instant::now() + MARK_DELAY);
                 Ok(Some(
                     self.outbound.batch(&frame, &mut self.circuit.receiver),
                 ))
             }
-            Event::Gone(ending) if self.circuit.receiver.is_empty() => Err(End::Local(ending)),
-            Event::Gone(ending) => {
-                let until = Instant::now() + REST;
-                self.rest = Some(Rest { ending, until });
+            BridgeEvent::Gone(close_reason) if self.circuit.receiver.is_empty() => {
+                Err(BridgeEnd::Local(close_reason))
+            }
+            BridgeEvent::Gone(close_reason) => {
+                let until = Instant::now() + UNSENT_TIMEOUT;
+                self.rest = Some(PendingClose {
+                    close_reason,
+                    until,
+                });
                 Ok(None)
             }
-            Event::Mark => {
+            BridgeEvent::Mark => {
                 self.mark = None;
                 Ok(Some(self.outbound.mark()))
             }
@@ -184,38 +191,40 @@ impl Bridge {
     }
 
     /// Sends a packet, unless the circuit must close first.
-    async fn send(&mut self, packet: Bytes) -> Result<(), End> {
+    async fn send(&mut self, packet: Bytes) -> Result<(), BridgeEnd> {
         tokio::select! {
             biased;
-            sent = self.outbound.send(packet) => sent.map_err(End::Local),
-            ending = &mut self.place.stopped => Err(End::Local(stopped(ending))),
-            () = lost(&mut self.link, self.losses) => Err(End::Local(Ending::Unreachable)),
+            sent = self.outbound.send(packet) => sent.map_err(BridgeEnd::Local),
+            close_reason = &mut self.registration.stopped => Err(BridgeEnd::Local(stopped(close_reason))),
+            () = connection_lost(&mut self.link, self.losses) => Err(BridgeEnd::Local(CloseReason::Unreachable)),
         }
     }
 }
 
-enum Event {
+enum BridgeEvent {
     /// A packet, or the end of the subscription.
     Message(Option<Bytes>),
     /// The local end took frames, for which credit may be due, or is closed.
-    Moved(Result<Option<u32>, Ending>),
+    Moved(Result<Option<u32>, CloseReason>),
     /// The local end sent a frame, or is closed.
-    Frame(Result<Bytes, Ending>),
+    Frame(Result<Bytes, CloseReason>),
     /// The local end is closed, but its remaining frames lack credit.
-    Gone(Ending),
+    Gone(CloseReason),
     /// Some time has passed since the last burst.
     Mark,
 }
 
-enum End {
+enum BridgeEnd {
     /// Closed locally: notify the other end.
-    Local(Ending),
+    Local(CloseReason),
     /// Closed by the other end.
-    Remote(Ending),
+    Remote(CloseReason),
 }
 
-fn stopped(ending: Result<Ending, tokio::sync::oneshot::error::RecvError>) -> Ending {
-    ending.unwrap_or(Ending::Stopping)
+fn stopped(
+    close_reason: Result<CloseReason, tokio::sync::oneshot::error::RecvError>,
+) -> CloseReason {
+    close_reason.unwrap_or(CloseReason::Stopping)
 }
 
 async fn at(time: Option<Instant>) {
@@ -226,54 +235,57 @@ async fn at(time: Option<Instant>) {
 }
 
 /// Returns the next event of the local end. Without credit, its frames stay in the queue.
-async fn next(receiver: &mut Receiver, has_credit: bool) -> Event {
+async fn next(receiver: &mut FrameReceiver, has_credit: bool) -> BridgeEvent {
     if has_credit {
-        Event::Frame(receiver.frame().await)
+        BridgeEvent::Frame(receiver.frame().await)
     } else {
-        Event::Gone(receiver.ended().await)
+        BridgeEvent::Gone(receiver.closed().await)
     }
 }
 
-async fn given_up(rest: Option<Rest>) -> Ending {
+async fn unsent_timeout(rest: Option<PendingClose>) -> CloseReason {
     match rest {
-        Some(Rest { ending, until }) => {
+        Some(PendingClose {
+            close_reason,
+            until,
+        }) => {
             sleep_until(until).await;
-            ending
+            close_reason
         }
         None => std::future::pending().await,
     }
 }
 
 /// After a burst, a mark reveals within this time whether the last packet was lost.
-const MARK: Duration = Duration::from_millis(500);
+const MARK_DELAY: Duration = Duration::from_millis(500);
 
 /// Deadline for the first packet of the other end. The dial request itself may take two seconds.
-const OPENING: Duration = Duration::from_secs(5);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a closed end waits for credit before it drops its last frames: the peers resend them
 /// after reconnecting.
-const REST: Duration = Duration::from_secs(5);
+const UNSENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Timeout for sending the last packet.
-const FAREWELL: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Sending half of a bridged circuit.
 #[derive(Debug)]
-struct Outbound {
+struct BridgeSender {
     client: Client,
     subject: Subject,
     next: u32,
-    credit: Credit,
+    credit: SendCredit,
 }
 
-impl Outbound {
+impl BridgeSender {
     /// Creates a half that sends to `subject` with the granted window.
     fn new(client: Client, subject: String, window: u32) -> Self {
         Self {
             client,
             subject: subject.into(),
             next: 0,
-            credit: Credit::new(window),
+            credit: SendCredit::new(window),
         }
     }
 
@@ -288,8 +300,8 @@ impl Outbound {
     }
 
     /// Builds a packet from a frame and further queued ones.
-    fn batch(&mut self, first: &Bytes, queue: &mut Receiver) -> Bytes {
-        let mut batch = Batch::new(self.number(), first);
+    fn batch(&mut self, first: &Bytes, queue: &mut FrameReceiver) -> Bytes {
+        let mut batch = PacketBuilder::new(self.number(), first);
         while !batch.is_full()
             && let Some(frame) = queue.try_frame()
         {
@@ -311,18 +323,18 @@ impl Outbound {
     }
 
     /// Builds the last packet.
-    fn close(&mut self, ending: Ending) -> Bytes {
-        packet::close(self.number(), ending)
+    fn close(&mut self, close_reason: CloseReason) -> Bytes {
+        packet::close(self.number(), close_reason)
     }
 
     /// Sends a packet. Waits while the connection's buffer is full.
-    async fn send(&self, packet: Bytes) -> Result<(), Ending> {
+    async fn send(&self, packet: Bytes) -> Result<(), CloseReason> {
         self.client
             .publish(self.subject.clone(), packet)
             .await
             .map_err(|error| {
                 tracing::warn!(%error, "failed to send a packet");
-                Ending::Unreachable
+                CloseReason::Unreachable
             })
     }
 

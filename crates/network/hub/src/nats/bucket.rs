@@ -19,13 +19,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     config::{Prefix, Replicas},
-    connection::{Connection, Link, NatsError, REQUEST, lost},
+    connection::{LinkState, NatsConnection, NatsError, REQUEST_TIMEOUT, connection_lost},
 };
 use crate::store::{StoreError, Timestamp};
 
 /// Configuration of a bucket.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct BucketConfig {
     /// Name after the prefix.
     pub(super) name: &'static str,
     /// Description shown by the broker's tools.
@@ -38,8 +38,8 @@ pub(super) struct Shape {
 
 /// A bucket.
 #[derive(Clone, Debug)]
-pub(super) struct Bucket {
-    connection: Connection,
+pub(super) struct KvBucket {
+    connection: NatsConnection,
     context: Context,
     config: stream::Config,
     store: kv::Store,
@@ -47,19 +47,19 @@ pub(super) struct Bucket {
 
 /// A record as read.
 #[derive(Clone, Debug)]
-pub(super) struct Slot {
+pub(super) struct KvRecord {
     /// The value. `None`: never written, or deleted.
     pub(super) value: Option<Bytes>,
     /// Time of the write or deletion by the broker's clock; 1970 if unknown.
     pub(super) at: Timestamp,
     /// Revision that was read, for conditional writes.
-    pub(super) revision: Revision,
+    pub(super) revision: RecordRevision,
 }
 
 /// Revision of a record; the default means never written. Revisions of one bucket increase.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(transparent)]
-pub(super) struct Revision(u64);
+pub(super) struct RecordRevision(u64);
 
 /// Why a write failed.
 #[derive(Debug)]
@@ -72,19 +72,19 @@ pub(super) enum WriteError {
     Store(StoreError),
 }
 
-impl Bucket {
+impl KvBucket {
     /// Opens a bucket, creating it if missing.
     ///
     /// # Errors
     /// Returns [`NatsError::Bucket`].
     pub(super) async fn open(
-        connection: &Connection,
+        connection: &NatsConnection,
         prefix: &Prefix,
         replicas: Replicas,
-        shape: Shape,
+        shape: BucketConfig,
     ) -> Result<Self, NatsError> {
         let mut context = jetstream::new(connection.client.clone());
-        context.set_timeout(REQUEST);
+        context.set_timeout(REQUEST_TIMEOUT);
         let bucket = format!("{}-{}", prefix.as_str(), shape.name);
         // Follows the key-value convention, so that the broker's tools show the bucket. Created by
         // hand, because the library queries account details that older brokers lack.
@@ -131,17 +131,17 @@ impl Bucket {
     ///
     /// # Errors
     /// Returns [`StoreError::Unavailable`].
-    pub(super) async fn read(&self, key: &str) -> Result<Slot, StoreError> {
+    pub(super) async fn read(&self, key: &str) -> Result<KvRecord, StoreError> {
         let subject = format!("{}{key}", self.store.prefix);
         let read = self.store.stream.get_last_raw_message_by_subject(&subject);
         let message = match self.ask(read).await? {
             Ok(message) => message,
             Err(error) => {
                 return match error.kind() {
-                    LastRawMessageErrorKind::NoMessageFound => Ok(Slot {
+                    LastRawMessageErrorKind::NoMessageFound => Ok(KvRecord {
                         value: None,
                         at: Timestamp::default(),
-                        revision: Revision::default(),
+                        revision: RecordRevision::default(),
                     }),
                     LastRawMessageErrorKind::InvalidSubject
                     | LastRawMessageErrorKind::JetStream(_)
@@ -151,10 +151,10 @@ impl Bucket {
         };
         // Deleted records leave a marker with this header.
         let is_marker = message.headers.get(OPERATION).is_some();
-        Ok(Slot {
+        Ok(KvRecord {
             value: (!is_marker).then_some(message.payload),
             at: SystemTime::from(message.time).into(),
-            revision: Revision(message.sequence),
+            revision: RecordRevision(message.sequence),
         })
     }
 
@@ -166,11 +166,11 @@ impl Bucket {
         &self,
         key: &str,
         value: Vec<u8>,
-        seen: Revision,
-    ) -> Result<Revision, WriteError> {
+        seen: RecordRevision,
+    ) -> Result<RecordRevision, WriteError> {
         let write = self.store.update(key, value.into(), seen.0);
         let written = self.ask(write).await.map_err(WriteError::Store)?;
-        written.map(Revision).map_err(write_error)
+        written.map(RecordRevision).map_err(write_error)
     }
 
     /// Writes a record unconditionally.
@@ -181,10 +181,10 @@ impl Bucket {
         &self,
         key: &str,
         value: Vec<u8>,
-    ) -> Result<Revision, WriteError> {
+    ) -> Result<RecordRevision, WriteError> {
         let write = self.store.put(key, value.into());
         let written = self.ask(write).await.map_err(WriteError::Store)?;
-        written.map(Revision).map_err(|error| {
+        written.map(RecordRevision).map_err(|error| {
             if is_full(&error) {
                 WriteError::Full
             } else {
@@ -197,7 +197,7 @@ impl Bucket {
     ///
     /// # Errors
     /// Returns [`WriteError`].
-    pub(super) async fn delete(&self, key: &str, seen: Revision) -> Result<(), WriteError> {
+    pub(super) async fn delete(&self, key: &str, seen: RecordRevision) -> Result<(), WriteError> {
         let delete = self.store.purge_expect_revision(key, Some(seen.0));
         let deleted = self.ask(delete).await.map_err(WriteError::Store)?;
         deleted.map_err(write_error)
@@ -207,7 +207,7 @@ impl Bucket {
     ///
     /// # Errors
     /// Returns [`StoreError::Unavailable`].
-    pub(super) async fn purge(&self, key: &str, seen: Revision) -> Result<(), StoreError> {
+    pub(super) async fn purge(&self, key: &str, seen: RecordRevision) -> Result<(), StoreError> {
         let subject = format!("{}{key}", self.store.prefix);
         let purge = self.store.stream.purge();
         // The broker expects the first number to keep.
@@ -260,7 +260,7 @@ impl Bucket {
         tokio::select! {
             biased;
             answer = question => Ok(answer),
-            () = lost(&mut watch, link.losses) => Err(StoreError::unavailable(Disconnected)),
+            () = connection_lost(&mut watch, link.losses) => Err(StoreError::unavailable(NatsDisconnected)),
         }
     }
 
@@ -268,11 +268,11 @@ impl Bucket {
     ///
     /// # Errors
     /// Returns [`StoreError::Unavailable`].
-    pub(super) fn reachable(&self) -> Result<Link, StoreError> {
+    pub(super) fn reachable(&self) -> Result<LinkState, StoreError> {
         let link = self.connection.link();
         match link.is_up {
             true => Ok(link),
-            false => Err(StoreError::unavailable(Disconnected)),
+            false => Err(StoreError::unavailable(NatsDisconnected)),
         }
     }
 }
@@ -280,7 +280,7 @@ impl Bucket {
 /// Host: the broker is not connected.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("connection to NATS is lost")]
-struct Disconnected;
+struct NatsDisconnected;
 
 /// Creates a bucket unless it exists with any settings, such as those of an older hub or of an
 /// operator.

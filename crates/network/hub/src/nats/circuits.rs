@@ -8,57 +8,57 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    bucket::Revision,
-    subjects::WireId,
-    window::{WINDOW_LEAST, next_window},
+    bucket::RecordRevision,
+    subjects::BridgedCircuitId,
+    window::{MIN_WINDOW, next_window},
 };
 use crate::{
-    circuit::Ending,
+    circuit::CloseReason,
     store::{EnvironmentId, NodeName, Presence},
 };
 
 /// The circuits to other nodes.
 #[derive(Debug, Default)]
-pub(super) struct Circuits {
-    table: Mutex<Table>,
+pub(super) struct BridgedCircuits {
+    table: Mutex<CircuitTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    entries: HashMap<WireId, Entry>,
+struct CircuitTable {
+    entries: HashMap<BridgedCircuitId, CircuitEntry>,
     /// Sum of all granted windows.
     granted: u64,
     is_closed: bool,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CircuitEntry {
     peer: NodeName,
     /// Number of data connection losses of the peer when it opened its end. `None`: it has not
     /// replied yet.
     losses: Option<u64>,
     /// At the harness's end: the target executor.
-    target: Option<Target>,
-    stop: oneshot::Sender<Ending>,
+    target: Option<CircuitTarget>,
+    stop: oneshot::Sender<CloseReason>,
 }
 
 /// Target of a circuit: the executor websocket as it was found.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(super) struct CircuitTarget {
     /// The environment.
     pub(super) environment: EnvironmentId,
     /// Revision of its presence record.
-    pub(super) revision: Revision,
+    pub(super) revision: RecordRevision,
 }
 
-impl Circuits {
+impl BridgedCircuits {
     /// Adds a circuit to `peer`. Returns `None` if the node has its maximum number.
     pub(super) fn add(
         self: &Arc<Self>,
-        wire: WireId,
+        wire: BridgedCircuitId,
         peer: NodeName,
-        target: Option<Target>,
-    ) -> Option<Place> {
+        target: Option<CircuitTarget>,
+    ) -> Option<CircuitRegistration> {
         let (stop, stopped) = oneshot::channel();
         let mut table = self.lock();
         if table.is_closed || table.entries.len() >= MAX_CIRCUITS {
@@ -66,14 +66,14 @@ impl Circuits {
         }
         let window = next_window(table.granted);
         table.granted += u64::from(window);
-        let entry = Entry {
+        let entry = CircuitEntry {
             peer,
             losses: None,
             target,
             stop,
         };
         table.entries.insert(wire, entry);
-        Some(Place {
+        Some(CircuitRegistration {
             circuits: Arc::clone(self),
             wire,
             window,
@@ -82,22 +82,22 @@ impl Circuits {
     }
 
     /// Closes the circuits to a dead node. Returns their number.
-    pub(super) fn end_of_node(&self, node: &NodeName) -> usize {
-        self.end(Ending::Unreachable, |entry| entry.peer == *node)
+    pub(super) fn close_to_node(&self, node: &NodeName) -> usize {
+        self.end(CloseReason::Unreachable, |entry| entry.peer == *node)
     }
 
     /// Closes the circuits that a node lost: those opened before its last data connection loss.
     /// Returns their number.
-    pub(super) fn end_of_losses(&self, node: &NodeName, losses: u64) -> usize {
+    pub(super) fn close_lost_by(&self, node: &NodeName, losses: u64) -> usize {
         // A heartbeat may be older than a circuit: those opened after more losses stay.
-        self.end(Ending::Unreachable, |entry| {
+        self.end(CloseReason::Unreachable, |entry| {
             entry.peer == *node && entry.losses.is_some_and(|before| before < losses)
         })
     }
 
     /// Closes the circuits to executor websockets that `presence` replaced. Returns their number.
-    pub(super) fn end_before(&self, presence: &Presence, revision: Revision) -> usize {
-        self.end(Ending::Replaced, |entry| {
+    pub(super) fn close_replaced(&self, presence: &Presence, revision: RecordRevision) -> usize {
+        self.end(CloseReason::Replaced, |entry| {
             entry.target.as_ref().is_some_and(|target| {
                 target.environment == presence.environment && target.revision < revision
             })
@@ -107,7 +107,7 @@ impl Circuits {
     /// Closes all circuits and accepts no more.
     pub(super) fn close(&self) {
         self.lock().is_closed = true;
-        self.end(Ending::Stopping, |_| true);
+        self.end(CloseReason::Stopping, |_| true);
     }
 
     /// Returns the number of circuits.
@@ -115,36 +115,36 @@ impl Circuits {
         self.lock().entries.len()
     }
 
-    fn end(&self, ending: Ending, condition: impl Fn(&Entry) -> bool) -> usize {
+    fn end(&self, close_reason: CloseReason, condition: impl Fn(&CircuitEntry) -> bool) -> usize {
         let mut table = self.lock();
         let wires = table.entries.iter().filter(|(_, entry)| condition(entry));
         let wires: Vec<_> = wires.map(|(wire, _)| *wire).collect();
         for wire in &wires {
             if let Some(entry) = table.entries.remove(wire) {
                 // The receiver is gone if the task has already ended.
-                let _unheard = entry.stop.send(ending);
+                let _unheard = entry.stop.send(close_reason);
             }
         }
         wires.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, CircuitTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Registration of a circuit in the table. Dropping it removes the circuit.
 #[derive(Debug)]
-pub(super) struct Place {
-    circuits: Arc<Circuits>,
-    wire: WireId,
+pub(super) struct CircuitRegistration {
+    circuits: Arc<BridgedCircuits>,
+    wire: BridgedCircuitId,
     /// Window granted to the other end.
     pub(super) window: u32,
     /// Resolves when the circuit must close.
-    pub(super) stopped: oneshot::Receiver<Ending>,
+    pub(super) stopped: oneshot::Receiver<CloseReason>,
 }
 
-impl Place {
+impl CircuitRegistration {
     /// Records the peer's number of data connection losses when it opened its end.
     pub(super) fn opened(&self, losses: u64) {
         if let Some(entry) = self.circuits.lock().entries.get_mut(&self.wire) {
@@ -153,7 +153,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for CircuitRegistration {
     fn drop(&mut self) {
         let mut table = self.circuits.lock();
         table.granted = table.granted.saturating_sub(u64::from(self.window));
@@ -163,7 +163,7 @@ impl Drop for Place {
 
 /// Maximum number of circuits to other nodes: even with the smallest windows, data in flight to
 /// this node stays within half a gigabyte.
-const MAX_CIRCUITS: usize = 512 * 1024 * 1024 / WINDOW_LEAST as usize;
+const MAX_CIRCUITS: usize = 512 * 1024 * 1024 / MIN_WINDOW as usize;
 
 #[cfg(test)]
 mod tests {
@@ -173,21 +173,21 @@ mod tests {
         name.parse().expect("a name")
     }
 
-    fn revision(number: u64) -> Revision {
+    fn revision(number: u64) -> RecordRevision {
         serde_json::from_value(number.into()).expect("a number")
     }
 
     #[test]
     fn dead_node_closes_only_its_own_circuits() {
-        let circuits = Arc::new(Circuits::default());
+        let circuits = Arc::new(BridgedCircuits::default());
         let add = |name| {
             circuits
-                .add(WireId::generate(), node(name), None)
+                .add(BridgedCircuitId::generate(), node(name), None)
                 .expect("room")
         };
         let (mut a, mut b) = (add("a"), add("b"));
-        assert_eq!(circuits.end_of_node(&node("a")), 1);
-        assert_eq!(a.stopped.try_recv(), Ok(Ending::Unreachable));
+        assert_eq!(circuits.close_to_node(&node("a")), 1);
+        assert_eq!(a.stopped.try_recv(), Ok(CloseReason::Unreachable));
         assert!(b.stopped.try_recv().is_err());
         drop((a, b));
         assert_eq!(circuits.len(), 0);
@@ -196,9 +196,9 @@ mod tests {
 
     #[test]
     fn connection_loss_closes_circuits_opened_before_it() {
-        let circuits = Arc::new(Circuits::default());
+        let circuits = Arc::new(BridgedCircuits::default());
         let add = |name, losses: Option<u64>| {
-            let place = circuits.add(WireId::generate(), node(name), None);
+            let place = circuits.add(BridgedCircuitId::generate(), node(name), None);
             let place = place.expect("room");
             if let Some(losses) = losses {
                 place.opened(losses);
@@ -207,9 +207,9 @@ mod tests {
         };
         let mut before = add("a", Some(2));
         let others = [add("a", Some(3)), add("a", None), add("b", Some(2))];
-        assert_eq!(circuits.end_of_losses(&node("a"), 2), 0, "already reported");
-        assert_eq!(circuits.end_of_losses(&node("a"), 3), 1);
-        assert_eq!(before.stopped.try_recv(), Ok(Ending::Unreachable));
+        assert_eq!(circuits.close_lost_by(&node("a"), 2), 0, "already reported");
+        assert_eq!(circuits.close_lost_by(&node("a"), 3), 1);
+        assert_eq!(before.stopped.try_recv(), Ok(CloseReason::Unreachable));
         for mut other in others {
             assert!(other.stopped.try_recv().is_err());
         }
@@ -217,15 +217,15 @@ mod tests {
 
     #[test]
     fn only_circuits_to_older_sockets_are_replaced() {
-        let circuits = Arc::new(Circuits::default());
+        let circuits = Arc::new(BridgedCircuits::default());
         let environment: EnvironmentId = "env".parse().expect("an id");
         let add = |number| {
-            let target = Target {
+            let target = CircuitTarget {
                 environment: environment.clone(),
                 revision: revision(number),
             };
             circuits
-                .add(WireId::generate(), node("a"), Some(target))
+                .add(BridgedCircuitId::generate(), node("a"), Some(target))
                 .expect("room")
         };
         let (mut old, mut new) = (add(3), add(7));
@@ -235,19 +235,23 @@ mod tests {
             node: node("b"),
             connection: "c".parse().expect("an id"),
         };
-        assert_eq!(circuits.end_before(&presence, revision(5)), 1);
-        assert_eq!(old.stopped.try_recv(), Ok(Ending::Replaced));
+        assert_eq!(circuits.close_replaced(&presence, revision(5)), 1);
+        assert_eq!(old.stopped.try_recv(), Ok(CloseReason::Replaced));
         assert!(new.stopped.try_recv().is_err());
     }
 
     #[test]
     fn stopping_node_accepts_no_more_circuits() {
-        let circuits = Arc::new(Circuits::default());
+        let circuits = Arc::new(BridgedCircuits::default());
         let mut place = circuits
-            .add(WireId::generate(), node("a"), None)
+            .add(BridgedCircuitId::generate(), node("a"), None)
             .expect("room");
         circuits.close();
-        assert_eq!(place.stopped.try_recv(), Ok(Ending::Stopping));
-        assert!(circuits.add(WireId::generate(), node("a"), None).is_none());
+        assert_eq!(place.stopped.try_recv(), Ok(CloseReason::Stopping));
+        assert!(
+            circuits
+                .add(BridgedCircuitId::generate(), node("a"), None)
+                .is_none()
+        );
     }
 }

@@ -44,7 +44,7 @@ impl NatsConfig {
 #[derive(Clone, Eq, PartialEq)]
 pub struct NatsServers {
     addresses: Vec<ServerAddr>,
-    login: Login,
+    login: NatsLogin,
 }
 
 impl NatsServers {
@@ -52,7 +52,7 @@ impl NatsServers {
         &self.addresses
     }
 
-    pub(super) fn login(&self) -> &Login {
+    pub(super) fn login(&self) -> &NatsLogin {
         &self.login
     }
 }
@@ -61,13 +61,13 @@ impl FromStr for NatsServers {
     type Err = NatsServersError;
 
     fn from_str(text: &str) -> Result<Self, NatsServersError> {
-        let mut login = Login::None;
+        let mut login = NatsLogin::None;
         let mut addresses = Vec::new();
         for part in text.split(',') {
             let (address, user) = server(part.trim())?;
             if addresses.is_empty() {
                 login = user;
-            } else if user != Login::None && user != login {
+            } else if user != NatsLogin::None && user != login {
                 return Err(NatsServersError::ManyLogins);
             }
             addresses.push(address);
@@ -95,13 +95,13 @@ impl fmt::Debug for NatsServers {
 
 /// Login at the broker.
 #[derive(Clone, Eq, PartialEq)]
-pub(super) enum Login {
+pub(super) enum NatsLogin {
     None,
     Token(String),
     User { name: String, password: String },
 }
 
-impl fmt::Debug for Login {
+impl fmt::Debug for NatsLogin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Login(..)")
     }
@@ -128,7 +128,7 @@ pub enum NatsServersError {
     ManyLogins,
 }
 
-fn server(text: &str) -> Result<(ServerAddr, Login), NatsServersError> {
+fn server(text: &str) -> Result<(ServerAddr, NatsLogin), NatsServersError> {
     let mut url: Url = text.parse().map_err(|_| NatsServersError::Url)?;
     if !matches!(url.scheme(), "nats" | "tls") {
         return Err(NatsServersError::Scheme);
@@ -140,9 +140,9 @@ fn server(text: &str) -> Result<(ServerAddr, Login), NatsServersError> {
         return Err(NatsServersError::Path);
     }
     let login = match (url.username(), url.password()) {
-        ("", None) => Login::None,
-        (token, None) => Login::Token(decode(token)?),
-        (name, Some(password)) => Login::User {
+        ("", None) => NatsLogin::None,
+        (token, None) => NatsLogin::Token(decode(token)?),
+        (name, Some(password)) => NatsLogin::User {
             name: decode(name)?,
             password: decode(password)?,
         },
@@ -231,18 +231,18 @@ impl Replicas {
 mod tests {
     use super::*;
 
-    fn login(text: &str) -> Login {
+    fn login(text: &str) -> NatsLogin {
         text.parse::<NatsServers>().expect("parses").login
     }
 
     #[test]
     fn logins_are_removed_from_the_url_and_redacted() {
-        assert_eq!(login("nats://h:4222"), Login::None);
+        assert_eq!(login("nats://h:4222"), NatsLogin::None);
         assert_eq!(
             login("nats://s%2Fcret@h"),
-            Login::Token("s/cret".to_owned())
+            NatsLogin::Token("s/cret".to_owned())
         );
-        let user = Login::User {
+        let user = NatsLogin::User {
             name: "u".to_owned(),
             password: "p:w@".to_owned(),
         };

@@ -1,6 +1,6 @@
 //! A connection to the broker and its state.
-//! Invariant: each loss increments [`Link::losses`], so that users of the connection notice a loss
-//! even if it is already back.
+//! Invariant: each loss increments [`LinkState::losses`], so that users of the connection notice a
+//! loss even if it is already back.
 
 use std::{error::Error, io, time::Duration};
 
@@ -11,33 +11,33 @@ use tokio::{
 };
 use tokio_rustls::rustls;
 
-use super::config::{Login, NatsConfig};
+use super::config::{NatsConfig, NatsLogin};
 use crate::limits::MAX_FRAME_BYTES;
 
 /// A connection to the broker. It reconnects by itself.
 #[derive(Clone, Debug)]
-pub(super) struct Connection {
+pub(super) struct NatsConnection {
     /// Handle of the client library.
     pub(super) client: Client,
-    link: watch::Receiver<Link>,
+    link: watch::Receiver<LinkState>,
 }
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) struct Link {
+pub(super) struct LinkState {
     /// Whether it is connected.
     pub(super) is_up: bool,
     /// Number of losses so far.
     pub(super) losses: u64,
 }
 
-impl Connection {
-    /// Connects within [`OPEN`]. `purpose` appears in the broker's list of clients.
+impl NatsConnection {
+    /// Connects within [`OPEN_TIMEOUT`]. `purpose` appears in the broker's list of clients.
     ///
     /// # Errors
     /// Returns [`NatsError`]. Retries an unreachable broker until the time limit.
     pub(super) async fn open(config: &NatsConfig, purpose: &str) -> Result<Self, NatsError> {
-        let (link_sender, link) = watch::channel(Link::default());
+        let (link_sender, link) = watch::channel(LinkState::default());
         let options = options(config, purpose, link_sender).await?;
         let servers = config.servers.to_string();
         let client = first_connection(config, options).await?;
@@ -46,8 +46,8 @@ impl Connection {
             return Err(NatsError::Payload { limit });
         }
         // The library reports the first connection by an event shortly after it is made.
-        let mut told = link.clone();
-        match timeout(OPEN, told.wait_for(|link| link.is_up)).await {
+        let mut reported = link.clone();
+        match timeout(OPEN_TIMEOUT, reported.wait_for(|link| link.is_up)).await {
             Ok(Ok(_)) => Ok(Self { client, link }),
             Ok(Err(_)) | Err(_) => Err(NatsError::Unreachable {
                 servers,
@@ -57,18 +57,18 @@ impl Connection {
     }
 
     /// Returns the current state.
-    pub(super) fn link(&self) -> Link {
+    pub(super) fn link(&self) -> LinkState {
         *self.link.borrow()
     }
 
     /// Subscribes to the state.
-    pub(super) fn watch(&self) -> watch::Receiver<Link> {
+    pub(super) fn watch(&self) -> watch::Receiver<LinkState> {
         self.link.clone()
     }
 }
 
 /// Resolves when the connection has been lost since `losses`, even if it is back.
-pub(super) async fn lost(link: &mut watch::Receiver<Link>, losses: u64) {
+pub(super) async fn connection_lost(link: &mut watch::Receiver<LinkState>, losses: u64) {
     // An error means that the client is gone, which counts as a loss.
     let gone = link.wait_for(|link| link.losses != losses).await;
     drop(gone);
@@ -131,8 +131,8 @@ async fn first_connection(
     options: ConnectOptions,
 ) -> Result<Client, NatsError> {
     let addresses = config.servers.addresses();
-    let deadline = Instant::now() + OPEN;
-    let mut delay = RETRY_LEAST;
+    let deadline = Instant::now() + OPEN_TIMEOUT;
+    let mut delay = MIN_RETRY_DELAY;
     loop {
         let error = match options.clone().connect(addresses).await {
             Ok(client) => return Ok(client),
@@ -169,7 +169,7 @@ async fn first_connection(
         }
         tracing::warn!(%servers, %error, "NATS is not reachable yet; retrying");
         sleep(delay).await;
-        delay = (delay * 2).min(RETRY_MOST);
+        delay = (delay * 2).min(MAX_RETRY_DELAY);
     }
 }
 
@@ -192,7 +192,7 @@ fn is_tls(error: &(dyn Error + 'static)) -> bool {
 async fn options(
     config: &NatsConfig,
     purpose: &str,
-    link: watch::Sender<Link>,
+    link: watch::Sender<LinkState>,
 ) -> Result<ConnectOptions, NatsError> {
     let mut options = ConnectOptions::new()
         .name(format!(
@@ -200,19 +200,19 @@ async fn options(
             config.prefix.as_str(),
             config.node
         ))
-        .connection_timeout(CONNECT)
-        .request_timeout(Some(REQUEST))
-        .ping_interval(PING)
-        .subscription_capacity(SUBSCRIPTION)
+        .connection_timeout(CONNECT_TIMEOUT)
+        .request_timeout(Some(REQUEST_TIMEOUT))
+        .ping_interval(PING_INTERVAL)
+        .subscription_capacity(SUBSCRIPTION_CAPACITY)
         .reconnect_delay_callback(reconnect_delay)
         .event_callback(move |event| {
             observe(&link, &event);
             std::future::ready(())
         });
     options = match config.servers.login().clone() {
-        Login::None => options,
-        Login::Token(token) => options.token(token),
-        Login::User { name, password } => options.user_and_password(name, password),
+        NatsLogin::None => options,
+        NatsLogin::Token(token) => options.token(token),
+        NatsLogin::User { name, password } => options.user_and_password(name, password),
     };
     if let Some(file) = &config.credentials_file {
         options = options
@@ -226,7 +226,7 @@ async fn options(
     Ok(options)
 }
 
-fn observe(link: &watch::Sender<Link>, event: &Event) {
+fn observe(link: &watch::Sender<LinkState>, event: &Event) {
     match event {
         Event::Connected => link.send_modify(|link| link.is_up = true),
         Event::Disconnected | Event::Closed => link.send_modify(|link| {
@@ -241,33 +241,33 @@ fn observe(link: &watch::Sender<Link>, event: &Event) {
     }
 }
 
-/// Reconnect backoff: from 50 ms, doubling up to [`RETRY_MOST`], so that a restarted broker is
+/// Reconnect backoff: from 50 ms, doubling up to [`MAX_RETRY_DELAY`], so that a restarted broker is
 /// reached soon and an absent one is not flooded.
 fn reconnect_delay(attempt: usize) -> Duration {
     let doublings = u32::try_from(attempt.saturating_sub(1))
         .unwrap_or(u32::MAX)
         .min(10);
-    (RETRY_LEAST * 2_u32.pow(doublings)).min(RETRY_MOST)
+    (MIN_RETRY_DELAY * 2_u32.pow(doublings)).min(MAX_RETRY_DELAY)
 }
 
 /// Time limit of the first connection, including retries: broker and hub may start together.
-const OPEN: Duration = Duration::from_secs(15);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Timeout of one connection attempt.
-const CONNECT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Timeout of requests to the broker. Registry calls must finish well within ten seconds.
-pub(super) const REQUEST: Duration = Duration::from_secs(2);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Keepalive: three unanswered pings close a connection, so a hanging broker is left after six
 /// seconds.
-const PING: Duration = Duration::from_secs(2);
+const PING_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Messages queued per subscription. A circuit's credit allows less than this.
-const SUBSCRIPTION: usize = 32 * 1024;
+const SUBSCRIPTION_CAPACITY: usize = 32 * 1024;
 
-const RETRY_LEAST: Duration = Duration::from_millis(50);
-const RETRY_MOST: Duration = Duration::from_secs(1);
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// A frame with its overhead.
 const MIN_PAYLOAD: usize = MAX_FRAME_BYTES + 1024;
@@ -280,12 +280,12 @@ mod tests {
     fn reconnects_back_off_up_to_a_second() {
         let delays: Vec<_> = (1..8).map(|n| reconnect_delay(n).as_millis()).collect();
         assert_eq!(delays, [50, 100, 200, 400, 800, 1000, 1000]);
-        assert_eq!(reconnect_delay(usize::MAX), RETRY_MOST);
+        assert_eq!(reconnect_delay(usize::MAX), MAX_RETRY_DELAY);
     }
 
     #[test]
     fn loss_is_counted_even_after_reconnecting() {
-        let (sender, link) = watch::channel(Link::default());
+        let (sender, link) = watch::channel(LinkState::default());
         observe(&sender, &Event::Connected);
         let before = *link.borrow();
         observe(&sender, &Event::Disconnected);

@@ -1,7 +1,7 @@
 //! This node's membership in the cluster.
 //!
-//! A [`Mesh`] is the [`Exchange`](crate::circuit_dialer::Exchange) of a cluster: it tries the
-//! executors of this process first, and then the node that has the executor's websocket.
+//! A [`NatsMesh`] is the [`CircuitDialer`](crate::circuit_dialer::CircuitDialer) of a cluster: it
+//! tries the executors of this process first, and then the node that has the executor's websocket.
 //! Invariant: circuits within this process never use the broker, so they survive its loss.
 
 mod dial;
@@ -16,60 +16,63 @@ use tokio::{
 };
 
 use super::{
-    circuits::Circuits,
+    circuits::BridgedCircuits,
     config::NatsConfig,
-    connection::{Connection, NatsError},
-    nodes::{self, Nodes, process_name},
-    presences::{Lost, News},
+    connection::{NatsConnection, NatsError},
+    nodes::{self, ClusterNodes, process_name},
+    presences::{ClusterEvent, PresenceLoss},
     store::NatsStore,
-    subjects::Subjects,
+    subjects::SubjectNames,
 };
 use crate::{
     circuit::Circuit,
-    circuit_dialer::{Dial, DialError, Exchange},
-    executor_table::Switch,
+    circuit_dialer::{CircuitDialer, DialError, DialRequest},
+    executor_table::ExecutorTable,
     store::{EnvironmentId, NodeName, Store, StoreError},
 };
 
 /// Membership of this node in the cluster. Dropping it leaves without notice.
 #[derive(Debug)]
-pub struct Mesh {
-    shared: Arc<Shared>,
+pub struct NatsMesh {
+    shared: Arc<MeshShared>,
     /// Aborted on drop.
     _tasks: JoinSet<()>,
 }
 
 /// State shared by the tasks of a node.
 #[derive(Debug)]
-struct Shared {
+struct MeshShared {
     /// Connection for circuits.
-    data: Connection,
+    data: NatsConnection,
     /// Connection for everything else, so that heartbeats never wait behind frames.
-    control: Connection,
+    control: NatsConnection,
     /// Names of subjects.
-    subjects: Subjects,
+    subjects: SubjectNames,
     /// Known nodes.
-    nodes: Nodes,
+    nodes: ClusterNodes,
     /// Circuits to other nodes.
-    circuits: Arc<Circuits>,
+    circuits: Arc<BridgedCircuits>,
     /// Executor websockets of this process.
-    switch: Arc<Switch>,
+    executor_table: Arc<ExecutorTable>,
     /// The shared store.
     store: Arc<NatsStore>,
 }
 
-impl Mesh {
-    /// Joins the cluster with the executor websockets of `switch`.
+impl NatsMesh {
+    /// Joins the cluster with the executor websockets of `executor_table`.
     ///
     /// # Errors
     /// Returns [`NatsError`]; nothing is left running.
-    pub async fn join(config: &NatsConfig, switch: Arc<Switch>) -> Result<Self, NatsError> {
-        let control = Connection::open(config, "control").await?;
-        let data = Connection::open(config, "data").await?;
-        let subjects = Subjects::new(config.prefix.clone());
-        let nodes = Nodes::new(process_name(&config.node), data.clone());
+    pub async fn join(
+        config: &NatsConfig,
+        executor_table: Arc<ExecutorTable>,
+    ) -> Result<Self, NatsError> {
+        let control = NatsConnection::open(config, "control").await?;
+        let data = NatsConnection::open(config, "data").await?;
+        let subjects = SubjectNames::new(config.prefix.clone());
+        let nodes = ClusterNodes::new(process_name(&config.node), data.clone());
         let store = NatsStore::open(config, &control, &nodes, &subjects).await?;
-        let subscribe = |connection: &Connection, subject: String| {
+        let subscribe = |connection: &NatsConnection, subject: String| {
             let client = connection.client.clone();
             async move {
                 client
@@ -81,13 +84,13 @@ impl Mesh {
         let heartbeats = subscribe(&control, subjects.nodes()).await?;
         let executors = subscribe(&control, subjects.executors()).await?;
         let requests = subscribe(&data, subjects.dial(nodes.own())).await?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(MeshShared {
             data,
             control,
             subjects,
             nodes,
             circuits: Arc::default(),
-            switch,
+            executor_table,
             store: Arc::new(store),
         });
         let mut tasks = JoinSet::new();
@@ -98,9 +101,9 @@ impl Mesh {
             heartbeats,
             Arc::clone(&shared.circuits),
         ));
-        tasks.spawn(hear(Arc::clone(&shared), executors));
-        tasks.spawn(tidy(Arc::clone(&shared)));
-        tasks.spawn(dial::run(Arc::clone(&shared), requests));
+        tasks.spawn(handle_events(Arc::clone(&shared), executors));
+        tasks.spawn(run_maintenance(Arc::clone(&shared)));
+        tasks.spawn(dial::answer_requests(Arc::clone(&shared), requests));
         Ok(Self {
             shared,
             _tasks: tasks,
@@ -135,14 +138,14 @@ impl Mesh {
     /// Closes the circuits to other nodes and announces the shutdown.
     pub async fn leave(&self) {
         self.shared.circuits.close();
-        let Shared {
+        let MeshShared {
             nodes,
             control,
             data,
             subjects,
             ..
         } = &*self.shared;
-        nodes.say_farewell(control, subjects).await;
+        nodes.announce_shutdown(control, subjects).await;
         for connection in [control, data] {
             if connection.link().is_up
                 && let Err(error) = connection.client.flush().await
@@ -153,14 +156,14 @@ impl Mesh {
     }
 }
 
-impl Drop for Mesh {
+impl Drop for NatsMesh {
     fn drop(&mut self) {
         self.shared.circuits.close();
     }
 }
 
-impl Exchange for Mesh {
-    fn dial(&self, dial: Dial) -> BoxFuture<'_, Result<Circuit, DialError>> {
+impl CircuitDialer for NatsMesh {
+    fn dial(&self, dial: DialRequest) -> BoxFuture<'_, Result<Circuit, DialError>> {
         Box::pin(dial::dial(&self.shared, dial))
     }
 
@@ -172,43 +175,45 @@ impl Exchange for Mesh {
     ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             close_superseded(&self.shared, &environment).await;
-            let news = News::Registered { environment };
-            self.shared.store.presences().tell(&news).await;
+            let event = ClusterEvent::Registered { environment };
+            self.shared.store.presences().publish(&event).await;
         })
     }
 }
 
 /// Handles events of other nodes until dropped.
-async fn hear(shared: Arc<Shared>, mut executors: Subscriber) {
+async fn handle_events(shared: Arc<MeshShared>, mut executors: Subscriber) {
     while let Some(message) = executors.next().await {
-        let news = match serde_json::from_slice(&message.payload) {
-            Ok(news) => news,
+        let event = match serde_json::from_slice(&message.payload) {
+            Ok(event) => event,
             Err(error) => {
                 tracing::warn!(%error, "ignoring malformed executor event");
                 continue;
             }
         };
-        match news {
-            News::Attached { presence, revision } => {
+        match event {
+            ClusterEvent::Attached { presence, revision } => {
                 // Harnesses of this node must leave the replaced websocket, on whichever node it
                 // is.
-                shared.circuits.end_before(&presence, revision);
+                shared.circuits.close_replaced(&presence, revision);
                 if presence.node != *shared.nodes.own()
                     && let Some(lost) = shared.store.presences().handle_other(&presence, revision)
                 {
-                    give_up(&shared, lost);
+                    close_lost(&shared, lost);
                 }
             }
-            News::Registered { environment } => close_superseded(&shared, &environment).await,
+            ClusterEvent::Registered { environment } => {
+                close_superseded(&shared, &environment).await
+            }
         }
     }
 }
 
 /// Renews this node's records periodically, and at once after each reconnect to the broker.
-async fn tidy(shared: Arc<Shared>) {
+async fn run_maintenance(shared: Arc<MeshShared>) {
     let mut link = shared.control.watch();
     let mut losses = link.borrow_and_update().losses;
-    let mut renew = interval(RENEW);
+    let mut renew = interval(RENEW_INTERVAL);
     renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
     renew.tick().await;
     loop {
@@ -223,74 +228,76 @@ async fn tidy(shared: Arc<Shared>) {
                 }
                 losses = now.losses;
             }
-            () = shared.store.presences().untidy() => {}
+            () = shared.store.presences().maintenance_due() => {}
             _ = renew.tick() => {}
         }
         while shared.control.link().is_up {
-            match sweep(&shared).await {
+            match maintain_once(&shared).await {
                 Ok(()) => break,
                 Err(error) => {
                     // The broker is up, but JetStream is not ready yet or overloaded.
                     tracing::warn!(%error, "failed to renew presence records");
-                    tokio::time::sleep(RETRY).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
         }
     }
 }
 
-async fn sweep(shared: &Shared) -> Result<(), StoreError> {
+async fn maintain_once(shared: &MeshShared) -> Result<(), StoreError> {
     shared.store.restore().await?;
     // Websockets are in the executor table before their presence is written.
     let connections = shared
-        .switch
+        .executor_table
         .attached()
         .into_iter()
         .map(|(_, _, connection)| connection);
     for lost in shared
         .store
         .presences()
-        .tidy(&connections.collect())
+        .maintain(&connections.collect())
         .await?
     {
-        give_up(shared, lost);
+        close_lost(shared, lost);
     }
     Ok(())
 }
 
-fn give_up(shared: &Shared, lost: Lost) {
+fn close_lost(shared: &MeshShared, lost: PresenceLoss) {
     tracing::info!(?lost, "executor is connected elsewhere");
     match lost {
-        Lost::ToConnection {
+        PresenceLoss::ToConnection {
             environment,
             ours,
             theirs,
         } => {
             // The executor may have reconnected to this node meanwhile.
             if shared
-                .switch
+                .executor_table
                 .attached()
                 .iter()
                 .any(|(_, _, found)| *found == ours)
             {
-                shared.switch.replace(&environment, &theirs);
+                shared.executor_table.replace(&environment, &theirs);
             }
         }
-        Lost::ToRegistration { environment, ours } => shared.switch.evict(&environment, &ours),
+        PresenceLoss::ToRegistration { environment, ours } => {
+            shared.executor_table.evict(&environment, &ours)
+        }
     }
 }
 
 /// Closes this node's executor websocket of an environment unless its registration is current.
-async fn close_superseded(shared: &Shared, environment: &EnvironmentId) {
-    let (switch, store) = (&shared.switch, &*shared.store);
-    if let Err(error) = switch.close_superseded(environment, store).await {
+async fn close_superseded(shared: &MeshShared, environment: &EnvironmentId) {
+    let (executor_table, store) = (&shared.executor_table, &*shared.store);
+    if let Err(error) = executor_table.close_superseded(environment, store).await {
         tracing::warn!(%environment, %error, "failed to close websockets of superseded executors");
-        store.presences().look_again();
+        store.presences().schedule_maintenance();
     }
 }
 
 /// Renewal interval, well below the lifetime of a presence record.
-const RENEW: Duration = Duration::from_secs(120);
+const RENEW_INTERVAL: Duration = Duration::from_secs(120);
 
 /// Delay between attempts while the broker is up and JetStream is not.
-const RETRY: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);

@@ -1,7 +1,7 @@
 //! Cluster membership by heartbeats: each node publishes one twice a second, with the number of its
 //! data connection losses.
-//! Invariant: every node considers a silent node dead within [`DEAD`] and a sweep. It is never
-//! confused with its successor of the same name, because every process has a unique name.
+//! Invariant: every node considers a silent node dead within [`DEAD_AFTER`] and a sweep. It is
+//! never confused with its successor of the same name, because every process has a unique name.
 
 use std::{
     collections::BTreeMap,
@@ -18,24 +18,24 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval};
 use uuid::Uuid;
 
-use super::{circuits::Circuits, connection::Connection, subjects::Subjects};
+use super::{circuits::BridgedCircuits, connection::NatsConnection, subjects::SubjectNames};
 use crate::store::NodeName;
 
 /// The live nodes known to this one.
 #[derive(Clone, Debug)]
-pub(in crate::nats) struct Nodes {
+pub(in crate::nats) struct ClusterNodes {
     own: NodeName,
     /// Connection of this node's circuits; heartbeats report its losses.
-    data: Connection,
-    roster: Arc<Mutex<Roster>>,
+    data: NatsConnection,
+    roster: Arc<Mutex<NodeRoster>>,
     /// Set once this node has announced its shutdown: it must not send heartbeats any more.
     is_leaving: Arc<AtomicBool>,
 }
 
-impl Nodes {
+impl ClusterNodes {
     /// Creates a membership that knows only this node.
-    pub(in crate::nats) fn new(own: NodeName, data: Connection) -> Self {
-        let roster = Arc::new(Mutex::new(Roster::new(Instant::now())));
+    pub(in crate::nats) fn new(own: NodeName, data: NatsConnection) -> Self {
+        let roster = Arc::new(Mutex::new(NodeRoster::new(Instant::now())));
         Self {
             own,
             data,
@@ -55,7 +55,7 @@ impl Nodes {
     }
 
     /// Records a sign of life other than a heartbeat. From now on, silence of the node is noticed.
-    pub(in crate::nats) fn heard(&self, node: NodeName) {
+    pub(in crate::nats) fn record_alive(&self, node: NodeName) {
         self.lock().handle_heartbeat(node, Instant::now());
     }
 
@@ -70,18 +70,29 @@ impl Nodes {
     }
 
     /// Announces the shutdown of this node, so that others need not wait for its silence.
-    pub(in crate::nats) async fn say_farewell(&self, connection: &Connection, subjects: &Subjects) {
+    pub(in crate::nats) async fn announce_shutdown(
+        &self,
+        connection: &NatsConnection,
+        subjects: &SubjectNames,
+    ) {
         self.is_leaving.store(true, Ordering::Relaxed);
-        self.say(connection, subjects, News::Stopping).await;
+        self.publish_heartbeat(connection, subjects, NodeStatus::Stopping)
+            .await;
     }
 
-    async fn beat(&self, connection: &Connection, subjects: &Subjects) {
+    async fn send_heartbeat(&self, connection: &NatsConnection, subjects: &SubjectNames) {
         if !self.is_leaving.load(Ordering::Relaxed) {
-            self.say(connection, subjects, News::Alive).await;
+            self.publish_heartbeat(connection, subjects, NodeStatus::Alive)
+                .await;
         }
     }
 
-    async fn say(&self, connection: &Connection, subjects: &Subjects, news: News) {
+    async fn publish_heartbeat(
+        &self,
+        connection: &NatsConnection,
+        subjects: &SubjectNames,
+        news: NodeStatus,
+    ) {
         // Without a connection the message would be queued and arrive out of date.
         if !connection.link().is_up {
             return;
@@ -103,24 +114,24 @@ impl Nodes {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Roster> {
+    fn lock(&self) -> MutexGuard<'_, NodeRoster> {
         self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Sends and receives heartbeats until dropped. Closes circuits to nodes that died or lost them.
 pub(in crate::nats) async fn run(
-    nodes: Nodes,
-    connection: Connection,
-    subjects: Subjects,
+    nodes: ClusterNodes,
+    connection: NatsConnection,
+    subjects: SubjectNames,
     mut heartbeats: Subscriber,
-    circuits: Arc<Circuits>,
+    circuits: Arc<BridgedCircuits>,
 ) {
     let mut link = connection.watch();
     let mut losses = link.borrow_and_update().losses;
-    let mut beat = interval(HEARTBEAT);
-    beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut sweep = interval(SWEEP);
+    let mut heartbeat_timer = interval(HEARTBEAT_INTERVAL);
+    heartbeat_timer.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut sweep = interval(SWEEP_INTERVAL);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         // Receive before sweeping: queued heartbeats count.
@@ -128,7 +139,7 @@ pub(in crate::nats) async fn run(
             biased;
             message = heartbeats.next() => {
                 let Some(message) = message else { return };
-                hear(&nodes, &message.payload, &circuits);
+                handle_message(&nodes, &message.payload, &circuits);
             }
             changed = link.changed() => {
                 if changed.is_err() {
@@ -138,14 +149,14 @@ pub(in crate::nats) async fn run(
                 if now.is_up && now.losses != losses {
                     losses = now.losses;
                     nodes.lock().handle_reconnect(Instant::now());
-                    nodes.beat(&connection, &subjects).await;
+                    nodes.send_heartbeat(&connection, &subjects).await;
                 }
             }
-            _ = beat.tick() => nodes.beat(&connection, &subjects).await,
+            _ = heartbeat_timer.tick() => nodes.send_heartbeat(&connection, &subjects).await,
             _ = sweep.tick() => {
                 let dead = nodes.lock().sweep(Instant::now());
                 for node in dead.iter().filter(|node| **node != nodes.own) {
-                    let ended = circuits.end_of_node(node);
+                    let ended = circuits.close_to_node(node);
                     tracing::warn!(%node, circuits = ended, "node fell silent");
                 }
             }
@@ -153,26 +164,26 @@ pub(in crate::nats) async fn run(
     }
 }
 
-fn hear(nodes: &Nodes, payload: &[u8], circuits: &Circuits) {
+fn handle_message(nodes: &ClusterNodes, payload: &[u8], circuits: &BridgedCircuits) {
     let Ok(heartbeat) = serde_json::from_slice(payload) else {
         tracing::debug!("ignoring malformed heartbeat");
         return;
     };
     let Heartbeat { node, news, losses } = heartbeat;
     match news {
-        News::Alive => {
+        NodeStatus::Alive => {
             if node != nodes.own {
-                let ended = circuits.end_of_losses(&node, losses);
+                let ended = circuits.close_lost_by(&node, losses);
                 if ended > 0 {
                     tracing::warn!(%node, circuits = ended, "node lost its data connection");
                 }
             }
             nodes.lock().handle_heartbeat(node, Instant::now());
         }
-        News::Stopping => {
-            nodes.lock().handle_farewell(&node, Instant::now());
+        NodeStatus::Stopping => {
+            nodes.lock().handle_shutdown(&node, Instant::now());
             if node != nodes.own {
-                let ended = circuits.end_of_node(&node);
+                let ended = circuits.close_to_node(&node);
                 tracing::info!(%node, circuits = ended, "node is shutting down");
             }
         }
@@ -182,7 +193,7 @@ fn hear(nodes: &Nodes, payload: &[u8], circuits: &Circuits) {
 #[derive(Debug, Deserialize, Serialize)]
 struct Heartbeat {
     node: NodeName,
-    news: News,
+    news: NodeStatus,
     /// Number of data connection losses. Sent in every heartbeat, so that a lost one does no harm:
     /// circuits opened before the last loss are broken, and the node could not report it earlier.
     #[serde(default)]
@@ -191,14 +202,14 @@ struct Heartbeat {
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum News {
+enum NodeStatus {
     Alive,
     Stopping,
 }
 
 /// The known nodes. Pure.
 #[derive(Debug)]
-struct Roster {
+struct NodeRoster {
     /// Start of uninterrupted listening.
     listening: Instant,
     swept: Instant,
@@ -207,7 +218,7 @@ struct Roster {
     gone: BTreeMap<NodeName, Instant>,
 }
 
-impl Roster {
+impl NodeRoster {
     /// Creates an empty roster.
     fn new(now: Instant) -> Self {
         Self {
@@ -227,7 +238,7 @@ impl Roster {
     }
 
     /// Records a shutdown. Returns whether the node was known.
-    fn handle_farewell(&mut self, node: &NodeName, now: Instant) -> bool {
+    fn handle_shutdown(&mut self, node: &NodeName, now: Instant) -> bool {
         let known = self.heard.remove(node).is_some();
         if known {
             self.leave(node.clone(), now);
@@ -246,18 +257,18 @@ impl Roster {
     fn sweep(&mut self, now: Instant) -> Vec<NodeName> {
         let pause = now.saturating_duration_since(self.swept);
         self.swept = now;
-        if pause > STALL {
+        if pause > SUSPENDED_AFTER {
             // This process was suspended, and heartbeats are still queued.
             for heard in self.heard.values_mut() {
                 *heard += pause;
             }
         }
-        let is_silent = |heard: &Instant| now.saturating_duration_since(*heard) >= DEAD;
+        let is_silent = |heard: &Instant| now.saturating_duration_since(*heard) >= DEAD_AFTER;
         let dead = self.heard.iter().filter(|(_, heard)| is_silent(heard));
         let dead: Vec<_> = dead.map(|(node, _)| node.clone()).collect();
         self.heard.retain(|_, heard| !is_silent(heard));
         self.gone
-            .retain(|_, gone| now.saturating_duration_since(*gone) < MEMORY);
+            .retain(|_, gone| now.saturating_duration_since(*gone) < DEAD_NODE_RETENTION);
         for node in &dead {
             self.leave(node.clone(), now);
         }
@@ -284,8 +295,8 @@ impl Roster {
     /// been heard yet.
     fn is_alive(&self, node: &NodeName, now: Instant) -> bool {
         match self.heard.get(node) {
-            Some(heard) => now.saturating_duration_since(*heard) < DEAD + SWEEP,
-            None => now.saturating_duration_since(self.listening) < DEAD,
+            Some(heard) => now.saturating_duration_since(*heard) < DEAD_AFTER + SWEEP_INTERVAL,
+            None => now.saturating_duration_since(self.listening) < DEAD_AFTER,
         }
     }
 
@@ -306,19 +317,19 @@ pub(in crate::nats) fn process_name(node: &NodeName) -> NodeName {
 
 /// A node without heartbeat for this long is dead: four heartbeats, so that one delayed by a busy
 /// machine does not cost its connections.
-const DEAD: Duration = Duration::from_secs(2);
+const DEAD_AFTER: Duration = Duration::from_secs(2);
 
 /// Heartbeat interval.
-const HEARTBEAT: Duration = Duration::from_millis(500);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Interval of the search for silent nodes.
-const SWEEP: Duration = Duration::from_millis(250);
+const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A longer gap between two sweeps means that this process was suspended.
-const STALL: Duration = Duration::from_secs(1);
+const SUSPENDED_AFTER: Duration = Duration::from_secs(1);
 
 /// How long dead nodes are remembered: longer than any wait for their executors.
-const MEMORY: Duration = Duration::from_secs(60);
+const DEAD_NODE_RETENTION: Duration = Duration::from_secs(60);
 
 /// More nodes than any hub has: bounds the memory against foreign messages on the subject.
 const MAX_NODES: usize = 1024;
@@ -335,10 +346,10 @@ mod tests {
     }
 
     /// Sweeps at the task's interval, up to and including `end`.
-    fn sweep_until(roster: &mut Roster, mut now: Instant, end: Instant) -> Vec<NodeName> {
+    fn sweep_until(roster: &mut NodeRoster, mut now: Instant, end: Instant) -> Vec<NodeName> {
         let mut dead = Vec::new();
         while now < end {
-            now += SWEEP;
+            now += SWEEP_INTERVAL;
             dead.extend(roster.sweep(now));
         }
         dead
@@ -347,13 +358,13 @@ mod tests {
     #[test]
     fn silent_node_is_dead_after_two_seconds() {
         let t0 = Instant::now();
-        let mut roster = Roster::new(t0);
+        let mut roster = NodeRoster::new(t0);
         roster.handle_heartbeat(node("a"), t0);
         roster.handle_heartbeat(node("b"), t0);
-        let t1 = t0 + DEAD - SWEEP;
+        let t1 = t0 + DEAD_AFTER - SWEEP_INTERVAL;
         assert_eq!(sweep_until(&mut roster, t0, t1), []);
         roster.handle_heartbeat(node("b"), t1);
-        let t2 = t1 + SWEEP;
+        let t2 = t1 + SWEEP_INTERVAL;
         assert_eq!(sweep_until(&mut roster, t1, t2), [node("a")]);
         assert!(!roster.is_alive(&node("a"), t2));
         assert!(roster.is_alive(&node("b"), t2));
@@ -362,61 +373,67 @@ mod tests {
     #[test]
     fn suspension_of_this_process_does_not_kill_other_nodes() {
         let t0 = Instant::now();
-        let mut roster = Roster::new(t0);
+        let mut roster = NodeRoster::new(t0);
         roster.handle_heartbeat(node("a"), t0);
         let t1 = t0 + Duration::from_secs(60);
         assert_eq!(roster.sweep(t1), []);
-        assert_eq!(sweep_until(&mut roster, t1, t1 + DEAD), [node("a")]);
+        assert_eq!(sweep_until(&mut roster, t1, t1 + DEAD_AFTER), [node("a")]);
     }
 
     #[test]
     fn unknown_node_counts_as_alive_only_at_first() {
         let t0 = Instant::now();
-        let mut roster = Roster::new(t0);
+        let mut roster = NodeRoster::new(t0);
         assert!(roster.is_alive(&node("a"), t0));
-        assert!(!roster.is_alive(&node("a"), t0 + DEAD));
-        roster.handle_reconnect(t0 + DEAD * 2);
-        assert!(roster.is_alive(&node("a"), t0 + DEAD * 2));
+        assert!(!roster.is_alive(&node("a"), t0 + DEAD_AFTER));
+        roster.handle_reconnect(t0 + DEAD_AFTER * 2);
+        assert!(roster.is_alive(&node("a"), t0 + DEAD_AFTER * 2));
     }
 
     #[test]
     fn silence_while_disconnected_does_not_count() {
         let t0 = Instant::now();
-        let mut roster = Roster::new(t0);
+        let mut roster = NodeRoster::new(t0);
         roster.handle_heartbeat(node("a"), t0);
-        let t1 = t0 + DEAD * 10;
+        let t1 = t0 + DEAD_AFTER * 10;
         roster.handle_reconnect(t1);
-        assert_eq!(roster.sweep(t1 + SWEEP), []);
-        assert_eq!(sweep_until(&mut roster, t1 + SWEEP, t1 + DEAD), [node("a")]);
+        assert_eq!(roster.sweep(t1 + SWEEP_INTERVAL), []);
+        assert_eq!(
+            sweep_until(&mut roster, t1 + SWEEP_INTERVAL, t1 + DEAD_AFTER),
+            [node("a")]
+        );
     }
 
     #[test]
     fn announced_shutdown_takes_effect_at_once() {
         let t0 = Instant::now();
-        let mut roster = Roster::new(t0);
+        let mut roster = NodeRoster::new(t0);
         roster.handle_heartbeat(node("a"), t0);
-        assert!(roster.handle_farewell(&node("a"), t0));
-        assert!(!roster.handle_farewell(&node("a"), t0));
-        assert!(!roster.is_alive(&node("a"), t0 + DEAD));
+        assert!(roster.handle_shutdown(&node("a"), t0));
+        assert!(!roster.handle_shutdown(&node("a"), t0));
+        assert!(!roster.is_alive(&node("a"), t0 + DEAD_AFTER));
     }
 
     #[test]
     fn time_of_death_is_remembered_for_a_while() {
         let t0 = Instant::now();
-        let mut roster = Roster::new(t0);
+        let mut roster = NodeRoster::new(t0);
         for name in ["a", "b"] {
             roster.handle_heartbeat(node(name), t0);
             assert_eq!(roster.silence(&node(name), t0), Some(Duration::ZERO));
         }
-        roster.handle_farewell(&node("b"), t0);
-        let t1 = t0 + DEAD;
+        roster.handle_shutdown(&node("b"), t0);
+        let t1 = t0 + DEAD_AFTER;
         assert_eq!(sweep_until(&mut roster, t0, t1), [node("a")]);
-        assert_eq!(roster.silence(&node("a"), t1 + DEAD), Some(DEAD));
-        assert_eq!(roster.silence(&node("b"), t1), Some(DEAD));
+        assert_eq!(
+            roster.silence(&node("a"), t1 + DEAD_AFTER),
+            Some(DEAD_AFTER)
+        );
+        assert_eq!(roster.silence(&node("b"), t1), Some(DEAD_AFTER));
         roster.handle_heartbeat(node("b"), t1);
         assert_eq!(roster.silence(&node("b"), t1), Some(Duration::ZERO));
-        sweep_until(&mut roster, t1, t1 + MEMORY);
-        assert_eq!(roster.silence(&node("a"), t1 + MEMORY), None);
+        sweep_until(&mut roster, t1, t1 + DEAD_NODE_RETENTION);
+        assert_eq!(roster.silence(&node("a"), t1 + DEAD_NODE_RETENTION), None);
     }
 
     #[test]

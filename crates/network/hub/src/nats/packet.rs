@@ -4,20 +4,20 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::circuit::Ending;
+use crate::circuit::CloseReason;
 
 /// A decoded packet.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Packet {
+pub(super) struct CircuitPacket {
     /// Sequence number in its direction, from 0.
     pub(super) seq: u32,
     /// The content.
-    pub(super) body: Body,
+    pub(super) body: PacketBody,
 }
 
 /// Content of a packet.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Body {
+pub(super) enum PacketBody {
     /// Complete frames, in order. Never empty.
     Frames(Vec<Bytes>),
     /// Grants this many more bytes to the peer.
@@ -25,10 +25,10 @@ pub(super) enum Body {
     /// Follows the last packet of a burst, so that its loss is noticed.
     Mark,
     /// Closes the circuit with a reason.
-    Close(Ending),
+    Close(CloseReason),
 }
 
-impl Packet {
+impl CircuitPacket {
     /// Decodes a NATS message. Frames are slices of it, not copies.
     ///
     /// # Errors
@@ -38,15 +38,17 @@ impl Packet {
         let [kind, seq @ ..] = *header;
         let rest = message.slice(HEADER..);
         let body = match kind {
-            FRAMES => Body::Frames(frames(rest)?),
+            FRAMES => PacketBody::Frames(frames(rest)?),
             CREDIT => {
                 let bytes: [u8; 4] = rest.as_ref().try_into().map_err(|_| PacketError::Length)?;
-                Body::Credit(u32::from_be_bytes(bytes))
+                PacketBody::Credit(u32::from_be_bytes(bytes))
             }
-            MARK if rest.is_empty() => Body::Mark,
+            MARK if rest.is_empty() => PacketBody::Mark,
             MARK => return Err(PacketError::Length),
             // A reason known only to newer nodes still closes the circuit.
-            CLOSE => Body::Close(serde_json::from_slice(&rest).unwrap_or(Ending::Unreachable)),
+            CLOSE => {
+                PacketBody::Close(serde_json::from_slice(&rest).unwrap_or(CloseReason::Unreachable))
+            }
             other => return Err(PacketError::Kind(other)),
         };
         Ok(Self {
@@ -69,21 +71,21 @@ pub(super) fn mark(seq: u32) -> Bytes {
 }
 
 /// Encodes the last packet of a direction.
-pub(super) fn close(seq: u32, ending: Ending) -> Bytes {
-    let ending = serde_json::to_vec(&ending).unwrap_or_default();
-    let mut packet = header(CLOSE, seq, ending.len());
-    packet.put_slice(&ending);
+pub(super) fn close(seq: u32, close_reason: CloseReason) -> Bytes {
+    let close_reason = serde_json::to_vec(&close_reason).unwrap_or_default();
+    let mut packet = header(CLOSE, seq, close_reason.len());
+    packet.put_slice(&close_reason);
     packet.freeze()
 }
 
 /// A packet of frames being built.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct PacketBuilder {
     packet: BytesMut,
     cost: u32,
 }
 
-impl Batch {
+impl PacketBuilder {
     /// Starts packet `seq` with its first frame.
     pub(super) fn new(seq: u32, first: &Bytes) -> Self {
         let mut batch = Self {
@@ -105,7 +107,7 @@ impl Batch {
 
     /// Returns whether further frames belong in the next packet.
     pub(super) fn is_full(&self) -> bool {
-        self.packet.len() >= BATCH
+        self.packet.len() >= MAX_BATCH_BYTES
     }
 
     /// Returns the packet and the cost of its frames.
@@ -172,7 +174,7 @@ const CLOSE: u8 = 4;
 
 /// Queued frames share a message up to this size: large enough to relieve the broker, small enough
 /// not to delay other circuits on the connection.
-const BATCH: usize = 64 * 1024;
+const MAX_BATCH_BYTES: usize = 64 * 1024;
 
 /// Overhead per frame, in credit.
 const FRAME_OVERHEAD: u32 = 64;
@@ -184,18 +186,18 @@ mod tests {
     #[test]
     fn frames_round_trip_in_order_and_unchanged() {
         let sent = [Bytes::from_static(b"one"), Bytes::from(vec![7; 70_000])];
-        let mut batch = Batch::new(9, &sent[0]);
+        let mut batch = PacketBuilder::new(9, &sent[0]);
         assert!(!batch.is_full());
         batch.push(&sent[1]);
         assert!(batch.is_full());
         let (packet, cost) = batch.finish();
         assert_eq!(cost, 3 + 70_000 + 2 * FRAME_OVERHEAD);
-        let packet = Packet::decode(&packet).expect("decodes");
+        let packet = CircuitPacket::decode(&packet).expect("decodes");
         assert_eq!(
             packet,
-            Packet {
+            CircuitPacket {
                 seq: 9,
-                body: Body::Frames(sent.to_vec())
+                body: PacketBody::Frames(sent.to_vec())
             }
         );
     }
@@ -203,27 +205,30 @@ mod tests {
     #[test]
     fn credit_mark_and_close_round_trip() {
         for (bytes, seq, body) in [
-            (credit(1, 77), 1, Body::Credit(77)),
-            (mark(2), 2, Body::Mark),
+            (credit(1, 77), 1, PacketBody::Credit(77)),
+            (mark(2), 2, PacketBody::Mark),
             (
-                close(u32::MAX, Ending::Moved),
+                close(u32::MAX, CloseReason::Moved),
                 u32::MAX,
-                Body::Close(Ending::Moved),
+                PacketBody::Close(CloseReason::Moved),
             ),
         ] {
-            assert_eq!(Packet::decode(&bytes), Ok(Packet { seq, body }));
+            assert_eq!(
+                CircuitPacket::decode(&bytes),
+                Ok(CircuitPacket { seq, body })
+            );
         }
     }
 
     #[test]
     fn unknown_reason_still_closes_the_circuit() {
         let packet = Bytes::from_static(b"\x04\0\0\0\x01\"novel\"");
-        let ending = Body::Close(Ending::Unreachable);
+        let close_reason = PacketBody::Close(CloseReason::Unreachable);
         assert_eq!(
-            Packet::decode(&packet),
-            Ok(Packet {
+            CircuitPacket::decode(&packet),
+            Ok(CircuitPacket {
                 seq: 1,
-                body: ending
+                body: close_reason
             })
         );
     }
@@ -243,7 +248,7 @@ mod tests {
         ];
         for (bytes, error) in cases {
             assert_eq!(
-                Packet::decode(&Bytes::copy_from_slice(bytes)),
+                CircuitPacket::decode(&Bytes::copy_from_slice(bytes)),
                 Err(error),
                 "{bytes:?}"
             );

@@ -3,9 +3,9 @@
 //! Invariant: a presence returned by this node names a live node and, if it is this node, a
 //! websocket that it has not given up.
 
-mod held;
+mod own_presences;
 
-pub(super) use self::held::Lost;
+pub(super) use self::own_presences::PresenceLoss;
 
 use std::{
     collections::HashSet,
@@ -16,20 +16,20 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use self::held::{Held, State};
+use self::own_presences::{OwnPresences, PresenceState};
 use super::{
-    bucket::{Bucket, Revision, Shape, WriteError},
-    connection::Connection,
-    nodes::Nodes,
-    registry::{Full, Registry, json, parse},
-    subjects::Subjects,
+    bucket::{BucketConfig, KvBucket, RecordRevision, WriteError},
+    connection::NatsConnection,
+    nodes::ClusterNodes,
+    registration_bucket::{BucketFull, RegistrationBucket, json, parse},
+    subjects::SubjectNames,
 };
 use crate::store::{
-    AttachError, Attendance, ConnectionId, EnvironmentId, Presence, StoreError, Timestamp,
+    AttachError, ConnectionId, EnvironmentId, Presence, PresenceRecord, StoreError, Timestamp,
 };
 
 /// Bucket of presence records. Nodes renew those of their websockets; those of dead nodes expire.
-pub(in crate::nats) const SHAPE: Shape = Shape {
+pub(in crate::nats) const BUCKET: BucketConfig = BucketConfig {
     name: "presence",
     description: "where executors are connected",
     max_age: Some(Duration::from_secs(600)),
@@ -39,13 +39,13 @@ pub(in crate::nats) const SHAPE: Shape = Shape {
 /// Events about executors that nodes publish to each other.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::nats) enum News {
+pub(in crate::nats) enum ClusterEvent {
     /// An executor's websocket was attached.
     Attached {
         /// The presence record.
         presence: Presence,
         /// Its revision.
-        revision: Revision,
+        revision: RecordRevision,
     },
     /// A new registration replaced all others, or the environment was removed. The store has the
     /// current one, because events may be outdated.
@@ -57,27 +57,27 @@ pub(in crate::nats) enum News {
 
 /// Presence records of executors.
 #[derive(Clone, Debug)]
-pub(in crate::nats) struct Presences {
-    bucket: Bucket,
-    registry: Registry,
-    nodes: Nodes,
-    connection: Connection,
-    subjects: Subjects,
-    held: Arc<Mutex<Held>>,
-    /// Notified when there is work for [`Self::tidy`].
-    untidy: Arc<Notify>,
+pub(in crate::nats) struct PresenceRecords {
+    bucket: KvBucket,
+    registry: RegistrationBucket,
+    nodes: ClusterNodes,
+    connection: NatsConnection,
+    subjects: SubjectNames,
+    held: Arc<Mutex<OwnPresences>>,
+    /// Notified when there is work for [`Self::maintain`].
+    maintenance_due: Arc<Notify>,
 }
 
-impl Presences {
+impl PresenceRecords {
     /// Creates the service on `bucket`.
     pub(in crate::nats) fn new(
-        bucket: Bucket,
-        registry: Registry,
-        nodes: Nodes,
-        connection: Connection,
-        subjects: Subjects,
+        bucket: KvBucket,
+        registry: RegistrationBucket,
+        nodes: ClusterNodes,
+        connection: NatsConnection,
+        subjects: SubjectNames,
     ) -> Self {
-        let (held, untidy) = Default::default();
+        let (held, maintenance_due) = Default::default();
         Self {
             bucket,
             registry,
@@ -85,7 +85,7 @@ impl Presences {
             connection,
             subjects,
             held,
-            untidy,
+            maintenance_due,
         }
     }
 
@@ -98,7 +98,7 @@ impl Presences {
             return Err(AttachError::Superseded);
         }
         self.lock().begin(presence.clone());
-        let unfinished = Unfinished {
+        let unfinished = PresenceRollback {
             presences: self,
             presence: &presence,
         };
@@ -106,7 +106,7 @@ impl Presences {
         let revision = match self.bucket.overwrite(&key, json(&presence)?).await {
             Ok(revision) => revision,
             Err(WriteError::Full | WriteError::Raced) => {
-                return Err(StoreError::unavailable(Full).into());
+                return Err(StoreError::unavailable(BucketFull).into());
             }
             Err(WriteError::Store(error)) => return Err(error.into()),
         };
@@ -116,7 +116,8 @@ impl Presences {
             return Err(AttachError::Superseded);
         }
         unfinished.finish();
-        self.tell(&News::Attached { presence, revision }).await;
+        self.publish(&ClusterEvent::Attached { presence, revision })
+            .await;
         Ok(())
     }
 
@@ -125,7 +126,7 @@ impl Presences {
     /// # Errors
     /// Returns [`StoreError`]; it is retried as soon as the broker is back.
     pub(in crate::nats) async fn detach(&self, presence: &Presence) -> Result<(), StoreError> {
-        let unfinished = Unfinished {
+        let unfinished = PresenceRollback {
             presences: self,
             presence,
         };
@@ -157,7 +158,7 @@ impl Presences {
     pub(in crate::nats) async fn find(
         &self,
         environment: &EnvironmentId,
-    ) -> Result<Option<(Presence, Revision)>, StoreError> {
+    ) -> Result<Option<(Presence, RecordRevision)>, StoreError> {
         let slot = self.bucket.read(&key(environment)).await?;
         let presence = parse::<Presence>(&slot, "a presence")?;
         Ok(presence
@@ -173,20 +174,20 @@ impl Presences {
         &self,
         environment: &EnvironmentId,
         now: Timestamp,
-    ) -> Result<Attendance, StoreError> {
+    ) -> Result<PresenceRecord, StoreError> {
         let slot = self.bucket.read(&key(environment)).await?;
         Ok(match parse::<Presence>(&slot, "a presence")? {
-            Some(presence) if self.is_there(&presence) => Attendance {
+            Some(presence) if self.is_there(&presence) => PresenceRecord {
                 connected: Some(presence),
-                ..Attendance::default()
+                ..PresenceRecord::default()
             },
             // This node is about to delete the record.
-            Some(presence) if presence.node == *self.nodes.own() => Attendance {
+            Some(presence) if presence.node == *self.nodes.own() => PresenceRecord {
                 connected: None,
                 left_at: now,
             },
             // Its node has died.
-            Some(presence) => Attendance {
+            Some(presence) => PresenceRecord {
                 connected: None,
                 left_at: match self.nodes.silence(&presence.node) {
                     Some(silence) => now.minus(silence),
@@ -194,7 +195,7 @@ impl Presences {
                 },
             },
             // The marker of a deleted record carries the time of deletion.
-            None => Attendance {
+            None => PresenceRecord {
                 connected: None,
                 left_at: slot.at,
             },
@@ -213,10 +214,10 @@ impl Presences {
     pub(in crate::nats) fn handle_other(
         &self,
         theirs: &Presence,
-        revision: Revision,
-    ) -> Option<Lost> {
+        revision: RecordRevision,
+    ) -> Option<PresenceLoss> {
         let ours = self.lock().handle_other(theirs, revision)?;
-        Some(Lost::ToConnection {
+        Some(PresenceLoss::ToConnection {
             environment: theirs.environment.clone(),
             ours: ours.connection,
             theirs: theirs.connection.clone(),
@@ -224,32 +225,32 @@ impl Presences {
     }
 
     /// Publishes an event to all nodes, including this one. A disconnected node misses it and
-    /// catches up with [`Self::tidy`].
-    pub(in crate::nats) async fn tell(&self, news: &News) {
-        let Ok(news) = serde_json::to_vec(news) else {
+    /// catches up with [`Self::maintain`].
+    pub(in crate::nats) async fn publish(&self, event: &ClusterEvent) {
+        let Ok(event) = serde_json::to_vec(event) else {
             return;
         };
         if !self.connection.link().is_up {
             return;
         }
-        let told = self
+        let published = self
             .connection
             .client
-            .publish(self.subjects.executors(), news.into())
+            .publish(self.subjects.executors(), event.into())
             .await;
-        if let Err(error) = told {
+        if let Err(error) = published {
             tracing::warn!(%error, "failed to publish an executor event");
         }
     }
 
-    /// Resolves when there is work for [`Self::tidy`].
-    pub(in crate::nats) async fn untidy(&self) {
-        self.untidy.notified().await;
+    /// Resolves when there is work for [`Self::maintain`].
+    pub(in crate::nats) async fn maintenance_due(&self) {
+        self.maintenance_due.notified().await;
     }
 
-    /// Schedules [`Self::tidy`].
-    pub(in crate::nats) fn look_again(&self) {
-        self.untidy.notify_one();
+    /// Schedules [`Self::maintain`].
+    pub(in crate::nats) fn schedule_maintenance(&self) {
+        self.maintenance_due.notify_one();
     }
 
     /// Creates the bucket again if the broker lost it, renews the records of this node's
@@ -258,10 +259,10 @@ impl Presences {
     ///
     /// # Errors
     /// Returns [`StoreError`]: nothing more can be done until the broker is back.
-    pub(in crate::nats) async fn tidy(
+    pub(in crate::nats) async fn maintain(
         &self,
         connections: &HashSet<ConnectionId>,
-    ) -> Result<Vec<Lost>, StoreError> {
+    ) -> Result<Vec<PresenceLoss>, StoreError> {
         self.bucket.restore().await?;
         let held = {
             let mut held = self.lock();
@@ -272,9 +273,11 @@ impl Presences {
         for (presence, state) in held {
             match state {
                 // The writing task handles it.
-                State::Writing { .. } => {}
-                State::Leaving => self.erase(&presence).await?,
-                State::Written(revision) => lost.extend(self.renew(presence, revision).await?),
+                PresenceState::Writing { .. } => {}
+                PresenceState::Leaving => self.erase(&presence).await?,
+                PresenceState::Written(revision) => {
+                    lost.extend(self.renew(presence, revision).await?)
+                }
             }
         }
         Ok(lost)
@@ -283,13 +286,13 @@ impl Presences {
     async fn renew(
         &self,
         presence: Presence,
-        revision: Revision,
-    ) -> Result<Option<Lost>, StoreError> {
+        revision: RecordRevision,
+    ) -> Result<Option<PresenceLoss>, StoreError> {
         let environment = presence.environment.clone();
         if !self.is_current(&presence).await? {
             self.lock().leave(&presence);
             self.erase(&presence).await?;
-            return Ok(Some(Lost::ToRegistration {
+            return Ok(Some(PresenceLoss::ToRegistration {
                 environment,
                 ours: presence.connection,
             }));
@@ -309,13 +312,13 @@ impl Presences {
                     return Ok(None);
                 }
                 Err(WriteError::Raced) => {}
-                Err(WriteError::Full) => return Err(StoreError::unavailable(Full)),
+                Err(WriteError::Full) => return Err(StoreError::unavailable(BucketFull)),
                 Err(WriteError::Store(error)) => return Err(error),
             }
             let slot = self.bucket.read(&key(&environment)).await?;
             match parse::<Presence>(&slot, "a presence")? {
                 Some(other) if other != presence => {
-                    let lost = Lost::ToConnection {
+                    let lost = PresenceLoss::ToConnection {
                         environment,
                         ours: presence.connection.clone(),
                         theirs: other.connection,
@@ -324,7 +327,7 @@ impl Presences {
                 }
                 // The broker lost the record, or only the response to our last write.
                 Some(_) | None if slot.revision != seen => seen = slot.revision,
-                Some(_) | None => return Err(StoreError::unavailable(Full)),
+                Some(_) | None => return Err(StoreError::unavailable(BucketFull)),
             }
         }
     }
@@ -336,7 +339,7 @@ impl Presences {
             match self.bucket.delete(&key, slot.revision).await {
                 // Raced: another presence has replaced it.
                 Ok(()) | Err(WriteError::Raced) => {}
-                Err(WriteError::Full) => return Err(StoreError::unavailable(Full)),
+                Err(WriteError::Full) => return Err(StoreError::unavailable(BucketFull)),
                 Err(WriteError::Store(error)) => return Err(error),
             }
         }
@@ -349,28 +352,28 @@ impl Presences {
         Ok(current.is_some_and(|current| current.id == presence.registration))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, OwnPresences> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A presence that may or may not be written. On drop, its websocket counts as closed.
-struct Unfinished<'a> {
-    presences: &'a Presences,
+struct PresenceRollback<'a> {
+    presences: &'a PresenceRecords,
     presence: &'a Presence,
 }
 
-impl Unfinished<'_> {
+impl PresenceRollback<'_> {
     /// Completes without marking the websocket as closed.
     fn finish(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for PresenceRollback<'_> {
     fn drop(&mut self) {
         self.presences.lock().leave(self.presence);
-        self.presences.look_again();
+        self.presences.schedule_maintenance();
     }
 }
 

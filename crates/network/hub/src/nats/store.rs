@@ -9,57 +9,58 @@ use futures_util::future::BoxFuture;
 use tokio::sync::OnceCell;
 
 use super::{
-    bucket::{Bucket, Revision, Shape, WriteError},
+    bucket::{BucketConfig, KvBucket, RecordRevision, WriteError},
     config::NatsConfig,
-    connection::{Connection, NatsError},
-    nodes::Nodes,
-    presences::{self, Presences},
-    registry::{self, Contended, Full, Registry, json, parse},
-    subjects::Subjects,
+    connection::{NatsConnection, NatsError},
+    nodes::ClusterNodes,
+    presences::{self, PresenceRecords},
+    registration_bucket::{self, BucketFull, RecordContention, RegistrationBucket, json, parse},
+    subjects::SubjectNames,
 };
 use crate::{
     principal::PrincipalName,
     store::{
         AttachError, Authorization, AuthorizeError, ClaimError, EnvironmentId, NewRegistration,
-        Owned, Presence, RegisterError, Registration, SigningKey, Store, StoreError, Timestamp,
-        TokenHash, Waiting,
+        OwnedEnvironment, PendingAuthorizations, Presence, RegisterError, Registration, SigningKey,
+        Store, StoreError, Timestamp, TokenHash,
     },
 };
 
 /// The shared store of a cluster.
 ///
-/// Created by [`Mesh::join`](crate::nats::Mesh::join). Without a connection to the broker every
-/// call fails immediately with [`StoreError::Unavailable`], except for the signing key once it is
-/// known.
+/// Created by [`NatsMesh::join`](crate::nats::NatsMesh::join). Without a connection to the broker
+/// every call fails immediately with [`StoreError::Unavailable`], except for the signing key once
+/// it is known.
 #[derive(Debug)]
 pub struct NatsStore {
     /// Start of this node, before which disconnects are unknown.
     started: Timestamp,
     signing_key: OnceCell<SigningKey>,
-    registry: Registry,
-    presences: Presences,
-    authorizations: Authorizations,
+    registry: RegistrationBucket,
+    presences: PresenceRecords,
+    authorizations: AuthorizationBucket,
 }
 
 impl NatsStore {
     /// Opens the buckets, creating missing ones.
     pub(super) async fn open(
         config: &NatsConfig,
-        connection: &Connection,
-        nodes: &Nodes,
-        subjects: &Subjects,
+        connection: &NatsConnection,
+        nodes: &ClusterNodes,
+        subjects: &SubjectNames,
     ) -> Result<Self, NatsError> {
-        let bucket =
-            |shape: Shape| Bucket::open(connection, &config.prefix, config.replicas, shape);
-        let registry = Registry::new(bucket(registry::SHAPE).await?);
-        let presences = Presences::new(
-            bucket(presences::SHAPE).await?,
+        let bucket = |shape: BucketConfig| {
+            KvBucket::open(connection, &config.prefix, config.replicas, shape)
+        };
+        let registry = RegistrationBucket::new(bucket(registration_bucket::BUCKET).await?);
+        let presences = PresenceRecords::new(
+            bucket(presences::BUCKET).await?,
             registry.clone(),
             nodes.clone(),
             connection.clone(),
             subjects.clone(),
         );
-        let authorizations = Authorizations::new(bucket(SHAPE).await?);
+        let authorizations = AuthorizationBucket::new(bucket(BUCKET).await?);
         Ok(Self {
             started: Timestamp::now(),
             signing_key: OnceCell::new(),
@@ -76,7 +77,7 @@ impl NatsStore {
     }
 
     /// Returns the presence records.
-    pub(super) fn presences(&self) -> &Presences {
+    pub(super) fn presences(&self) -> &PresenceRecords {
         &self.presences
     }
 
@@ -142,7 +143,7 @@ impl Store for NatsStore {
         &'a self,
         after: Option<&'a EnvironmentId>,
         limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<Owned>, StoreError>> {
+    ) -> BoxFuture<'a, Result<Vec<OwnedEnvironment>, StoreError>> {
         Box::pin(self.registry.environments(after, limit))
     }
 
@@ -204,7 +205,7 @@ impl Store for NatsStore {
 
 /// Bucket of authorizations. They live for a minute; the broker drops them after two, together with
 /// the markers of redeemed ones.
-pub(super) const SHAPE: Shape = Shape {
+pub(super) const BUCKET: BucketConfig = BucketConfig {
     name: "authorizations",
     description: "harness authorizations that wait for their one use",
     max_age: Some(Duration::from_secs(120)),
@@ -213,19 +214,19 @@ pub(super) const SHAPE: Shape = Shape {
 
 /// Pending authorizations.
 #[derive(Clone, Debug)]
-pub(super) struct Authorizations {
-    bucket: Bucket,
+pub(super) struct AuthorizationBucket {
+    bucket: KvBucket,
     /// Those issued by this node. Ones redeemed on other nodes count here until they expire:
     /// counting for all nodes in the broker would be too expensive per harness.
-    waiting: Arc<Mutex<Waiting>>,
+    waiting: Arc<Mutex<PendingAuthorizations>>,
 }
 
-impl Authorizations {
+impl AuthorizationBucket {
     /// Creates the service on `bucket`.
-    pub(super) fn new(bucket: Bucket) -> Self {
+    pub(super) fn new(bucket: KvBucket) -> Self {
         Self {
             bucket,
-            waiting: Arc::new(Mutex::new(Waiting::new(CAPACITY))),
+            waiting: Arc::new(Mutex::new(PendingAuthorizations::new(CAPACITY))),
         }
     }
 
@@ -253,7 +254,7 @@ impl Authorizations {
             waiting.add(token, &authorization.principal, authorization.expires_at)?;
         }
         // Tokens are random, so this key was never used.
-        let never = Revision::default();
+        let never = RecordRevision::default();
         match self
             .bucket
             .write(&token.to_hex(), json(authorization)?, never)
@@ -264,7 +265,7 @@ impl Authorizations {
                 self.waiting().remove(token);
                 Err(AuthorizeError::Full)
             }
-            Err(WriteError::Raced) => Err(StoreError::unavailable(Contended).into()),
+            Err(WriteError::Raced) => Err(StoreError::unavailable(RecordContention).into()),
             Err(WriteError::Store(error)) => Err(error.into()),
         }
     }
@@ -286,13 +287,13 @@ impl Authorizations {
         match self.bucket.delete(&token.to_hex(), slot.revision).await {
             Ok(()) => Ok((now < authorization.expires_at).then_some(authorization)),
             Err(WriteError::Raced) => Ok(None),
-            Err(WriteError::Full) => Err(StoreError::unavailable(Full)),
+            Err(WriteError::Full) => Err(StoreError::unavailable(BucketFull)),
             Err(WriteError::Store(error)) => Err(error),
         }
     }
 
     /// Never held across an `.await`.
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, PendingAuthorizations> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

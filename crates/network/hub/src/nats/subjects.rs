@@ -8,11 +8,11 @@ use crate::store::NodeName;
 
 /// Builds subject names with the hub's prefix.
 #[derive(Clone, Debug)]
-pub(super) struct Subjects {
+pub(super) struct SubjectNames {
     prefix: Prefix,
 }
 
-impl Subjects {
+impl SubjectNames {
     /// Creates the names of one hub.
     pub(super) fn new(prefix: Prefix) -> Self {
         Self { prefix }
@@ -34,13 +34,13 @@ impl Subjects {
     }
 
     /// Returns the subject of a circuit's packets in one direction.
-    pub(super) fn circuit(&self, wire: WireId, towards: Towards) -> String {
-        let towards = match towards {
-            Towards::Executor => "executor",
-            Towards::Harness => "harness",
+    pub(super) fn circuit(&self, wire: BridgedCircuitId, direction: Direction) -> String {
+        let direction = match direction {
+            Direction::Executor => "executor",
+            Direction::Harness => "harness",
         };
         format!(
-            "{}.circuit.{}.{towards}",
+            "{}.circuit.{}.{direction}",
             self.prefix.as_str(),
             wire.0.simple()
         )
@@ -49,22 +49,22 @@ impl Subjects {
 
 /// Id of a bridged circuit. Unguessable, never reused.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(super) struct WireId(Uuid);
+pub(super) struct BridgedCircuitId(Uuid);
 
-impl WireId {
+impl BridgedCircuitId {
     /// Generates an id.
     pub(super) fn generate() -> Self {
         Self(Uuid::new_v4())
     }
 }
 
-impl Serialize for WireId {
+impl Serialize for BridgedCircuitId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0.simple())
     }
 }
 
-impl<'de> Deserialize<'de> for WireId {
+impl<'de> Deserialize<'de> for BridgedCircuitId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map(Self).map_err(D::Error::custom)
@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for WireId {
 
 /// Direction of a circuit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Towards {
+pub(super) enum Direction {
     /// From the harness's node to the executor's.
     Executor,
     /// From the executor's node to the harness's.

@@ -27,11 +27,11 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{Mesh, NatsConfig};
+use super::{NatsConfig, NatsMesh};
 use crate::{
-    circuit::{Circuit, Ending},
-    circuit_dialer::{Dial, DialError, Exchange as _, HarnessTag},
-    executor_table::{Attachment, Switch},
+    circuit::{Circuit, CloseReason},
+    circuit_dialer::{CircuitDialer as _, DialError, DialRequest, HarnessTag},
+    executor_table::{ExecutorTable, TableAttachment},
     store::{
         ConnectionId, EnvironmentId, NewRegistration, Presence, Registration, RegistrationId,
         Store as _, Timestamp,
@@ -44,8 +44,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A hub process without websockets. It has its own runtime, so that dropping a node simulates a
 /// power failure without any notification.
 struct Node {
-    mesh: Arc<Mesh>,
-    switch: Arc<Switch>,
+    mesh: Arc<NatsMesh>,
+    executor_table: Arc<ExecutorTable>,
     runtime: Option<Runtime>,
 }
 
@@ -62,24 +62,24 @@ impl Drop for Node {
 
 /// An attached executor without its websocket.
 struct Executor {
-    attachment: Attachment,
+    attachment: TableAttachment,
     presence: Presence,
 }
 
 impl Node {
     async fn join(config: &NatsConfig) -> Self {
-        let switch = Arc::new(Switch::default());
+        let executor_table = Arc::new(ExecutorTable::default());
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        let (config, shared) = (config.clone(), Arc::clone(&switch));
-        let joined = runtime.spawn(async move { Mesh::join(&config, shared).await });
+        let (config, shared) = (config.clone(), Arc::clone(&executor_table));
+        let joined = runtime.spawn(async move { NatsMesh::join(&config, shared).await });
         let mesh = Arc::new(joined.await.unwrap().unwrap());
         Self {
             mesh,
-            switch,
+            executor_table,
             runtime: Some(runtime),
         }
     }
@@ -97,7 +97,7 @@ impl Node {
             node: self.mesh.node().clone(),
             connection: ConnectionId::generate(),
         };
-        let attachment = self.switch.attach(
+        let attachment = self.executor_table.attach(
             presence.environment.clone(),
             presence.registration.clone(),
             presence.connection.clone(),
@@ -111,7 +111,7 @@ impl Node {
 
     /// Connects a harness to this node.
     async fn dial(&self, registration: &Registration) -> Result<Circuit, DialError> {
-        let dial = Dial {
+        let dial = DialRequest {
             environment: registration.environment.clone(),
             registration: registration.id.clone(),
             harness: HarnessTag::from_bytes([7; HarnessTag::LEN]),
@@ -224,11 +224,11 @@ async fn echo(near: &mut Circuit, far: &mut Circuit) {
 }
 
 /// Returns the close reason as seen by one end.
-async fn ending(end: &mut Circuit) -> Ending {
+async fn close_reason(end: &mut Circuit) -> CloseReason {
     within(async {
         loop {
-            if let Err(ending) = end.receiver.frame().await {
-                return ending;
+            if let Err(close_reason) = end.receiver.frame().await {
+                return close_reason;
             }
         }
     })

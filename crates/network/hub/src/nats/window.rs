@@ -4,12 +4,12 @@
 
 /// Credit of the sending end.
 #[derive(Debug)]
-pub(super) struct Credit {
+pub(super) struct SendCredit {
     /// Negative after a packet larger than the remaining credit: the last packet may overdraw.
     available: i64,
 }
 
-impl Credit {
+impl SendCredit {
     /// Starts with the window granted by the receiving end.
     pub(super) fn new(window: u32) -> Self {
         Self {
@@ -35,13 +35,13 @@ impl Credit {
 
 /// Window of the receiving end: bytes buffered, and credit not yet granted back.
 #[derive(Debug)]
-pub(super) struct Debt {
+pub(super) struct ReceiveWindow {
     window: u32,
     held: u64,
     owed: u32,
 }
 
-impl Debt {
+impl ReceiveWindow {
     /// Starts with the window granted by this end.
     pub(super) fn new(window: u32) -> Self {
         Self {
@@ -54,11 +54,11 @@ impl Debt {
     /// Records a received packet.
     ///
     /// # Errors
-    /// Returns [`Overrun`] if the peer exceeded its credit, which bounds the buffer.
-    pub(super) fn arrived(&mut self, cost: u32) -> Result<(), Overrun> {
+    /// Returns [`CreditOverrun`] if the peer exceeded its credit, which bounds the buffer.
+    pub(super) fn arrived(&mut self, cost: u32) -> Result<(), CreditOverrun> {
         // Credit that is due but not granted yet is not available to the peer.
         if self.held + u64::from(self.owed) >= u64::from(self.window) {
-            return Err(Overrun);
+            return Err(CreditOverrun);
         }
         self.held += u64::from(cost);
         Ok(())
@@ -75,17 +75,17 @@ impl Debt {
 /// Peer: it exceeded its credit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("other node exceeded its credit")]
-pub(super) struct Overrun;
+pub(super) struct CreditOverrun;
 
 /// Credit is granted in eighths of the window: few packets, while the sender keeps most of its
 /// window.
 const GRANTS_PER_WINDOW: u32 = 8;
 
 /// Largest window of a circuit.
-pub(super) const WINDOW_MOST: u32 = 1024 * 1024;
+pub(super) const MAX_WINDOW: u32 = 1024 * 1024;
 
 /// Smallest window of a circuit, on a busy node.
-pub(super) const WINDOW_LEAST: u32 = 64 * 1024;
+pub(super) const MIN_WINDOW: u32 = 64 * 1024;
 
 /// Target for the sum of all windows of a node: the broker drops a client that is 64 MiB behind.
 const WINDOW_TOTAL: u64 = 48 * 1024 * 1024;
@@ -96,7 +96,7 @@ pub(super) fn next_window(granted: u64) -> u32 {
     let share = WINDOW_TOTAL.saturating_sub(granted) / 8;
     u32::try_from(share)
         .unwrap_or(u32::MAX)
-        .clamp(WINDOW_LEAST, WINDOW_MOST)
+        .clamp(MIN_WINDOW, MAX_WINDOW)
 }
 
 #[cfg(test)]
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn sender_stops_without_credit_and_resumes_with_it() {
-        let mut credit = Credit::new(100);
+        let mut credit = SendCredit::new(100);
         credit.spend(60);
         assert!(credit.is_open());
         credit.spend(60);
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn credit_is_granted_in_eighths() {
-        let mut debt = Debt::new(800);
+        let mut debt = ReceiveWindow::new(800);
         debt.arrived(150).expect("has credit");
         assert_eq!(debt.took(60), None);
         assert_eq!(debt.took(60), Some(120));
@@ -127,16 +127,16 @@ mod tests {
 
     #[test]
     fn sending_without_credit_is_an_overrun() {
-        let mut debt = Debt::new(800);
+        let mut debt = ReceiveWindow::new(800);
         debt.arrived(799).expect("has credit");
         debt.arrived(500).expect("the last packet may overdraw");
-        assert_eq!(debt.arrived(1), Err(Overrun));
+        assert_eq!(debt.arrived(1), Err(CreditOverrun));
     }
 
     #[test]
     fn both_ends_agree_on_the_credit() {
-        let mut credit = Credit::new(8_000);
-        let mut debt = Debt::new(8_000);
+        let mut credit = SendCredit::new(8_000);
+        let mut debt = ReceiveWindow::new(8_000);
         let mut held = std::collections::VecDeque::new();
         let mut sent = 0_u64;
         for round in 0..10_000_u32 {
@@ -159,8 +159,8 @@ mod tests {
 
     #[test]
     fn windows_shrink_as_circuits_are_added() {
-        assert_eq!(next_window(0), WINDOW_MOST);
+        assert_eq!(next_window(0), MAX_WINDOW);
         assert!(next_window(WINDOW_TOTAL - 8 * 200_000) == 200_000);
-        assert_eq!(next_window(u64::MAX), WINDOW_LEAST);
+        assert_eq!(next_window(u64::MAX), MIN_WINDOW);
     }
 }

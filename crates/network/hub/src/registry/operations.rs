@@ -13,30 +13,30 @@ use exec_relay::limits::AUTHORIZATION_BYTES;
 use http::{Response, StatusCode};
 use http_body_util::Full;
 
-use super::{Call, Posted, Refusal, Registry, ok};
+use super::{HttpRefusal, RegistryCall, RegistryService, RequestBody, ok};
 use crate::{
-    audit::{Event, Outcome},
+    audit::{AuditEvent, AuditOutcome},
     principal::Principal,
-    rate_limit::Limited,
+    rate_limit::RateLimitExceeded,
     store::{
         Authorization, AuthorizeError, NewRegistration, RegisterError, RegistrationId, StoreError,
         TokenHash,
     },
 };
 
-impl Registry {
+impl RegistryService {
     pub(super) async fn register(
         &self,
-        call: &Call,
+        call: &RegistryCall,
         principal: &Principal,
-        posted: &Posted,
-        event: &mut Event,
-    ) -> Result<Response<Full<Bytes>>, Refusal> {
-        let wanted: RegisterRequest = posted.parse()?;
+        body_bytes: &RequestBody,
+        event: &mut AuditEvent,
+    ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
+        let wanted: RegisterRequest = body_bytes.parse()?;
         if wanted.security_profile != SECURITY_PROFILE {
             let message = format!("the only supported security profile is {SECURITY_PROFILE}");
             let status = StatusCode::BAD_REQUEST;
-            return Err(Refusal::new(
+            return Err(HttpRefusal::new(
                 status,
                 "unsupported_security_profile",
                 message,
@@ -73,15 +73,17 @@ impl Registry {
     }
 }
 
-fn refuse_registration(error: RegisterError) -> Refusal {
+fn refuse_registration(error: RegisterError) -> HttpRefusal {
     match error {
-        RegisterError::Foreign => Refusal::forbidden("this environment is not yours to register"),
+        RegisterError::Foreign => {
+            HttpRefusal::forbidden("this environment is not yours to register")
+        }
         RegisterError::Conflict => {
             let status = StatusCode::SERVICE_UNAVAILABLE;
-            Refusal::new(status, Code::RegistrationConflict.as_str(), error)
+            HttpRefusal::new(status, Code::RegistrationConflict.as_str(), error)
         }
         RegisterError::Limit | RegisterError::Full => {
-            Refusal::new(StatusCode::FORBIDDEN, "environment_limit", error)
+            HttpRefusal::new(StatusCode::FORBIDDEN, "environment_limit", error)
         }
         RegisterError::Store(error) => later(&error),
     }
@@ -89,50 +91,50 @@ fn refuse_registration(error: RegisterError) -> Refusal {
 
 /// Executors exit on all failures but two. This one makes them retry without limit, so that a store
 /// outage of a minute does not end them all.
-pub(crate) fn later(error: &StoreError) -> Refusal {
+pub(crate) fn later(error: &StoreError) -> HttpRefusal {
     tracing::error!(
         error = error as &dyn std::error::Error,
         "store failed during a registration"
     );
     let code = Code::AuthenticationServiceUnavailable.as_str();
     let message = "the hub cannot reach its store";
-    Refusal::new(StatusCode::BAD_GATEWAY, code, message)
+    HttpRefusal::new(StatusCode::BAD_GATEWAY, code, message)
 }
 
 /// Lifetime of an authorization. A harness needs twenty seconds at most.
 const LIFETIME: Duration = Duration::from_secs(60);
 
-impl Registry {
+impl RegistryService {
     pub(super) async fn connect(
         &self,
-        call: &Call,
+        call: &RegistryCall,
         principal: &Principal,
-        posted: &Posted,
-        event: &mut Event,
-    ) -> Result<Response<Full<Bytes>>, Refusal> {
-        let ConnectRequest { harness_public_key } = posted.parse()?;
+        body_bytes: &RequestBody,
+        event: &mut AuditEvent,
+    ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
+        let ConnectRequest { harness_public_key } = body_bytes.parse()?;
         let services = &self.services;
         let websocket = call.websocket(&services.address)?;
         let found = services.store.registration(&call.environment).await;
-        let found = found.map_err(|error| Refusal::store(&error))?;
+        let found = found.map_err(|error| HttpRefusal::store(&error))?;
         let current = match found {
             Some(current) if principal.may_connect(&call.environment, &current.owner) => current,
             _ if !principal.may_await(&call.environment) => {
-                return Err(Refusal::forbidden(
+                return Err(HttpRefusal::forbidden(
                     "you may not connect to this environment",
                 ));
             }
             // A harness may start before its executor: it retries after this response and treats
             // any other as final.
-            None => return Err(Refusal::offline()),
-            Some(_) => return Err(Refusal::offline().hiding("forbidden")),
+            None => return Err(HttpRefusal::offline()),
+            Some(_) => return Err(HttpRefusal::offline().hiding("forbidden")),
         };
         event.registration = Some(current.id.clone());
         let presence = services.store.presence(&call.environment).await;
-        let presence = presence.map_err(|error| Refusal::store(&error))?;
+        let presence = presence.map_err(|error| HttpRefusal::store(&error))?;
         // The handshake is bound to the registration, so an unconnected one cannot succeed.
         if presence.is_none_or(|seen| seen.registration != current.id) {
-            return Err(Refusal::offline());
+            return Err(HttpRefusal::offline());
         }
         let now = call.moment.at;
         let token = token()?;
@@ -165,74 +167,74 @@ impl Registry {
 }
 
 /// Generates a token of 256 random bits.
-fn token() -> Result<Secret, Refusal> {
+fn token() -> Result<Secret, HttpRefusal> {
     let mut bytes = [0; 32];
     rand::fill(&mut bytes).map_err(|_| {
         let status = StatusCode::INTERNAL_SERVER_ERROR;
-        Refusal::new(status, "internal", "no randomness available on the host")
+        HttpRefusal::new(status, "internal", "no randomness available on the host")
     })?;
     Ok(Secret::new(URL_SAFE_NO_PAD.encode_to_string(bytes)))
 }
 
-fn refuse_connection(error: AuthorizeError) -> Refusal {
+fn refuse_connection(error: AuthorizeError) -> HttpRefusal {
     match error {
-        AuthorizeError::Limit | AuthorizeError::Full => Refusal::limited(Limited {
+        AuthorizeError::Limit | AuthorizeError::Full => HttpRefusal::limited(RateLimitExceeded {
             retry_after: Duration::from_secs(1),
         }),
-        AuthorizeError::Store(error) => Refusal::store(&error),
+        AuthorizeError::Store(error) => HttpRefusal::store(&error),
     }
 }
 
-impl Registry {
+impl RegistryService {
     /// Accepts each authorization once, and only for the same registration and key.
     ///
     /// Any attempt by an executor of the environment consumes the token, even a failing one: a
     /// different registration or key means that the token reached the wrong party.
     pub(super) async fn validate(
         &self,
-        call: &Call,
+        call: &RegistryCall,
         principal: &Principal,
-        posted: &Posted,
-        event: &mut Event,
-    ) -> Result<Response<Full<Bytes>>, Refusal> {
-        let asked: ValidateRequest = posted.parse()?;
+        body_bytes: &RequestBody,
+        event: &mut AuditEvent,
+    ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
+        let asked: ValidateRequest = body_bytes.parse()?;
         if !principal.may_claim(&call.environment) {
-            return Err(Refusal::forbidden("you may not run this environment"));
+            return Err(HttpRefusal::forbidden("you may not run this environment"));
         }
         let store = &self.services.store;
         let found = store.registration(&call.environment).await;
-        let found = found.map_err(|error| Refusal::store(&error))?;
+        let found = found.map_err(|error| HttpRefusal::store(&error))?;
         let current = match found {
             Some(current) if principal.may_register(&call.environment, &current.owner) => current,
-            Some(_) => return Err(Refusal::unknown_environment().hiding("forbidden")),
-            None => return Err(Refusal::unknown_environment()),
+            Some(_) => return Err(HttpRefusal::unknown_environment().hiding("forbidden")),
+            None => return Err(HttpRefusal::unknown_environment()),
         };
         event.registration = Some(current.id.clone());
         let token = asked.harness_key_authorization.expose();
         if token.len() > AUTHORIZATION_BYTES {
-            return Ok(no(event, "invalid_authorization"));
+            return Ok(deny(event, "invalid_authorization"));
         }
         let hash = TokenHash::of(&call.environment, token);
         let redeemed = store.redeem(hash, call.moment.at).await;
-        let redeemed = redeemed.map_err(|error| Refusal::store(&error))?;
+        let redeemed = redeemed.map_err(|error| HttpRefusal::store(&error))?;
         let Some(authorization) = redeemed else {
-            return Ok(no(event, "invalid_authorization"));
+            return Ok(deny(event, "invalid_authorization"));
         };
         event.harness = Some(authorization.principal.clone());
         if asked.executor_registration_id != current.id.as_str() {
-            return Ok(no(event, "registration_superseded"));
+            return Ok(deny(event, "registration_superseded"));
         }
         let fits = authorization.environment == call.environment
             && authorization.registration == current.id
             && authorization.harness_key == asked.harness_public_key;
         if !fits {
-            return Ok(no(event, "foreign_authorization"));
+            return Ok(deny(event, "foreign_authorization"));
         }
         Ok(ok(&ValidateResponse { valid: true }))
     }
 }
 
-fn no(event: &mut Event, reason: &'static str) -> Response<Full<Bytes>> {
-    event.outcome = Outcome::Refused(reason);
+fn deny(event: &mut AuditEvent, reason: &'static str) -> Response<Full<Bytes>> {
+    event.outcome = AuditOutcome::Refused(reason);
     ok(&ValidateResponse { valid: false })
 }

@@ -9,7 +9,7 @@ use http_body_util::Full;
 use serde::Serialize;
 
 use crate::{
-    rate_limit::Limited,
+    rate_limit::RateLimitExceeded,
     store::{IdError, StoreError},
     tokens::AuthenticateError,
     url::HostError,
@@ -36,7 +36,7 @@ fn json<T: Serialize>(status: StatusCode, value: &T) -> Response<Full<Bytes>> {
 
 /// Why a request is not served.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Refusal {
+pub(crate) struct HttpRefusal {
     pub(crate) status: StatusCode,
     /// Error code for clients and the audit log.
     pub(crate) code: &'static str,
@@ -48,7 +48,7 @@ pub(crate) struct Refusal {
     allow: Option<&'static str>,
 }
 
-impl Refusal {
+impl HttpRefusal {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl ToString) -> Self {
         Self {
             status,
@@ -126,7 +126,7 @@ impl Refusal {
         Self::new(StatusCode::BAD_GATEWAY, code, message)
     }
 
-    pub(crate) fn limited(limited: Limited) -> Self {
+    pub(crate) fn limited(limited: RateLimitExceeded) -> Self {
         Self {
             retry_after: Some(limited.retry_after),
             ..Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", limited)
@@ -153,27 +153,27 @@ impl Refusal {
     }
 }
 
-impl From<AuthenticateError> for Refusal {
+impl From<AuthenticateError> for HttpRefusal {
     fn from(error: AuthenticateError) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", error)
     }
 }
 
-impl From<IdError> for Refusal {
+impl From<IdError> for HttpRefusal {
     fn from(error: IdError) -> Self {
         let message = format!("environment id: {error}");
         Self::new(StatusCode::BAD_REQUEST, "invalid_environment_id", message)
     }
 }
 
-impl From<HostError> for Refusal {
+impl From<HostError> for HttpRefusal {
     fn from(error: HostError) -> Self {
         Self::invalid(error)
     }
 }
 
-impl From<Limited> for Refusal {
-    fn from(limited: Limited) -> Self {
+impl From<RateLimitExceeded> for HttpRefusal {
+    fn from(limited: RateLimitExceeded) -> Self {
         Self::limited(limited)
     }
 }

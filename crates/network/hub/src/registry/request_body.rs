@@ -13,7 +13,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::Refusal;
+use super::HttpRefusal;
 use crate::limits;
 
 /// Largest body. Those of the protocol take two kilobytes; the longest authorization with every
@@ -23,7 +23,7 @@ pub(super) const MAX_BYTES: usize = 32 << 10;
 /// ones.
 const UNCOUNTED_BYTES: usize = 4 << 10;
 /// Time limit for reading a body. Clients allow ten seconds per request.
-const DEADLINE: Duration = Duration::from_secs(10);
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Memory budget of all large bodies being read. Slow senders of large bodies can only block other
 /// large bodies.
@@ -38,7 +38,7 @@ impl Default for BodyBudget {
 
 impl BodyBudget {
     /// Reserves memory for a body of at most `bytes`. `None`: the body is too small to count.
-    fn reserve(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
+    fn reserve(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, HttpRefusal> {
         if bytes <= UNCOUNTED_BYTES {
             return Ok(None);
         }
@@ -48,25 +48,25 @@ impl BodyBudget {
             // The code that makes executors retry as well.
             let code = Code::AuthenticationServiceUnavailable.as_str();
             let message = "too many large requests at once; try again";
-            Refusal::new(StatusCode::BAD_GATEWAY, code, message)
+            HttpRefusal::new(StatusCode::BAD_GATEWAY, code, message)
         })
     }
 }
 
 /// A completely received body.
 #[derive(Debug)]
-pub(crate) struct Posted {
+pub(crate) struct RequestBody {
     bytes: Vec<u8>,
     _reserved: Option<OwnedSemaphorePermit>,
 }
 
-impl Posted {
+impl RequestBody {
     /// Reads a JSON body.
     pub(crate) async fn read<B>(
         headers: &HeaderMap,
         body: B,
         budget: &BodyBudget,
-    ) -> Result<Self, Refusal>
+    ) -> Result<Self, HttpRefusal>
     where
         B: Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -74,7 +74,7 @@ impl Posted {
         if !is_json(headers) {
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             let message = "expected Content-Type: application/json";
-            return Err(Refusal::new(status, "unsupported_media_type", message));
+            return Err(HttpRefusal::new(status, "unsupported_media_type", message));
         }
         // Checked before reading anything.
         let size = body.size_hint();
@@ -83,10 +83,10 @@ impl Posted {
         }
         let most = size.upper().and_then(|bytes| usize::try_from(bytes).ok());
         let reserved = budget.reserve(most.map_or(MAX_BYTES, |bytes| bytes.min(MAX_BYTES)))?;
-        let read = timeout(DEADLINE, collect(body)).await;
+        let read = timeout(BODY_TIMEOUT, collect(body)).await;
         let bytes = read.map_err(|_| {
             let status = StatusCode::REQUEST_TIMEOUT;
-            Refusal::new(status, "request_timeout", "timeout while reading the body")
+            HttpRefusal::new(status, "request_timeout", "timeout while reading the body")
         })??;
         Ok(Self {
             bytes,
@@ -100,7 +100,7 @@ impl Posted {
     }
 
     /// Parses the body. Errors name the position, never the content, which contains secrets.
-    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
+    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, HttpRefusal> {
         serde_json::from_slice(&self.bytes).map_err(|error| {
             let (line, column) = (error.line(), error.column());
             let what = match error.classify() {
@@ -109,14 +109,14 @@ impl Posted {
                 | serde_json::error::Category::Eof
                 | serde_json::error::Category::Io => "is not JSON",
             };
-            Refusal::invalid(format!("the body {what} (line {line}, column {column})"))
+            HttpRefusal::invalid(format!("the body {what} (line {line}, column {column})"))
         })
     }
 }
 
 /// Copies the body into one buffer: chunks may be one byte each, and each would keep its read
 /// buffer alive.
-async fn collect<B>(body: B) -> Result<Vec<u8>, Refusal>
+async fn collect<B>(body: B) -> Result<Vec<u8>, HttpRefusal>
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -127,15 +127,15 @@ where
         match frame {
             Ok(frame) => bytes.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data)),
             Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
-            Err(_) => return Err(Refusal::invalid("the body is incomplete")),
+            Err(_) => return Err(HttpRefusal::invalid("the body is incomplete")),
         }
     }
     Ok(bytes)
 }
 
-fn too_large() -> Refusal {
+fn too_large() -> HttpRefusal {
     let message = format!("the body exceeds {MAX_BYTES} bytes");
-    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", message)
+    HttpRefusal::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", message)
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

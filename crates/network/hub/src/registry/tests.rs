@@ -20,23 +20,23 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    audit::Audit,
+    audit::AuditLog,
     circuit::Circuit,
-    circuit_dialer::{Dial, DialError, Exchange},
-    direct::{AccessKeys, Direct},
+    circuit_dialer::{CircuitDialer, DialError, DialRequest},
+    direct::{AccessKeys, DirectService},
     principal::{Environments, Role, Roles},
-    rate_limit::{RateLimits, RateRules},
+    rate_limit::{RateLimitConfig, RateLimiter},
     store::{ConnectionId, EnvironmentId, Presence, RedbStore, RegistrationId, Store, Timestamp},
-    tokens::{Authenticator, NewToken, Token, Tokens, create},
-    url::{PublicUrl, Signer},
+    tokens::{ActiveTokens, NewToken, Token, TokenAuthenticator, create},
+    url::{PublicUrl, UrlSigner},
 };
 
 /// A dialer that records calls of `supersede` and connects nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Sockets(Mutex<Vec<(EnvironmentId, Option<RegistrationId>)>>);
 
-impl Exchange for Sockets {
-    fn dial(&self, _: Dial) -> BoxFuture<'_, Result<Circuit, DialError>> {
+impl CircuitDialer for Sockets {
+    fn dial(&self, _: DialRequest) -> BoxFuture<'_, Result<Circuit, DialError>> {
         ready(Err(DialError::Offline)).boxed()
     }
 
@@ -64,20 +64,20 @@ impl Sockets {
 /// A hub without websockets, with tokens of its users.
 pub(crate) struct Bench {
     directory: tempfile::TempDir,
-    pub(crate) services: Services,
-    pub(crate) direct: Arc<Direct>,
+    pub(crate) services: HubServices,
+    pub(crate) direct: Arc<DirectService>,
     pub(crate) sockets: Arc<Sockets>,
-    registry: Registry,
+    registry: RegistryService,
     /// The clock.
-    pub(crate) moment: Moment,
+    pub(crate) moment: RequestTime,
 }
 
 impl Bench {
     pub(crate) async fn new() -> Self {
-        Self::with(RateRules::default(), None).await
+        Self::with(RateLimitConfig::default(), None).await
     }
 
-    pub(crate) async fn with(rules: RateRules, keys: Option<AccessKeys>) -> Self {
+    pub(crate) async fn with(rules: RateLimitConfig, keys: Option<AccessKeys>) -> Self {
         Self::open(tempfile::tempdir().unwrap(), rules, keys).await
     }
 
@@ -91,42 +91,42 @@ impl Bench {
             ..
         } = self;
         drop((services, direct, registry));
-        Self::open(directory, RateRules::default(), None).await
+        Self::open(directory, RateLimitConfig::default(), None).await
     }
 
     /// Starts another node of the same hub: it shares the store but no memory.
-    pub(crate) fn second_node(&self) -> (Registry, Arc<Direct>) {
-        let direct = Arc::new(Direct::new(self.services.clone(), None));
-        let registry = Registry::new(self.services.clone(), Arc::clone(&direct));
+    pub(crate) fn second_node(&self) -> (RegistryService, Arc<DirectService>) {
+        let direct = Arc::new(DirectService::new(self.services.clone(), None));
+        let registry = RegistryService::new(self.services.clone(), Arc::clone(&direct));
         (registry, direct)
     }
 
     async fn open(
         directory: tempfile::TempDir,
-        rules: RateRules,
+        rules: RateLimitConfig,
         keys: Option<AccessKeys>,
     ) -> Self {
         let tokens = directory.path().join("tokens.toml");
-        let authenticator = Authenticator::new(Tokens::open(&tokens).unwrap(), None);
-        let audit = Audit::file(&directory.path().join("audit.log")).unwrap();
+        let authenticator = TokenAuthenticator::new(ActiveTokens::open(&tokens).unwrap(), None);
+        let audit = AuditLog::file(&directory.path().join("audit.log")).unwrap();
         let now = Timestamp::from_seconds(1_700_000_000);
         let store = Arc::new(RedbStore::open(directory.path(), now).unwrap());
         let sockets = Arc::new(Sockets::default());
-        let services = Services {
-            gate: Arc::new(Gate::new(authenticator, RateLimits::new(rules), audit)),
-            signer: Arc::new(Signer::new(&store.signing_key().await.unwrap())),
+        let services = HubServices {
+            gate: Arc::new(Gate::new(authenticator, RateLimiter::new(rules), audit)),
+            signer: Arc::new(UrlSigner::new(&store.signing_key().await.unwrap())),
             store,
-            exchange: Arc::clone(&sockets) as Arc<dyn Exchange>,
+            dialer: Arc::clone(&sockets) as Arc<dyn CircuitDialer>,
             address: PublicUrl::plain(),
         };
-        let direct = Arc::new(Direct::new(services.clone(), keys));
+        let direct = Arc::new(DirectService::new(services.clone(), keys));
         Self {
-            registry: Registry::new(services.clone(), Arc::clone(&direct)),
+            registry: RegistryService::new(services.clone(), Arc::clone(&direct)),
             directory,
             services,
             direct,
             sockets,
-            moment: Moment {
+            moment: RequestTime {
                 at: now,
                 instant: Instant::now(),
             },
@@ -153,7 +153,11 @@ impl Bench {
         };
         let path = self.directory.path().join("tokens.toml");
         let (_, token) = create(&path, new, self.moment.at).unwrap();
-        self.services.gate.authenticator().tokens().look();
+        self.services
+            .gate
+            .authenticator()
+            .tokens()
+            .reload_if_changed();
         token
     }
 
@@ -165,7 +169,7 @@ impl Bench {
     /// Posts a JSON value to another node.
     pub(crate) async fn post_to(
         &self,
-        node: &Registry,
+        node: &RegistryService,
         path: &str,
         token: &Token,
         body: &Value,
@@ -308,9 +312,9 @@ fn plain(method: Method, path: &str) -> http::request::Builder {
 
 #[test]
 fn paths_are_matched_whole() {
-    let found = Route::parse("/cloud/environment/env-1/direct/register").unwrap();
+    let found = RegistryRoute::parse("/cloud/environment/env-1/direct/register").unwrap();
     assert_eq!(found.environment, "env-1");
-    assert_eq!(found.operation, Operation::DirectRegister);
+    assert_eq!(found.operation, RegistryOperation::DirectRegister);
     for path in [
         "/cloud/environment/env-1",
         "/cloud/environment/env-1/",
@@ -321,6 +325,6 @@ fn paths_are_matched_whole() {
         "/cloud/environment/",
         "/",
     ] {
-        assert_eq!(Route::parse(path), None, "{path}");
+        assert_eq!(RegistryRoute::parse(path), None, "{path}");
     }
 }

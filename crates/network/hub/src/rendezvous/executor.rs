@@ -24,12 +24,15 @@ use tokio::{
     time::{Sleep, sleep_until},
 };
 
-use super::{Farewell, Flush, flush};
+use super::{FlushOutcome, WebSocketClose, flush};
 use crate::{
-    circuit::{Circuit, Ending},
-    executor_table::{Arrival, Attachment, CircuitId, Delivery, Port, Verdict},
+    circuit::{Circuit, CloseReason},
+    executor_table::{
+        CircuitId, ExecutorFrameAction, HarnessFrameAction, NewCircuit, StreamDemux,
+        TableAttachment,
+    },
     limits,
-    metrics::{Metrics, Moved},
+    metrics::{FrameBatch, HubMetrics},
 };
 
 /// Reset reason sent to an executor when the harness of a stream disconnects.
@@ -41,72 +44,72 @@ const REFUSED: &str = "relay_limit";
 /// circuits close with it.
 pub(super) async fn relay(
     socket: &mut Socket,
-    attachment: &mut Attachment,
-    metrics: &Metrics,
-) -> Farewell {
-    let mut relay = Relay {
+    attachment: &mut TableAttachment,
+    metrics: &HubMetrics,
+) -> WebSocketClose {
+    let mut relay = ExecutorRelay {
         socket,
         attachment,
-        port: Port::new(Instant::now()),
-        lines: HashMap::new(),
+        demux: StreamDemux::new(Instant::now()),
+        circuits: HashMap::new(),
         ready: Arc::default(),
         blocked: None,
-        behind: None,
+        stall: None,
         metrics,
     };
-    let farewell = poll_fn(|cx| relay.poll(cx)).await;
-    relay.end(farewell);
-    farewell
+    let close_cause = poll_fn(|cx| relay.poll(cx)).await;
+    relay.end(close_cause);
+    close_cause
 }
 
-struct Relay<'a> {
+struct ExecutorRelay<'a> {
     socket: &'a mut Socket,
-    attachment: &'a mut Attachment,
-    port: Port,
-    lines: HashMap<CircuitId, Line>,
-    ready: Arc<ReadyList>,
-    blocked: Option<Blocked>,
-    behind: Option<Behind>,
-    metrics: &'a Metrics,
+    attachment: &'a mut TableAttachment,
+    demux: StreamDemux,
+    circuits: HashMap<CircuitId, RelayCircuit>,
+    ready: Arc<CircuitReadyQueue>,
+    blocked: Option<BlockedFrame>,
+    stall: Option<StallTracker>,
+    metrics: &'a HubMetrics,
 }
 
 /// A circuit.
-struct Line {
+struct RelayCircuit {
     circuit: Circuit,
-    bell: Arc<Bell>,
-    /// Waker form of `bell`, for polling the receiver.
+    wake_flag: Arc<CircuitWaker>,
+    /// Waker form of `wake_flag`, for polling the receiver.
     waker: Waker,
     _slot: OwnedSemaphorePermit,
 }
 
 /// A frame that its circuit cannot accept yet. Backpressure: the executor is not read until it can.
-struct Blocked {
-    to: Delivery,
+struct BlockedFrame {
+    to: ExecutorFrameAction,
     id: CircuitId,
     frame: Bytes,
     /// When to check the progress.
     deadline: Pin<Box<Sleep>>,
 }
 
-impl Relay<'_> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Farewell> {
+impl ExecutorRelay<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<WebSocketClose> {
         if let Poll::Ready(evicted) = Pin::new(&mut self.attachment.evicted).poll(cx) {
-            return Poll::Ready(evicted.unwrap_or(Ending::Stopping).into());
+            return Poll::Ready(evicted.unwrap_or(CloseReason::Stopping).into());
         }
-        match self.turn(cx) {
+        match self.make_progress(cx) {
             Ok(()) => Poll::Pending,
-            Err(farewell) => Poll::Ready(farewell),
+            Err(close_cause) => Poll::Ready(close_cause),
         }
     }
 
     /// Makes all possible progress; everything blocked has registered `cx`.
-    fn turn(&mut self, cx: &mut Context<'_>) -> Result<(), Farewell> {
-        for _ in 0..limits::TURNS {
-            self.welcome(cx);
+    fn make_progress(&mut self, cx: &mut Context<'_>) -> Result<(), WebSocketClose> {
+        for _ in 0..limits::ROUNDS {
+            self.accept_circuits(cx);
             let read = self.read(cx)?;
             let taken = self.take(cx);
             // If the socket's buffer was full, continue once it has been flushed.
-            let flushed = flush(&mut self.socket.writer, cx)? == Flush::Done;
+            let flushed = flush(&mut self.socket.writer, cx)? == FlushOutcome::Done;
             if !(read || taken && flushed) {
                 return Ok(());
             }
@@ -116,36 +119,36 @@ impl Relay<'_> {
     }
 
     /// Accepts new circuits.
-    fn welcome(&mut self, cx: &mut Context<'_>) {
+    fn accept_circuits(&mut self, cx: &mut Context<'_>) {
         while let Poll::Ready(Some(arrival)) = self.attachment.arrivals.poll_recv(cx) {
-            let Arrival {
+            let NewCircuit {
                 circuit,
                 harness,
                 slot,
             } = arrival;
-            let id = self.port.admit(harness);
-            let (bell, waker) = Bell::new(id, &self.ready);
-            let line = Line {
+            let id = self.demux.admit(harness);
+            let (wake_flag, waker) = CircuitWaker::new(id, &self.ready);
+            let circuit = RelayCircuit {
                 circuit,
-                bell,
+                wake_flag,
                 waker,
                 _slot: slot,
             };
-            self.lines.insert(id, line);
+            self.circuits.insert(id, circuit);
         }
     }
 
     /// Reads from the websocket. Returns whether there may be more.
-    fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, Farewell> {
-        for _ in 0..limits::TURN_FRAMES {
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, WebSocketClose> {
+        for _ in 0..limits::ROUND_FRAMES {
             if !self.unblock(cx) {
                 return Ok(false);
             }
             let Poll::Ready(message) = self.socket.reader.poll_message(cx) else {
                 return Ok(false);
             };
-            match message.map_err(|error| Farewell::unreadable(&error))? {
-                None => return Err(Farewell::Peer),
+            match message.map_err(|error| WebSocketClose::from_read_error(&error))? {
+                None => return Err(WebSocketClose::Peer),
                 Some(Raw::Text) => self.metrics.garbage.increment(1),
                 Some(Raw::Binary(frame)) => self.deliver(frame, cx),
             }
@@ -159,39 +162,40 @@ impl Relay<'_> {
             self.metrics.garbage.increment(1);
             return;
         };
-        if let Some(behind) = &mut self.behind {
-            behind.add(frame.len());
+        if let Some(stall) = &mut self.stall {
+            stall.add(frame.len());
         }
-        let to = self.port.deliver(&route, Instant::now());
-        let (Delivery::Forward(id) | Delivery::ForwardAndRefuse(id)) = to else {
+        let to = self.demux.route_from_executor(&route, Instant::now());
+        let (ExecutorFrameAction::Forward(id) | ExecutorFrameAction::ForwardAndRefuse(id)) = to
+        else {
             self.metrics.unknown.increment(1);
             return;
         };
-        let Some(line) = self.lines.get_mut(&id) else {
+        let Some(circuit) = self.circuits.get_mut(&id) else {
             return;
         };
-        match line.circuit.sender.poll_ready(cx) {
+        match circuit.circuit.sender.poll_ready(cx) {
             Poll::Ready(_) => self.push(to, id, frame),
             Poll::Pending => {
-                let behind = self.behind.get_or_insert_with(Behind::begin);
-                behind.go_on();
-                self.blocked = Some(Blocked {
+                let stall = self.stall.get_or_insert_with(StallTracker::start);
+                stall.block_again();
+                self.blocked = Some(BlockedFrame {
                     to,
                     id,
                     frame,
-                    deadline: Box::pin(sleep_until(behind.deadline())),
+                    deadline: Box::pin(sleep_until(stall.deadline())),
                 });
             }
         }
     }
 
-    fn push(&mut self, to: Delivery, id: CircuitId, frame: Bytes) {
-        if let Some(line) = self.lines.get_mut(&id) {
+    fn push(&mut self, to: ExecutorFrameAction, id: CircuitId, frame: Bytes) {
+        if let Some(circuit) = self.circuits.get_mut(&id) {
             // A closed circuit is noticed when it is read.
-            let _ended = line.circuit.sender.push(frame);
+            let _ended = circuit.circuit.sender.push(frame);
         }
-        if matches!(to, Delivery::ForwardAndRefuse(_)) {
-            self.close(id, Ending::Refused);
+        if matches!(to, ExecutorFrameAction::ForwardAndRefuse(_)) {
+            self.close(id, CloseReason::Refused);
         }
     }
 
@@ -201,33 +205,33 @@ impl Relay<'_> {
             return true;
         };
         let id = blocked.id;
-        if let Some(line) = self.lines.get_mut(&id)
-            && line.circuit.sender.poll_ready(cx).is_pending()
+        if let Some(circuit) = self.circuits.get_mut(&id)
+            && circuit.circuit.sender.poll_ready(cx).is_pending()
         {
             while blocked.deadline.as_mut().poll(cx).is_ready() {
-                if self.behind.take().is_none_or(|behind| behind.is_too_slow()) {
+                if self.stall.take().is_none_or(|stall| stall.is_too_slow()) {
                     self.blocked = None;
-                    self.close(id, Ending::Stalled);
+                    self.close(id, CloseReason::Stalled);
                     return true;
                 }
-                let behind = self.behind.insert(Behind::begin());
-                blocked.deadline.as_mut().reset(behind.deadline());
+                let stall = self.stall.insert(StallTracker::start());
+                blocked.deadline.as_mut().reset(stall.deadline());
             }
             return false;
         }
-        if let Some(Blocked { to, frame, .. }) = self.blocked.take() {
+        if let Some(BlockedFrame { to, frame, .. }) = self.blocked.take() {
             self.push(to, id, frame);
         }
-        if let Some(behind) = &mut self.behind {
-            behind.resume();
+        if let Some(stall) = &mut self.stall {
+            stall.resume();
         }
         true
     }
 
     /// Takes frames from the circuits. Returns whether there may be more.
     fn take(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut moved = Moved::default();
-        let mut left = limits::TURN_FRAMES;
+        let mut forwarded = FrameBatch::default();
+        let mut left = limits::ROUND_FRAMES;
         let more = loop {
             if left == 0 || self.socket.writer.buffered() >= limits::WRITE_AHEAD_BYTES {
                 break true;
@@ -235,71 +239,77 @@ impl Relay<'_> {
             let Some(id) = self.ready.poll_next(cx) else {
                 break false;
             };
-            left = left.saturating_sub(self.serve(id, cx, &mut moved));
+            left = left.saturating_sub(self.serve(id, cx, &mut forwarded));
         };
-        self.metrics.to_executor.add(moved);
+        self.metrics.to_executor.add(forwarded);
         more
     }
 
     /// Serves one circuit for its share. Returns the number of frames taken.
-    fn serve(&mut self, id: CircuitId, cx: &mut Context<'_>, moved: &mut Moved) -> usize {
+    fn serve(&mut self, id: CircuitId, cx: &mut Context<'_>, forwarded: &mut FrameBatch) -> usize {
         for count in 0..limits::SHARE_FRAMES {
-            let Some(line) = self.lines.get_mut(&id) else {
+            let Some(circuit) = self.circuits.get_mut(&id) else {
                 return count;
             };
             if count == 0 {
-                line.bell.reset();
+                circuit.wake_flag.reset();
             }
-            let mut ring = Context::from_waker(&line.waker);
-            match line.circuit.receiver.poll_frame(&mut ring) {
+            let mut circuit_cx = Context::from_waker(&circuit.waker);
+            match circuit.circuit.receiver.poll_frame(&mut circuit_cx) {
                 Poll::Pending => return count,
-                Poll::Ready(Ok(frame)) => self.forward(id, frame, cx, moved),
-                Poll::Ready(Err(ending)) => {
-                    self.close(id, ending);
+                Poll::Ready(Ok(frame)) => self.forward(id, frame, cx, forwarded),
+                Poll::Ready(Err(close_reason)) => {
+                    self.close(id, close_reason);
                     return count;
                 }
             }
         }
-        if let Some(line) = self.lines.get(&id) {
-            line.bell.wake_by_ref();
+        if let Some(circuit) = self.circuits.get(&id) {
+            circuit.wake_flag.wake_by_ref();
         }
         limits::SHARE_FRAMES
     }
 
     /// Forwards or drops a frame of a harness.
-    fn forward(&mut self, id: CircuitId, frame: Bytes, cx: &mut Context<'_>, moved: &mut Moved) {
+    fn forward(
+        &mut self,
+        id: CircuitId,
+        frame: Bytes,
+        cx: &mut Context<'_>,
+        forwarded: &mut FrameBatch,
+    ) {
         let Ok(route) = Route::peek(&frame) else {
             // Our harness task would have closed the websocket, but another node may forward
             // anything.
             self.metrics.garbage.increment(1);
             return;
         };
-        match self.port.judge(id, &route, Instant::now()) {
-            Verdict::Forward => {}
-            Verdict::Overtake(other) => self.close(other, Ending::Moved),
-            Verdict::Foreign => return self.metrics.foreign.increment(1),
-            Verdict::Reset => {
+        match self.demux.route_from_harness(id, &route, Instant::now()) {
+            HarnessFrameAction::Forward => {}
+            HarnessFrameAction::ForwardAndClose(other) => self.close(other, CloseReason::Moved),
+            HarnessFrameAction::Foreign => return self.metrics.foreign.increment(1),
+            HarnessFrameAction::Reset => {
                 self.metrics.refused_streams.increment(1);
                 // Best effort: a harness that does not read is not waited for.
-                if let Some(line) = self.lines.get_mut(&id)
-                    && line.circuit.sender.poll_ready(cx).is_ready()
+                if let Some(circuit) = self.circuits.get_mut(&id)
+                    && circuit.circuit.sender.poll_ready(cx).is_ready()
                     && let Some(reset) = reset(route.stream_id, REFUSED)
                 {
-                    let _ended = line.circuit.sender.push(reset);
+                    let _ended = circuit.circuit.sender.push(reset);
                 }
                 return;
             }
         }
-        moved.add(frame.len());
+        forwarded.add(frame.len());
         self.socket.writer.push(frame);
     }
 
     /// Closes a circuit and resets its streams at the executor.
-    fn close(&mut self, id: CircuitId, ending: Ending) {
-        if let Some(mut line) = self.lines.remove(&id) {
-            line.circuit.close(ending);
+    fn close(&mut self, id: CircuitId, close_reason: CloseReason) {
+        if let Some(mut circuit) = self.circuits.remove(&id) {
+            circuit.circuit.close(close_reason);
         }
-        for stream in self.port.remove(id) {
+        for stream in self.demux.remove(id) {
             self.metrics.lost_streams.increment(1);
             if let Some(reset) = reset(&stream, DISCONNECTED) {
                 self.socket.writer.push(reset);
@@ -308,20 +318,20 @@ impl Relay<'_> {
     }
 
     /// Closes all circuits, because the executor is gone.
-    fn end(&mut self, farewell: Farewell) {
-        let ending = match farewell {
-            Farewell::Circuit(ending) => ending,
-            Farewell::Peer
-            | Farewell::Lost
-            | Farewell::Protocol
-            | Farewell::TooLong
-            | Farewell::Garbage
-            | Farewell::Text
-            | Farewell::NoExecutor
-            | Farewell::Busy => Ending::ExecutorGone,
+    fn end(&mut self, close_cause: WebSocketClose) {
+        let close_reason = match close_cause {
+            WebSocketClose::Circuit(close_reason) => close_reason,
+            WebSocketClose::Peer
+            | WebSocketClose::Lost
+            | WebSocketClose::Protocol
+            | WebSocketClose::TooLong
+            | WebSocketClose::Garbage
+            | WebSocketClose::Text
+            | WebSocketClose::NoExecutor
+            | WebSocketClose::Busy => CloseReason::ExecutorGone,
         };
-        for line in self.lines.values_mut() {
-            line.circuit.close(ending);
+        for circuit in self.circuits.values_mut() {
+            circuit.circuit.close(close_reason);
         }
     }
 }
@@ -333,16 +343,16 @@ fn reset(stream_id: &str, reason: &str) -> Option<Bytes> {
 
 /// Progress of reading while harnesses block the executor, with or without short breaks.
 #[derive(Debug)]
-pub(super) struct Behind {
+pub(super) struct StallTracker {
     since: tokio::time::Instant,
     bytes: usize,
     /// When reading resumed.
     resumed: Option<tokio::time::Instant>,
 }
 
-impl Behind {
+impl StallTracker {
     /// Starts when the executor becomes blocked.
-    pub(super) fn begin() -> Self {
+    pub(super) fn start() -> Self {
         Self {
             since: tokio::time::Instant::now(),
             bytes: 0,
@@ -361,11 +371,11 @@ impl Behind {
     }
 
     /// Records that the executor is blocked again.
-    pub(super) fn go_on(&mut self) {
+    pub(super) fn block_again(&mut self) {
         if let Some(resumed) = self.resumed.take()
             && resumed.elapsed() >= limits::CAUGHT_UP
         {
-            *self = Self::begin();
+            *self = Self::start();
         }
     }
 
@@ -382,12 +392,12 @@ impl Behind {
 
 /// Queue of circuits that are ready to be read.
 #[derive(Debug, Default)]
-pub(super) struct ReadyList {
+pub(super) struct CircuitReadyQueue {
     ids: Mutex<VecDeque<CircuitId>>,
     task: AtomicWaker,
 }
 
-impl ReadyList {
+impl CircuitReadyQueue {
     /// Returns the next ready circuit, or registers `cx`.
     pub(super) fn poll_next(&self, cx: &Context<'_>) -> Option<CircuitId> {
         if let Some(id) = self.pop() {
@@ -408,39 +418,39 @@ impl ReadyList {
 
 /// Waker of one circuit: enqueues the circuit and wakes the task of the executor websocket.
 #[derive(Debug)]
-pub(super) struct Bell {
+pub(super) struct CircuitWaker {
     id: CircuitId,
-    list: Arc<ReadyList>,
-    rung: AtomicBool,
+    list: Arc<CircuitReadyQueue>,
+    is_queued: AtomicBool,
 }
 
-impl Bell {
+impl CircuitWaker {
     /// Creates the waker of a circuit. The new circuit is enqueued at once.
-    pub(super) fn new(id: CircuitId, list: &Arc<ReadyList>) -> (Arc<Self>, Waker) {
-        let bell = Arc::new(Self {
+    pub(super) fn new(id: CircuitId, list: &Arc<CircuitReadyQueue>) -> (Arc<Self>, Waker) {
+        let wake_flag = Arc::new(Self {
             id,
             list: Arc::clone(list),
-            rung: AtomicBool::new(false),
+            is_queued: AtomicBool::new(false),
         });
-        bell.wake_by_ref();
-        let waker = Waker::from(Arc::clone(&bell));
-        (bell, waker)
+        wake_flag.wake_by_ref();
+        let waker = Waker::from(Arc::clone(&wake_flag));
+        (wake_flag, waker)
     }
 
     /// Allows the circuit to be enqueued again. Called before polling it, so that no wake-up is
     /// lost.
     pub(super) fn reset(&self) {
-        self.rung.store(false, Ordering::Release);
+        self.is_queued.store(false, Ordering::Release);
     }
 }
 
-impl Wake for Bell {
+impl Wake for CircuitWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.rung.swap(true, Ordering::AcqRel) {
+        if self.is_queued.swap(true, Ordering::AcqRel) {
             return;
         }
         self.list

@@ -10,47 +10,51 @@ use bytes::Bytes;
 use exec_relay::route::Route;
 use exec_transport::websocket::socket::{Raw, Socket};
 
-use super::{Farewell, Flush, flush};
+use super::{FlushOutcome, WebSocketClose, flush};
 use crate::{
     circuit::Circuit,
     limits,
-    metrics::{Metrics, Moved},
+    metrics::{FrameBatch, HubMetrics},
 };
 
 /// Forwards frames until either side ends, and returns why.
-pub(super) async fn relay(socket: &mut Socket, circuit: Circuit, metrics: &Metrics) -> Farewell {
-    let mut relay = Relay {
+pub(super) async fn relay(
+    socket: &mut Socket,
+    circuit: Circuit,
+    metrics: &HubMetrics,
+) -> WebSocketClose {
+    let mut relay = HarnessRelay {
         socket,
         circuit,
-        waiting: None,
+        blocked: None,
         metrics,
     };
     poll_fn(|cx| relay.poll(cx)).await
 }
 
-struct Relay<'a> {
+struct HarnessRelay<'a> {
     socket: &'a mut Socket,
     circuit: Circuit,
     /// A frame that the circuit cannot accept yet. Backpressure: nothing is read until it can.
-    waiting: Option<Bytes>,
-    metrics: &'a Metrics,
+    blocked: Option<Bytes>,
+    metrics: &'a HubMetrics,
 }
 
-impl Relay<'_> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Farewell> {
-        match self.turn(cx) {
+impl HarnessRelay<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<WebSocketClose> {
+        match self.make_progress(cx) {
             Ok(()) => Poll::Pending,
-            Err(farewell) => Poll::Ready(farewell),
+            Err(close_cause) => Poll::Ready(close_cause),
         }
     }
 
     /// Makes all possible progress; everything blocked has registered `cx`.
-    fn turn(&mut self, cx: &mut Context<'_>) -> Result<(), Farewell> {
-        for _ in 0..limits::TURNS {
+    fn make_progress(&mut self, cx: &mut Context<'_>) -> Result<(), WebSocketClose> {
+        for _ in 0..limits::ROUNDS {
             let read = self.read(cx)?;
             let taken = self.take(cx)?;
             // If the socket's buffer was full, continue once it has been flushed.
-            let flushed = flush(&mut self.socket.writer, cx)? == Flush::Done;
+            let flushed = flush(&mut self.socket.writer, cx)? == FlushOutcome::Done;
             if !(read || taken && flushed) {
                 return Ok(());
             }
@@ -60,21 +64,21 @@ impl Relay<'_> {
     }
 
     /// Reads from the websocket. Returns whether there may be more.
-    fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, Farewell> {
-        for _ in 0..limits::TURN_FRAMES {
-            if self.waiting.is_none() {
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, WebSocketClose> {
+        for _ in 0..limits::ROUND_FRAMES {
+            if self.blocked.is_none() {
                 let Poll::Ready(message) = self.socket.reader.poll_message(cx) else {
                     return Ok(false);
                 };
-                match message.map_err(|error| Farewell::unreadable(&error))? {
-                    None => return Err(Farewell::Peer),
-                    Some(Raw::Text) => return Err(Farewell::Text),
+                match message.map_err(|error| WebSocketClose::from_read_error(&error))? {
+                    None => return Err(WebSocketClose::Peer),
+                    Some(Raw::Text) => return Err(WebSocketClose::Text),
                     Some(Raw::Binary(frame)) => {
                         if Route::peek(&frame).is_err() {
                             self.metrics.garbage.increment(1);
-                            return Err(Farewell::Garbage);
+                            return Err(WebSocketClose::Garbage);
                         }
-                        self.waiting = Some(frame);
+                        self.blocked = Some(frame);
                     }
                 }
             }
@@ -82,7 +86,7 @@ impl Relay<'_> {
             let Poll::Ready(Ok(())) = self.circuit.sender.poll_ready(cx) else {
                 return Ok(false);
             };
-            if let Some(frame) = self.waiting.take()
+            if let Some(frame) = self.blocked.take()
                 && self.circuit.sender.push(frame).is_err()
             {
                 return Ok(false);
@@ -92,10 +96,10 @@ impl Relay<'_> {
     }
 
     /// Takes frames from the circuit. Returns whether there may be more.
-    fn take(&mut self, cx: &mut Context<'_>) -> Result<bool, Farewell> {
-        let mut moved = Moved::default();
+    fn take(&mut self, cx: &mut Context<'_>) -> Result<bool, WebSocketClose> {
+        let mut forwarded = FrameBatch::default();
         let mut more = true;
-        for _ in 0..limits::TURN_FRAMES {
+        for _ in 0..limits::ROUND_FRAMES {
             if self.socket.writer.buffered() >= limits::WRITE_AHEAD_BYTES {
                 break;
             }
@@ -105,13 +109,13 @@ impl Relay<'_> {
                     break;
                 }
                 Poll::Ready(Ok(frame)) => {
-                    moved.add(frame.len());
+                    forwarded.add(frame.len());
                     self.socket.writer.push(frame);
                 }
-                Poll::Ready(Err(ending)) => return Err(ending.into()),
+                Poll::Ready(Err(close_reason)) => return Err(close_reason.into()),
             }
         }
-        self.metrics.to_harness.add(moved);
+        self.metrics.to_harness.add(forwarded);
         Ok(more)
     }
 }

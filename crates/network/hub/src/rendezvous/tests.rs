@@ -23,17 +23,17 @@ use tokio_tungstenite::{
     tungstenite::{Message, protocol},
 };
 
-use super::{Admission, Refusal, Rendezvous};
+use super::{RendezvousAcceptor, UpgradeAdmission, UpgradeRefusal};
 use crate::{
-    executor_table::Switch,
-    metrics::Metrics,
+    executor_table::ExecutorTable,
+    metrics::HubMetrics,
     principal::PrincipalName,
     store::{
         AttachError, Authorization, AuthorizeError, ClaimError, EnvironmentId, NewRegistration,
-        Owned, Presence, RegisterError, Registration, RegistrationId, SigningKey, Store,
+        OwnedEnvironment, Presence, RegisterError, Registration, RegistrationId, SigningKey, Store,
         StoreError, Timestamp, TokenHash,
     },
-    url::Signer,
+    url::UrlSigner,
 };
 
 /// Longer than anything here takes, in paused time.
@@ -43,7 +43,7 @@ const SOCKET_BYTES: usize = 64 << 10;
 const NOW: Timestamp = Timestamp::from_seconds(1_800_000_000);
 
 struct Rig {
-    rendezvous: Arc<Rendezvous>,
+    rendezvous: Arc<RendezvousAcceptor>,
     store: Arc<OneEnvironment>,
     stop: watch::Sender<bool>,
     harness: PublicKey,
@@ -52,16 +52,16 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         let store = Arc::new(OneEnvironment::default());
-        let switch = Arc::new(Switch::default());
+        let executor_table = Arc::new(ExecutorTable::default());
         let (stop, stopping) = watch::channel(false);
         let key = SigningKey::from_bytes(&[7; SigningKey::LEN]).unwrap();
-        let rendezvous = Rendezvous {
-            signer: Arc::new(Signer::new(&key)),
+        let rendezvous = RendezvousAcceptor {
+            signer: Arc::new(UrlSigner::new(&key)),
             store: Arc::clone(&store) as Arc<dyn Store>,
-            exchange: Arc::clone(&switch) as _,
-            switch,
+            dialer: Arc::clone(&executor_table) as _,
+            executor_table,
             node: "node".parse().unwrap(),
-            metrics: Arc::new(Metrics::new()),
+            metrics: Arc::new(HubMetrics::new()),
             stopping,
         };
         Self {
@@ -84,13 +84,13 @@ impl Rig {
         signer.harness_url("ws://h", &environment(), &registration, &self.harness, NOW)
     }
 
-    async fn admit(&self, url: &str) -> Result<Admission, Refusal> {
+    async fn admit(&self, url: &str) -> Result<UpgradeAdmission, UpgradeRefusal> {
         let url = url::Url::parse(url).unwrap();
         self.rendezvous.admit(url.path(), url.query(), NOW).await
     }
 
     /// Opens an admitted websocket.
-    async fn open(&self, admission: Admission) -> Client {
+    async fn open(&self, admission: UpgradeAdmission) -> Client {
         let (ours, theirs) = tokio::io::duplex(SOCKET_BYTES);
         let (input, output) = tokio::io::split(theirs);
         let limits = SocketLimits {
@@ -298,7 +298,7 @@ impl Store for OneEnvironment {
         &'a self,
         _: Option<&'a EnvironmentId>,
         _: usize,
-    ) -> BoxFuture<'a, Result<Vec<Owned>, StoreError>> {
+    ) -> BoxFuture<'a, Result<Vec<OwnedEnvironment>, StoreError>> {
         ready(Err(StoreError::Closed))
     }
 

@@ -9,7 +9,7 @@ use crate::{limits, principal::PrincipalName};
 
 /// Pending authorizations, without their content.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingAuthorizations {
     capacity: usize,
     tokens: HashMap<TokenHash, (PrincipalName, Timestamp)>,
     /// The same, ordered by expiry, to find expired ones without a search.
@@ -18,7 +18,7 @@ pub(crate) struct Waiting {
     principals: HashMap<PrincipalName, usize>,
 }
 
-impl Waiting {
+impl PendingAuthorizations {
     /// Creates an empty set of at most `capacity`.
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
@@ -29,7 +29,8 @@ impl Waiting {
         }
     }
 
-    /// Adds one. The caller must remove expired ones first, with [`Waiting::expired`].
+    /// Adds one. The caller must remove expired ones first, with
+    /// [`PendingAuthorizations::expired`].
     ///
     /// # Errors
     /// Returns [`AuthorizeError::Limit`] or [`AuthorizeError::Full`]; then it is not added.
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn limit_per_principal_is_enforced_and_released() {
-        let mut waiting = Waiting::new(usize::MAX);
+        let mut waiting = PendingAuthorizations::new(usize::MAX);
         let (alice, bob) = ("alice".parse().unwrap(), "bob".parse().unwrap());
         let (t0, most) = (
             Timestamp::from_seconds(60),
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn total_limit_is_enforced_and_expired_ones_are_released() {
-        let mut waiting = Waiting::new(2);
+        let mut waiting = PendingAuthorizations::new(2);
         let alice = "alice".parse().unwrap();
         let t0 = Timestamp::from_seconds(60);
         let t1 = t0.plus(Duration::from_secs(1));

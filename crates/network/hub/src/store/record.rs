@@ -29,19 +29,24 @@ pub struct Registration {
 }
 
 impl Registration {
-    fn holds_against(&self, loss: &Superseded, seen: &Attendance, now: Timestamp) -> bool {
+    fn holds_against(
+        &self,
+        loss: &SupersededExecutor,
+        seen: &PresenceRecord,
+        now: Timestamp,
+    ) -> bool {
         let connected = seen.connected.as_ref();
         if connected.is_some_and(|presence| presence.registration == self.id) {
             return true;
         }
         // The successor connected after the loss and may have disconnected a moment ago.
-        now.since(loss.at.max(seen.left_at)) < Record::SETTLE
+        now.since(loss.at.max(seen.left_at)) < EnvironmentRecord::SETTLE
     }
 }
 
 /// Presence of an environment's executor, now and before.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Attendance {
+pub struct PresenceRecord {
     /// The connected executor, if any.
     pub connected: Option<Presence>,
     /// When the last one disconnected, at the latest: a store that started since then does not know
@@ -53,23 +58,23 @@ pub struct Attendance {
 ///
 /// The first principal to register it by any method owns it until it is removed. Each executor
 /// process has its own key, and the newest process wins. A superseded process that registers again
-/// is refused while its successor is connected and for [`Record::SETTLE`] after that: otherwise two
-/// executors with the same id would evict each other forever, and a reconnecting one would lose its
-/// place.
+/// is refused while its successor is connected and for [`EnvironmentRecord::SETTLE`] after that:
+/// otherwise two executors with the same id would evict each other forever, and a reconnecting one
+/// would lose its place.
 /// Refused executors act as standby: when the successor disconnects, the first to register takes
 /// over.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Record {
+pub struct EnvironmentRecord {
     /// The owner.
     pub owner: PrincipalName,
     /// The current registration. `None`: only direct executors have registered so far.
     pub current: Option<Registration>,
-    /// Superseded executors, latest last. At most [`Record::MAX_SUPERSEDED`].
-    pub superseded: Vec<Superseded>,
+    /// Superseded executors, latest last. At most [`EnvironmentRecord::MAX_SUPERSEDED`].
+    pub superseded: Vec<SupersededExecutor>,
 }
 
-impl Record {
+impl EnvironmentRecord {
     /// How long a superseded executor is refused while its successor is not connected: the time for
     /// the successor to connect or reconnect.
     pub const SETTLE: Duration = Duration::from_secs(30);
@@ -106,7 +111,7 @@ impl Record {
     /// Returns [`RegisterError::Foreign`] or [`RegisterError::Conflict`]; the record is unchanged.
     pub fn register(
         previous: Option<&Self>,
-        seen: &Attendance,
+        seen: &PresenceRecord,
         new: NewRegistration,
     ) -> Result<(Self, Registration), RegisterError> {
         let mut record = match (Self::claim(previous, &new.principal)?, previous) {
@@ -124,7 +129,7 @@ impl Record {
         if let Some(before) = &record.current
             && before.executor_key != current.executor_key
         {
-            let newcomer = KeyPrint::of(&current.executor_key);
+            let newcomer = KeyFingerprint::of(&current.executor_key);
             let superseded = &mut record.superseded;
             if let Some(loss) = superseded.iter().find(|loss| loss.key == newcomer)
                 && before.holds_against(loss, seen, new.at)
@@ -132,8 +137,8 @@ impl Record {
                 return Err(RegisterError::Conflict);
             }
             superseded.retain(|loss| loss.key != newcomer);
-            superseded.push(Superseded {
-                key: KeyPrint::of(&before.executor_key),
+            superseded.push(SupersededExecutor {
+                key: KeyFingerprint::of(&before.executor_key),
                 at: new.at,
             });
             if superseded.len() > Self::MAX_SUPERSEDED {
@@ -148,9 +153,9 @@ impl Record {
 /// A superseded executor.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Superseded {
+pub struct SupersededExecutor {
     /// Fingerprint of its key.
-    pub key: KeyPrint,
+    pub key: KeyFingerprint,
     /// Time of the loss.
     pub at: Timestamp,
 }
@@ -158,9 +163,9 @@ pub struct Superseded {
 /// Fingerprint of a key: the first 128 bits of its SHA-256 in hexadecimal.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(transparent)]
-pub struct KeyPrint(String);
+pub struct KeyFingerprint(String);
 
-impl KeyPrint {
+impl KeyFingerprint {
     /// Computes the fingerprint of a key.
     pub fn of(key: &PublicKey) -> Self {
         // The JSON of a key is canonical: three strings of fixed length.

@@ -9,7 +9,7 @@ mod database;
 pub(crate) mod tests;
 mod writer;
 
-pub use self::database::OpenError;
+pub use self::database::StoreOpenError;
 
 #[cfg(test)]
 pub(crate) use self::tests::{lose_writer, on_disk};
@@ -29,11 +29,11 @@ use futures_util::future::{BoxFuture, FutureExt as _, ready};
 use redb::Database;
 use tokio::sync::{mpsc, oneshot};
 
-use self::writer::{Job, Reply, lock};
+use self::writer::{Reply, WriteJob, lock};
 use super::{
-    AttachError, Attendance, Authorization, AuthorizeError, ClaimError, EnvironmentId,
-    NewRegistration, Owned, Presence, RegisterError, Registration, SigningKey, Store, StoreError,
-    Timestamp, TokenHash, Waiting,
+    AttachError, Authorization, AuthorizeError, ClaimError, EnvironmentId, NewRegistration,
+    OwnedEnvironment, PendingAuthorizations, Presence, PresenceRecord, RegisterError, Registration,
+    SigningKey, Store, StoreError, Timestamp, TokenHash,
 };
 use crate::principal::PrincipalName;
 
@@ -43,11 +43,11 @@ const QUEUE: usize = 1024;
 /// A store in one file. Dropping it waits for the current write and releases the file.
 pub struct RedbStore {
     database: Arc<Database>,
-    live: Arc<Mutex<Live>>,
+    live: Arc<Mutex<LiveState>>,
     /// Whether the last commit succeeded.
-    wrote: Arc<AtomicBool>,
+    last_commit_ok: Arc<AtomicBool>,
     key: SigningKey,
-    jobs: Option<mpsc::Sender<Job>>,
+    jobs: Option<mpsc::Sender<WriteJob>>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -56,28 +56,31 @@ impl RedbStore {
     ///
     /// # Errors
     /// Returns an error if the file is in use, is not a hub store, or cannot be accessed.
-    pub fn open(directory: &Path, now: Timestamp) -> Result<Self, OpenError> {
+    pub fn open(directory: &Path, now: Timestamp) -> Result<Self, StoreOpenError> {
         let (database, key) = database::open(directory)?;
-        Self::start(database, key, now).map_err(|source| OpenError::Io {
+        Self::start(database, key, now).map_err(|source| StoreOpenError::Io {
             path: directory.to_owned(),
             source,
         })
     }
 
     fn start(database: Database, key: SigningKey, now: Timestamp) -> io::Result<Self> {
-        let (database, live) = (Arc::new(database), Arc::new(Mutex::new(Live::new(now))));
-        let wrote = Arc::new(AtomicBool::new(true));
+        let (database, live) = (
+            Arc::new(database),
+            Arc::new(Mutex::new(LiveState::new(now))),
+        );
+        let last_commit_ok = Arc::new(AtomicBool::new(true));
         let (jobs, waiting) = mpsc::channel(QUEUE);
         let writer = writer::spawn(
             Arc::clone(&database),
             Arc::clone(&live),
-            Arc::clone(&wrote),
+            Arc::clone(&last_commit_ok),
             waiting,
         )?;
         Ok(Self {
             database,
             live,
-            wrote,
+            last_commit_ok,
             key,
             jobs: Some(jobs),
             writer: Some(writer),
@@ -87,7 +90,7 @@ impl RedbStore {
     /// Sends a job to the writer thread and waits for its result.
     async fn write<T, E: From<StoreError>>(
         &self,
-        job: impl FnOnce(Reply<T, E>) -> Job,
+        job: impl FnOnce(Reply<T, E>) -> WriteJob,
     ) -> Result<T, E> {
         let (reply, answer) = oneshot::channel();
         let jobs = self.jobs.as_ref().ok_or(StoreError::Closed)?;
@@ -100,10 +103,10 @@ impl RedbStore {
 impl Store for RedbStore {
     fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         let writes = self.jobs.as_ref().is_some_and(|jobs| !jobs.is_closed());
-        if writes && self.wrote.load(Ordering::Relaxed) {
+        if writes && self.last_commit_ok.load(Ordering::Relaxed) {
             return ready(Ok(())).boxed();
         }
-        self.write(Job::Check).boxed()
+        self.write(WriteJob::Check).boxed()
     }
 
     fn signing_key(&self) -> BoxFuture<'_, Result<SigningKey, StoreError>> {
@@ -116,7 +119,7 @@ impl Store for RedbStore {
         principal: &'a PrincipalName,
     ) -> BoxFuture<'a, Result<(), ClaimError>> {
         let (environment, principal) = (environment.clone(), principal.clone());
-        self.write(|reply| Job::Claim(environment, principal, reply))
+        self.write(|reply| WriteJob::Claim(environment, principal, reply))
             .boxed()
     }
 
@@ -129,7 +132,7 @@ impl Store for RedbStore {
     }
 
     fn register(&self, new: NewRegistration) -> BoxFuture<'_, Result<Registration, RegisterError>> {
-        self.write(|reply| Job::Register(new, reply)).boxed()
+        self.write(|reply| WriteJob::Register(new, reply)).boxed()
     }
 
     fn registration<'a>(
@@ -145,7 +148,7 @@ impl Store for RedbStore {
         &'a self,
         after: Option<&'a EnvironmentId>,
         limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<Owned>, StoreError>> {
+    ) -> BoxFuture<'a, Result<Vec<OwnedEnvironment>, StoreError>> {
         let (database, after) = (Arc::clone(&self.database), after.cloned());
         async move {
             let page = move || database::page(&database, after.as_ref(), limit);
@@ -160,11 +163,13 @@ impl Store for RedbStore {
         environment: &'a EnvironmentId,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
         let environment = environment.clone();
-        self.write(|reply| Job::Remove(environment, reply)).boxed()
+        self.write(|reply| WriteJob::Remove(environment, reply))
+            .boxed()
     }
 
     fn attach(&self, presence: Presence) -> BoxFuture<'_, Result<(), AttachError>> {
-        self.write(|reply| Job::Attach(presence, reply)).boxed()
+        self.write(|reply| WriteJob::Attach(presence, reply))
+            .boxed()
     }
 
     fn detach<'a>(
@@ -223,9 +228,9 @@ impl Drop for RedbStore {
 const MAX_AUTHORIZATIONS: usize = 16_384;
 
 /// Presence and authorizations. Bounded: the former by the number of environments, the latter by
-/// [`Waiting`].
+/// [`PendingAuthorizations`].
 #[derive(Debug)]
-struct Live {
+struct LiveState {
     /// Start of the process, before which nothing is known.
     started: Timestamp,
     presences: BTreeMap<EnvironmentId, Presence>,
@@ -233,17 +238,17 @@ struct Live {
     left: BTreeMap<EnvironmentId, Timestamp>,
     authorizations: HashMap<TokenHash, Authorization>,
     /// Counts the same authorizations.
-    waiting: Waiting,
+    waiting: PendingAuthorizations,
 }
 
-impl Live {
+impl LiveState {
     fn new(started: Timestamp) -> Self {
         Self {
             started,
             presences: BTreeMap::new(),
             left: BTreeMap::new(),
             authorizations: HashMap::new(),
-            waiting: Waiting::new(MAX_AUTHORIZATIONS),
+            waiting: PendingAuthorizations::new(MAX_AUTHORIZATIONS),
         }
     }
 
@@ -268,8 +273,8 @@ impl Live {
         self.presences.get(environment)
     }
 
-    fn attendance(&self, environment: &EnvironmentId) -> Attendance {
-        Attendance {
+    fn attendance(&self, environment: &EnvironmentId) -> PresenceRecord {
+        PresenceRecord {
             connected: self.presence(environment).cloned(),
             left_at: self.left.get(environment).copied().unwrap_or(self.started),
         }

@@ -6,9 +6,9 @@ use exec_relay::identity::{Identity, PublicKey};
 use redb::TableDefinition;
 
 use super::{
-    AttachError, Attendance, Authorization, ClaimError, ConnectionId, EnvironmentId,
-    NewRegistration, NodeName, OpenError, Owned, Presence, Record, RedbStore, RegisterError,
-    Registration, RegistrationId, Store, Timestamp, TokenHash,
+    AttachError, Authorization, ClaimError, ConnectionId, EnvironmentId, EnvironmentRecord,
+    NewRegistration, NodeName, OwnedEnvironment, Presence, PresenceRecord, RedbStore,
+    RegisterError, Registration, RegistrationId, Store, StoreOpenError, Timestamp, TokenHash,
 };
 
 fn epoch() -> Timestamp {
@@ -296,7 +296,7 @@ async fn claimed_environment_is_listed_and_removable() {
     store.claim(&environment, &alice).await.unwrap();
     assert_eq!(store.registration(&environment).await.unwrap(), None);
     let listed = store.environments(None, 10).await.unwrap();
-    let expected = Owned {
+    let expected = OwnedEnvironment {
         environment: environment.clone(),
         owner: alice,
         current: None,
@@ -307,29 +307,29 @@ async fn claimed_environment_is_listed_and_removable() {
 }
 
 fn register(
-    previous: &Record,
+    previous: &EnvironmentRecord,
     connected: bool,
     by: &exec_relay::identity::PublicKey,
     at: Timestamp,
-) -> Result<Record, RegisterError> {
-    let seen = Attendance {
+) -> Result<EnvironmentRecord, RegisterError> {
+    let seen = PresenceRecord {
         connected: connected.then(|| presence(current(previous))),
-        ..Attendance::default()
+        ..PresenceRecord::default()
     };
     let new = new("env", "alice", by, at);
-    let (record, made) = Record::register(Some(previous), &seen, new)?;
+    let (record, made) = EnvironmentRecord::register(Some(previous), &seen, new)?;
     assert_eq!(record.current.as_ref(), Some(&made));
     Ok(record)
 }
 
-fn first(by: &exec_relay::identity::PublicKey) -> Record {
+fn first(by: &exec_relay::identity::PublicKey) -> EnvironmentRecord {
     let new = new("env", "alice", by, epoch());
-    Record::register(None, &Attendance::default(), new)
+    EnvironmentRecord::register(None, &PresenceRecord::default(), new)
         .unwrap()
         .0
 }
 
-fn current(record: &Record) -> &Registration {
+fn current(record: &EnvironmentRecord) -> &Registration {
     record.current.as_ref().unwrap()
 }
 
@@ -360,11 +360,12 @@ fn newest_executor_wins_and_superseded_one_waits_while_it_is_connected() {
 fn superseded_executor_waits_while_successor_may_reconnect() {
     let (old, young) = (key(), key());
     let second = register(&first(&old), true, &young, after(100)).unwrap();
-    let left = Attendance {
+    let left = PresenceRecord {
         connected: None,
         left_at: after(1000),
     };
-    let register = |at| Record::register(Some(&second), &left, new("env", "alice", &old, at));
+    let register =
+        |at| EnvironmentRecord::register(Some(&second), &left, new("env", "alice", &old, at));
     for seconds in [1001, 1029] {
         let refused = register(after(seconds));
         assert!(matches!(refused, Err(RegisterError::Conflict)), "{seconds}");
@@ -386,12 +387,12 @@ fn presence_of_an_older_registration_does_not_block() {
     let (old, young) = (key(), key());
     let first = first(&old);
     let second = register(&first, true, &young, after(0)).unwrap();
-    let stale = Attendance {
+    let stale = PresenceRecord {
         connected: Some(presence(current(&first))),
-        ..Attendance::default()
+        ..PresenceRecord::default()
     };
     let back = new("env", "alice", &old, after(30));
-    assert!(Record::register(Some(&second), &stale, back).is_ok());
+    assert!(EnvironmentRecord::register(Some(&second), &stale, back).is_ok());
 }
 
 #[test]
@@ -411,16 +412,16 @@ fn superseded_executors_are_bounded() {
     let mut record = first(&key());
     for seconds in 0..20 {
         record = register(&record, true, &key(), after(seconds)).unwrap();
-        assert!(record.superseded.len() <= Record::MAX_SUPERSEDED);
+        assert!(record.superseded.len() <= EnvironmentRecord::MAX_SUPERSEDED);
     }
-    assert_eq!(record.superseded.len(), Record::MAX_SUPERSEDED);
+    assert_eq!(record.superseded.len(), EnvironmentRecord::MAX_SUPERSEDED);
     assert_eq!(record.superseded.last().unwrap().at, after(19));
 }
 
 #[test]
 fn another_principal_cannot_register() {
-    let (first, nobody) = (first(&key()), Attendance::default());
-    let refused = Record::register(
+    let (first, nobody) = (first(&key()), PresenceRecord::default());
+    let refused = EnvironmentRecord::register(
         Some(&first),
         &nobody,
         new("env", "bob", &key(), after(9999)),
@@ -431,21 +432,25 @@ fn another_principal_cannot_register() {
 #[test]
 fn claim_grants_ownership_without_a_registration() {
     let (alice, bob) = ("alice".parse().unwrap(), "bob".parse().unwrap());
-    let nobody = Attendance::default();
-    let claimed = Record::claim(None, &alice).unwrap().unwrap();
+    let nobody = PresenceRecord::default();
+    let claimed = EnvironmentRecord::claim(None, &alice).unwrap().unwrap();
     assert_eq!((&claimed.owner, &claimed.current), (&alice, &None));
-    assert_eq!(Record::claim(Some(&claimed), &alice).unwrap(), None);
-    let foreign = Record::claim(Some(&claimed), &bob);
+    assert_eq!(
+        EnvironmentRecord::claim(Some(&claimed), &alice).unwrap(),
+        None
+    );
+    let foreign = EnvironmentRecord::claim(Some(&claimed), &bob);
     assert!(matches!(foreign, Err(ClaimError::Foreign)));
-    let foreign = Record::register(Some(&claimed), &nobody, new("env", "bob", &key(), epoch()));
+    let foreign =
+        EnvironmentRecord::register(Some(&claimed), &nobody, new("env", "bob", &key(), epoch()));
     assert!(matches!(foreign, Err(RegisterError::Foreign)));
     let registered = register_first(&claimed);
     assert_eq!(current(&registered).owner, alice);
 }
 
-fn register_first(claimed: &Record) -> Record {
+fn register_first(claimed: &EnvironmentRecord) -> EnvironmentRecord {
     let new = new("env", "alice", &key(), epoch());
-    Record::register(Some(claimed), &Attendance::default(), new)
+    EnvironmentRecord::register(Some(claimed), &PresenceRecord::default(), new)
         .unwrap()
         .0
 }
@@ -483,7 +488,10 @@ fn two_hubs_cannot_share_a_directory() {
     let directory = tempfile::tempdir().unwrap();
     let _store = RedbStore::open(directory.path(), epoch()).unwrap();
     let second = RedbStore::open(directory.path(), epoch());
-    assert!(matches!(second, Err(OpenError::InUse { .. })), "{second:?}");
+    assert!(
+        matches!(second, Err(StoreOpenError::InUse { .. })),
+        "{second:?}"
+    );
 }
 
 #[test]
@@ -504,7 +512,7 @@ fn foreign_file_is_rejected_and_unchanged() {
         fs::write(&path, content).unwrap();
         let opened = RedbStore::open(directory.path(), epoch());
         assert!(
-            matches!(opened, Err(OpenError::NotOurs { .. })),
+            matches!(opened, Err(StoreOpenError::NotOurs { .. })),
             "{opened:?}"
         );
         assert_eq!(fs::read(&path).unwrap(), content);
@@ -521,7 +529,7 @@ fn damaged_file_is_rejected() {
     fs::write(&path, &content).unwrap();
     let opened = RedbStore::open(directory.path(), epoch());
     assert!(
-        matches!(opened, Err(OpenError::NotOurs { .. })),
+        matches!(opened, Err(StoreOpenError::NotOurs { .. })),
         "{opened:?}"
     );
 }
@@ -552,7 +560,7 @@ async fn opened_store_is_complete_despite_damage_anywhere() {
         let store = match RedbStore::open(directory.path(), epoch()) {
             Ok(store) => store,
             Err(error) => {
-                assert!(matches!(error, OpenError::NotOurs { .. }), "{error:?}");
+                assert!(matches!(error, StoreOpenError::NotOurs { .. }), "{error:?}");
                 refused += 1;
                 continue;
             }

@@ -7,22 +7,22 @@ use exec_transport::auth::{Auth, JwtRules, SecretTooShort, UnixSeconds};
 use http::{HeaderMap, header};
 use serde::Deserialize;
 
-use super::Tokens;
+use super::ActiveTokens;
 use crate::{
-    principal::{Environments, Evidence, Principal, PrincipalName, Role, Roles},
+    principal::{AuthEvidence, Environments, Principal, PrincipalName, Role, Roles},
     store::Timestamp,
 };
 
 /// Authenticates requests. Every request needs a token.
 #[derive(Clone, Debug)]
-pub struct Authenticator {
-    tokens: Tokens,
+pub struct TokenAuthenticator {
+    tokens: ActiveTokens,
     jwt: Option<JwtAuthority>,
 }
 
-impl Authenticator {
+impl TokenAuthenticator {
     /// Creates an authenticator from tokens and, optionally, a JWT authority.
-    pub fn new(tokens: Tokens, jwt: Option<JwtAuthority>) -> Self {
+    pub fn new(tokens: ActiveTokens, jwt: Option<JwtAuthority>) -> Self {
         Self { tokens, jwt }
     }
 
@@ -44,7 +44,7 @@ impl Authenticator {
                 name: entry.principal.clone(),
                 roles: entry.roles.clone(),
                 environments: entry.environments.clone(),
-                evidence: Evidence::Token(entry.id.to_string()),
+                evidence: AuthEvidence::Token(entry.id.to_string()),
             });
         }
         match &self.jwt {
@@ -55,7 +55,7 @@ impl Authenticator {
     }
 
     /// Returns the tokens in use.
-    pub fn tokens(&self) -> &Tokens {
+    pub fn tokens(&self) -> &ActiveTokens {
         &self.tokens
     }
 }
@@ -136,7 +136,7 @@ impl JwtAuthority {
         let payload = URL_SAFE_NO_PAD
             .decode_to_vec(payload)
             .map_err(|_| JwtError::Claims)?;
-        let claims: Claims = serde_json::from_slice(&payload).map_err(|_| JwtError::Claims)?;
+        let claims: JwtClaims = serde_json::from_slice(&payload).map_err(|_| JwtError::Claims)?;
         // An absent list selects the default. An empty list probably meant to allow nothing.
         if claims.roles.as_ref().is_some_and(Vec::is_empty)
             || claims.environments.as_ref().is_some_and(Vec::is_empty)
@@ -148,7 +148,7 @@ impl JwtAuthority {
             roles: claims.roles.map_or_else(Roles::default, Roles::new),
             environments: Environments::new(claims.environments.unwrap_or_default())
                 .map_err(|_| JwtError::Claims)?,
-            evidence: Evidence::Jwt,
+            evidence: AuthEvidence::Jwt,
         })
     }
 }
@@ -170,7 +170,7 @@ pub enum JwtError {
 
 /// The claims that are used besides those that [`JwtRules`] checks. Others are ignored.
 #[derive(Deserialize)]
-struct Claims {
+struct JwtClaims {
     sub: PrincipalName,
     #[serde(default)]
     roles: Option<Vec<Role>>,

@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use uuid::Uuid;
 
 use super::{
-    Digest256, Entry, ReadError, Token, TokenId,
+    Entry, Token, TokenDigest, TokenFileError, TokenId,
     file::{self, MAX_TOKENS},
 };
 use crate::{
@@ -41,22 +41,26 @@ pub struct NewToken {
 /// # Errors
 /// Returns an error if the token would be useless, or the file cannot be read or written. Nothing
 /// is changed then.
-pub fn create(path: &Path, new: NewToken, now: Timestamp) -> Result<(Entry, Token), EditError> {
+pub fn create(
+    path: &Path,
+    new: NewToken,
+    now: Timestamp,
+) -> Result<(Entry, Token), TokenEditError> {
     if new.roles.iter().next().is_none() {
-        return Err(EditError::NoRoles);
+        return Err(TokenEditError::NoRoles);
     }
     if new.expires_at.is_some_and(|end| end <= now) {
-        return Err(EditError::Expired);
+        return Err(TokenEditError::Expired);
     }
-    let locked = Locked::wait(path).map_err(EditError::Write)?;
-    let mut entries = read_or_none(locked.path())?;
+    let lock = FileLock::wait(path).map_err(TokenEditError::Write)?;
+    let mut entries = read_or_none(lock.path())?;
     if entries.len() >= MAX_TOKENS {
-        return Err(EditError::Full);
+        return Err(TokenEditError::Full);
     }
-    let token = Token::generate().map_err(|_| EditError::Randomness)?;
-    let mut id = TokenId::generate().map_err(|_| EditError::Randomness)?;
+    let token = Token::generate().map_err(|_| TokenEditError::Randomness)?;
+    let mut id = TokenId::generate().map_err(|_| TokenEditError::Randomness)?;
     while entries.iter().any(|entry| entry.id == id) {
-        id = TokenId::generate().map_err(|_| EditError::Randomness)?;
+        id = TokenId::generate().map_err(|_| TokenEditError::Randomness)?;
     }
     let entry = Entry {
         id,
@@ -65,10 +69,10 @@ pub fn create(path: &Path, new: NewToken, now: Timestamp) -> Result<(Entry, Toke
         environments: new.environments,
         created_at: now,
         expires_at: new.expires_at,
-        digest: Digest256::of(token.expose()),
+        digest: TokenDigest::of(token.expose()),
     };
     entries.push(entry.clone());
-    write(&locked, &entries)?;
+    write(&lock, &entries)?;
     Ok((entry, token))
 }
 
@@ -76,7 +80,7 @@ pub fn create(path: &Path, new: NewToken, now: Timestamp) -> Result<(Entry, Toke
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or is invalid.
-pub fn list(path: &Path) -> Result<Vec<Entry>, ReadError> {
+pub fn list(path: &Path) -> Result<Vec<Entry>, TokenFileError> {
     read_or_none(path)
 }
 
@@ -85,36 +89,36 @@ pub fn list(path: &Path) -> Result<Vec<Entry>, ReadError> {
 /// # Errors
 /// Returns an error if the token does not exist, or the file cannot be read or written. Nothing is
 /// changed then.
-pub fn revoke(path: &Path, id: &TokenId) -> Result<Entry, EditError> {
-    let locked = Locked::wait(path).map_err(EditError::Write)?;
-    let mut entries = read_or_none(locked.path())?;
+pub fn revoke(path: &Path, id: &TokenId) -> Result<Entry, TokenEditError> {
+    let lock = FileLock::wait(path).map_err(TokenEditError::Write)?;
+    let mut entries = read_or_none(lock.path())?;
     let found = entries.iter().position(|entry| entry.id == *id);
-    let revoked = entries.remove(found.ok_or(EditError::Unknown)?);
-    write(&locked, &entries)?;
+    let revoked = entries.remove(found.ok_or(TokenEditError::Unknown)?);
+    write(&lock, &entries)?;
     Ok(revoked)
 }
 
-fn read_or_none(path: &Path) -> Result<Vec<Entry>, ReadError> {
+fn read_or_none(path: &Path) -> Result<Vec<Entry>, TokenFileError> {
     match file::read(path) {
-        Err(ReadError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+        Err(TokenFileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             Ok(Vec::new())
         }
         read => read,
     }
 }
 
-fn write(locked: &Locked, entries: &[Entry]) -> Result<(), EditError> {
+fn write(lock: &FileLock, entries: &[Entry]) -> Result<(), TokenEditError> {
     let text = file::text(entries)?;
-    locked.replace(text.as_bytes()).map_err(EditError::Write)
+    lock.replace(text.as_bytes()).map_err(TokenEditError::Write)
 }
 
 /// Why the token file was not changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum EditError {
+pub enum TokenEditError {
     /// Caller: see the source.
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Read(#[from] TokenFileError),
     /// Host: the file or its directory cannot be written.
     #[error("failed to write the token file")]
     Write(#[source] io::Error),
@@ -139,19 +143,19 @@ pub enum EditError {
 }
 
 /// How long to wait for another writer, which needs milliseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Polling interval for the lock: `flock` has no timeout.
-const ASK_AGAIN: Duration = Duration::from_millis(10);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Exclusive lock for replacing a file. Released on drop or when the process exits.
 #[derive(Debug)]
-pub(super) struct Locked {
+pub(super) struct FileLock {
     path: PathBuf,
     /// The open lock file. Separate from the locked file, because that is replaced.
     _lock: File,
 }
 
-impl Locked {
+impl FileLock {
     /// Waits for the lock of `path`, creating its directory if missing. Blocks.
     pub(super) fn wait(path: &Path) -> io::Result<Self> {
         // Resolve symbolic links, so that their target is replaced instead of the link.
@@ -173,13 +177,13 @@ impl Locked {
             match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Self { path, _lock: lock }),
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {
-                    if since.elapsed() > PATIENCE {
+                    if since.elapsed() > LOCK_TIMEOUT {
                         return Err(io::Error::new(
                             io::ErrorKind::TimedOut,
                             "another process has locked the file",
                         ));
                     }
-                    thread::sleep(ASK_AGAIN);
+                    thread::sleep(LOCK_POLL_INTERVAL);
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use toml::value::Datetime;
 
-use super::{Digest256, TokenId};
+use super::{TokenDigest, TokenId};
 use crate::{
     principal::{Environments, GlobError, PrincipalName, Role, Roles},
     store::Timestamp,
@@ -23,7 +23,7 @@ const MAX_FILE_BYTES: u64 = 8 << 20;
 pub(super) const MAX_TOKENS: usize = 10_000;
 
 const HEADER: &str = "\
-# Tokens of an exec-server hub. `exec-server hub token` writes this file; comments are not kept.
+# ActiveTokens of an exec-server hub. `exec-server hub token` writes this file; comments are not kept.
 # Only SHA-256 hashes are here: a token is shown once, when it is made.
 ";
 
@@ -44,7 +44,7 @@ pub struct Entry {
     /// Expiry. Invalid from this time on. `None`: never expires.
     pub expires_at: Option<Timestamp>,
     #[serde(skip)]
-    pub(super) digest: Digest256,
+    pub(super) digest: TokenDigest,
 }
 
 /// Serde passes a reference to the field.
@@ -57,16 +57,16 @@ fn globs<S: serde::Serializer>(
 
 /// All tokens of a file, by hash.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Table(HashMap<Digest256, Arc<Entry>>);
+pub(super) struct TokenTable(HashMap<TokenDigest, Arc<Entry>>);
 
-impl Table {
+impl TokenTable {
     pub(super) fn new(entries: Vec<Entry>) -> Self {
         let by_digest = |entry: Entry| (entry.digest, Arc::new(entry));
         Self(entries.into_iter().map(by_digest).collect())
     }
 
     pub(super) fn find(&self, token: &str) -> Option<&Arc<Entry>> {
-        self.0.get(&Digest256::of(token))
+        self.0.get(&TokenDigest::of(token))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -77,7 +77,7 @@ impl Table {
 /// Why a token file is invalid. Errors never repeat its content, which might be a token.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ReadError {
+pub enum TokenFileError {
     /// Host: the file cannot be read.
     #[error("failed to read the token file {path}")]
     Io {
@@ -110,7 +110,7 @@ pub enum ReadError {
         /// Number of the entry, from 1.
         index: usize,
         /// The problem.
-        problem: EntryProblem,
+        problem: TokenEntryProblem,
     },
     /// Caller: the file has too many tokens.
     #[error("token file {path} has more than {MAX_TOKENS} tokens")]
@@ -123,7 +123,7 @@ pub enum ReadError {
 /// Problem of an entry in the token file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum EntryProblem {
+pub enum TokenEntryProblem {
     /// Caller: `id` is invalid.
     #[error("has an invalid id")]
     Id,
@@ -145,8 +145,8 @@ pub enum EntryProblem {
 }
 
 /// Reads a file. A missing file is an error like any other.
-pub(super) fn read(path: &Path) -> Result<Vec<Entry>, ReadError> {
-    let io = |source| ReadError::Io {
+pub(super) fn read(path: &Path) -> Result<Vec<Entry>, TokenFileError> {
+    let io = |source| TokenFileError::Io {
         path: path.to_owned(),
         source,
     };
@@ -154,24 +154,24 @@ pub(super) fn read(path: &Path) -> Result<Vec<Entry>, ReadError> {
     let file = File::open(path).map_err(io)?;
     let read = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
     if read.map_err(io)? as u64 > MAX_FILE_BYTES {
-        return Err(ReadError::TooLarge {
+        return Err(TokenFileError::TooLarge {
             path: path.to_owned(),
         });
     }
     parse(&text, path)
 }
 
-pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Entry>, ReadError> {
-    let document: Document = toml::from_str(text).map_err(|error| {
+pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Entry>, TokenFileError> {
+    let document: TokenFile = toml::from_str(text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start));
-        ReadError::Syntax {
+        TokenFileError::Syntax {
             path: path.to_owned(),
             line: before.map_or(0, |before| before.matches('\n').count()) + 1,
             message: error.message().to_owned(),
         }
     })?;
     if document.token.len() > MAX_TOKENS {
-        return Err(ReadError::TooMany {
+        return Err(TokenFileError::TooMany {
             path: path.to_owned(),
         });
     }
@@ -180,9 +180,9 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Entry>, ReadError> {
     rows.map(|(index, row)| {
         let entry = row.check().and_then(|entry| {
             let fresh = ids.insert(entry.id.clone()) && digests.insert(entry.digest);
-            fresh.then_some(entry).ok_or(EntryProblem::Repeated)
+            fresh.then_some(entry).ok_or(TokenEntryProblem::Repeated)
         });
-        entry.map_err(|problem| ReadError::Entry {
+        entry.map_err(|problem| TokenFileError::Entry {
             path: path.to_owned(),
             index: index + 1,
             problem,
@@ -193,21 +193,21 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Entry>, ReadError> {
 
 /// Serializes a file.
 pub(super) fn text(entries: &[Entry]) -> Result<String, toml::ser::Error> {
-    let token = entries.iter().map(Row::of).collect();
-    let body = toml::to_string(&Document { token })?;
+    let token = entries.iter().map(TokenRow::of).collect();
+    let body = toml::to_string(&TokenFile { token })?;
     Ok(format!("{HEADER}\n{body}"))
 }
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct TokenFile {
     #[serde(default)]
-    token: Vec<Row>,
+    token: Vec<TokenRow>,
 }
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Row {
+struct TokenRow {
     id: String,
     principal: PrincipalName,
     sha256: String,
@@ -219,7 +219,7 @@ struct Row {
     expires_at: Option<Datetime>,
 }
 
-impl Row {
+impl TokenRow {
     fn of(entry: &Entry) -> Self {
         Self {
             id: entry.id.to_string(),
@@ -232,25 +232,25 @@ impl Row {
         }
     }
 
-    fn check(self) -> Result<Entry, EntryProblem> {
+    fn check(self) -> Result<Entry, TokenEntryProblem> {
         if self.roles.is_empty() {
-            return Err(EntryProblem::Roles);
+            return Err(TokenEntryProblem::Roles);
         }
         Ok(Entry {
-            id: TokenId::new(&self.id).ok_or(EntryProblem::Id)?,
+            id: TokenId::new(&self.id).ok_or(TokenEntryProblem::Id)?,
             principal: self.principal,
             roles: Roles::new(self.roles),
             environments: Environments::new(self.environments)
-                .map_err(EntryProblem::Environments)?,
+                .map_err(TokenEntryProblem::Environments)?,
             created_at: timestamp(self.created_at)?,
             expires_at: self.expires_at.map(timestamp).transpose()?,
-            digest: Digest256::from_hex(&self.sha256).ok_or(EntryProblem::Digest)?,
+            digest: TokenDigest::from_hex(&self.sha256).ok_or(TokenEntryProblem::Digest)?,
         })
     }
 }
 
-fn timestamp(datetime: Datetime) -> Result<Timestamp, EntryProblem> {
-    Timestamp::parse_rfc3339(&datetime.to_string()).ok_or(EntryProblem::Time)
+fn timestamp(datetime: Datetime) -> Result<Timestamp, TokenEntryProblem> {
+    Timestamp::parse_rfc3339(&datetime.to_string()).ok_or(TokenEntryProblem::Time)
 }
 
 /// Formats to the second, for readability. Times after the last representable date are clamped.

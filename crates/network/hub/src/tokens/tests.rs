@@ -7,11 +7,11 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
 use super::{
-    AuthenticateError, Authenticator, EditError, Health, JwtAuthority, JwtError, NewToken,
-    ReadError, TokenId, Tokens, create, file, list, revoke,
+    ActiveTokens, AuthenticateError, JwtAuthority, JwtError, NewToken, TokenAuthenticator,
+    TokenEditError, TokenFileError, TokenFileHealth, TokenId, create, file, list, revoke,
 };
 use crate::{
-    principal::{Environments, Evidence, Role, Roles},
+    principal::{AuthEvidence, Environments, Role, Roles},
     store::Timestamp,
 };
 
@@ -42,8 +42,8 @@ fn bearer(token: &str) -> http::HeaderMap {
     present(&format!("Bearer {token}"))
 }
 
-fn authenticator(path: &std::path::Path) -> Authenticator {
-    Authenticator::new(Tokens::open(path).unwrap(), None)
+fn authenticator(path: &std::path::Path) -> TokenAuthenticator {
+    TokenAuthenticator::new(ActiveTokens::open(path).unwrap(), None)
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn requests_without_a_valid_token_are_refused() {
     let let_in = hub.authenticate(&present(&format!("bearer  {} ", secret.expose())), epoch());
     assert_eq!(
         let_in.unwrap().evidence,
-        Evidence::Token(entry.id.to_string())
+        AuthEvidence::Token(entry.id.to_string())
     );
 }
 
@@ -104,12 +104,12 @@ fn token_is_refused_after_its_expiry() {
 
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 
-fn hub(issuer: Option<&str>, audience: Option<&str>) -> (tempfile::TempDir, Authenticator) {
+fn hub(issuer: Option<&str>, audience: Option<&str>) -> (tempfile::TempDir, TokenAuthenticator) {
     let directory = tempfile::tempdir().unwrap();
-    let tokens = Tokens::open(&directory.path().join("none")).unwrap();
+    let tokens = ActiveTokens::open(&directory.path().join("none")).unwrap();
     let own = |name: Option<&str>| name.map(str::to_owned);
     let jwt = JwtAuthority::new(SECRET, own(issuer), own(audience)).unwrap();
-    (directory, Authenticator::new(tokens, Some(jwt)))
+    (directory, TokenAuthenticator::new(tokens, Some(jwt)))
 }
 
 fn sign(claims: &Value) -> String {
@@ -215,8 +215,8 @@ fn invalid_claims_are_refused() {
 #[test]
 fn jwts_are_refused_without_a_secret() {
     let directory = tempfile::tempdir().unwrap();
-    let tokens = Tokens::open(&directory.path().join("none")).unwrap();
-    let hub = Authenticator::new(tokens, None);
+    let tokens = ActiveTokens::open(&directory.path().join("none")).unwrap();
+    let hub = TokenAuthenticator::new(tokens, None);
     let token = sign(&json!({"sub": "ci", "exp": after(60).seconds()}));
     let refused = hub.authenticate(&bearer(&token), epoch()).err();
     assert_eq!(refused, Some(AuthenticateError::Unknown));
@@ -271,7 +271,10 @@ fn revoking_a_token_keeps_the_others() {
     let (alice, _) = create(&path, token("alice"), epoch()).unwrap();
     let (bob, _) = create(&path, token("bob"), epoch()).unwrap();
     assert_eq!(revoke(&path, &alice.id).unwrap().principal, alice.principal);
-    assert!(matches!(revoke(&path, &alice.id), Err(EditError::Unknown)));
+    assert!(matches!(
+        revoke(&path, &alice.id),
+        Err(TokenEditError::Unknown)
+    ));
     let left = list(&path).unwrap();
     assert_eq!(
         left.iter().map(|entry| &entry.id).collect::<Vec<_>>(),
@@ -319,7 +322,7 @@ fn useless_token_is_not_created() {
     };
     assert!(matches!(
         create(&path, expired, epoch()),
-        Err(EditError::Expired)
+        Err(TokenEditError::Expired)
     ));
     let idle = NewToken {
         roles: Roles::new([]),
@@ -327,7 +330,7 @@ fn useless_token_is_not_created() {
     };
     assert!(matches!(
         create(&path, idle, epoch()),
-        Err(EditError::NoRoles)
+        Err(TokenEditError::NoRoles)
     ));
     assert!(!path.exists());
 }
@@ -339,10 +342,10 @@ fn invalid_file_is_never_overwritten() {
     fs::write(&path, "[[token]]\nid = 7\n").unwrap();
     assert!(matches!(
         create(&path, token("a"), epoch()),
-        Err(EditError::Read(_))
+        Err(TokenEditError::Read(_))
     ));
     let id = TokenId::new("x").unwrap();
-    assert!(matches!(revoke(&path, &id), Err(EditError::Read(_))));
+    assert!(matches!(revoke(&path, &id), Err(TokenEditError::Read(_))));
     assert_eq!(fs::read_to_string(&path).unwrap(), "[[token]]\nid = 7\n");
 }
 
@@ -368,7 +371,7 @@ fn errors_name_line_or_entry_and_never_quote_content() {
     for (text, expected) in syntax {
         let error = file::parse(&text, path).unwrap_err();
         assert!(!error.to_string().contains("exh_abc"), "{error}");
-        let ReadError::Syntax { line, .. } = error else {
+        let TokenFileError::Syntax { line, .. } = error else {
             panic!("{error}");
         };
         assert_eq!(line, expected, "{text}");
@@ -385,13 +388,13 @@ fn errors_name_line_or_entry_and_never_quote_content() {
     for text in entries {
         let error = file::parse(&text, path).unwrap_err();
         assert!(
-            matches!(error, ReadError::Entry { index: 1, .. }),
+            matches!(error, TokenFileError::Entry { index: 1, .. }),
             "{error}"
         );
     }
     let twice = file::parse(&format!("{good}{good}"), path).unwrap_err();
     assert!(
-        matches!(twice, ReadError::Entry { index: 2, .. }),
+        matches!(twice, TokenFileError::Entry { index: 2, .. }),
         "{twice}"
     );
 }
@@ -402,14 +405,14 @@ async fn running_hub_reloads_within_a_second() {
     let path = directory.path().join("tokens.toml");
     let hub = authenticator(&path);
     let tokens = hub.tokens().clone();
-    let following = tokio::spawn(async move { tokens.follow().await });
-    assert_eq!(hub.tokens().health(), Health::Missing);
+    let following = tokio::spawn(async move { tokens.watch().await });
+    assert_eq!(hub.tokens().health(), TokenFileHealth::Missing);
 
     let (entry, secret) = create(&path, token("alice"), epoch()).unwrap();
     let presented = bearer(secret.expose());
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(hub.authenticate(&presented, epoch()).is_ok());
-    assert_eq!(hub.tokens().health(), Health::Current);
+    assert_eq!(hub.tokens().health(), TokenFileHealth::Current);
 
     revoke(&path, &entry.id).unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -426,13 +429,13 @@ fn invalid_file_keeps_the_previous_tokens_valid() {
     let hub = authenticator(&path);
     let good = fs::read(&path).unwrap();
     fs::write(&path, "[[token").unwrap();
-    hub.tokens().look();
+    hub.tokens().reload_if_changed();
     assert!(hub.authenticate(&bearer(secret.expose()), epoch()).is_ok());
-    assert!(matches!(hub.tokens().health(), Health::Stale(why) if why.contains("line 1")));
+    assert!(matches!(hub.tokens().health(), TokenFileHealth::Stale(why) if why.contains("line 1")));
 
     fs::write(&path, good).unwrap();
-    hub.tokens().look();
-    assert_eq!(hub.tokens().health(), Health::Current);
+    hub.tokens().reload_if_changed();
+    assert_eq!(hub.tokens().health(), TokenFileHealth::Current);
 }
 
 #[test]
@@ -442,11 +445,11 @@ fn tokens_of_a_removed_file_become_invalid() {
     let (_, secret) = create(&path, token("alice"), epoch()).unwrap();
     let hub = authenticator(&path);
     fs::remove_file(&path).unwrap();
-    hub.tokens().look();
+    hub.tokens().reload_if_changed();
     assert!(hub.authenticate(&bearer(secret.expose()), epoch()).is_ok());
-    hub.tokens().look();
+    hub.tokens().reload_if_changed();
     assert!(hub.authenticate(&bearer(secret.expose()), epoch()).is_err());
-    assert_eq!(hub.tokens().health(), Health::Missing);
+    assert_eq!(hub.tokens().health(), TokenFileHealth::Missing);
 }
 
 #[test]
@@ -454,6 +457,6 @@ fn hub_does_not_start_with_an_invalid_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokens.toml");
     fs::write(&path, "nonsense").unwrap();
-    assert!(Tokens::open(&path).is_err());
-    assert!(Tokens::open(directory.path()).is_err());
+    assert!(ActiveTokens::open(&path).is_err());
+    assert!(ActiveTokens::open(directory.path()).is_err());
 }

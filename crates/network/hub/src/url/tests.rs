@@ -1,7 +1,7 @@
 use exec_relay::identity::Identity;
 use http::StatusCode;
 
-use super::{HostError, Pass, PassError, PublicUrl, Signer};
+use super::{HostError, PublicUrl, RendezvousUrlError, UrlClaims, UrlSigner};
 use crate::{
     limits,
     store::{EnvironmentId, RegistrationId, SigningKey, Timestamp},
@@ -9,20 +9,20 @@ use crate::{
 
 const NOW: Timestamp = Timestamp::from_seconds(1_800_000_000);
 
-fn signer(seed: u8) -> Signer {
-    Signer::new(&SigningKey::from_bytes(&[seed; SigningKey::LEN]).unwrap())
+fn signer(seed: u8) -> UrlSigner {
+    UrlSigner::new(&SigningKey::from_bytes(&[seed; SigningKey::LEN]).unwrap())
 }
 
 fn names() -> (EnvironmentId, RegistrationId) {
     ("env-1".parse().unwrap(), "reg-1".parse().unwrap())
 }
 
-fn executor_url(signer: &Signer) -> String {
+fn executor_url(signer: &UrlSigner) -> String {
     let (environment, registration) = names();
     signer.executor_url("ws://h:1", &environment, &registration)
 }
 
-fn harness_url(signer: &Signer, harness: &Identity) -> String {
+fn harness_url(signer: &UrlSigner, harness: &Identity) -> String {
     let (environment, registration) = names();
     signer.harness_url(
         "ws://h:1",
@@ -33,7 +33,7 @@ fn harness_url(signer: &Signer, harness: &Identity) -> String {
     )
 }
 
-fn check(signer: &Signer, url: &str, now: Timestamp) -> Result<Pass, PassError> {
+fn check(signer: &UrlSigner, url: &str, now: Timestamp) -> Result<UrlClaims, RendezvousUrlError> {
     let url = url::Url::parse(url).unwrap();
     signer.check(url.path(), url.query(), now)
 }
@@ -42,14 +42,14 @@ fn check(signer: &Signer, url: &str, now: Timestamp) -> Result<Pass, PassError> 
 fn url_grants_exactly_its_claims() {
     let signer = signer(1);
     let (environment, registration) = names();
-    let executor = Pass::Executor {
+    let executor = UrlClaims::Executor {
         environment: environment.clone(),
         registration: registration.clone(),
     };
     assert_eq!(check(&signer, &executor_url(&signer), NOW), Ok(executor));
     let harness = Identity::generate();
     let pass = |url: &str| match check(&signer, url, NOW).unwrap() {
-        Pass::Harness {
+        UrlClaims::Harness {
             environment: to,
             registration: of,
             harness,
@@ -57,7 +57,7 @@ fn url_grants_exactly_its_claims() {
             assert_eq!((to, of), (environment.clone(), registration.clone()));
             harness
         }
-        executor @ Pass::Executor { .. } => panic!("{executor:?}"),
+        executor @ UrlClaims::Executor { .. } => panic!("{executor:?}"),
     };
     let (one, two) = (
         harness_url(&signer, &harness),
@@ -80,8 +80,11 @@ fn harness_url_expires_and_executor_url_does_not() {
     let over = NOW.plus(limits::HARNESS_URL_LIFETIME);
     let last = Timestamp::from_millis(over.millis() - 1);
     assert!(check(&signer, &url, last).is_ok());
-    assert_eq!(check(&signer, &url, over), Err(PassError::Expired));
-    assert_eq!(PassError::Expired.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(check(&signer, &url, over), Err(RendezvousUrlError::Expired));
+    assert_eq!(
+        RendezvousUrlError::Expired.status(),
+        StatusCode::UNAUTHORIZED
+    );
 }
 
 #[test]
@@ -103,9 +106,12 @@ fn any_change_invalidates_the_url() {
     let tampered = executor.replace("env-1?", "env-2?");
     assert_eq!(
         check(&signer, &tampered, NOW),
-        Err(PassError::ForgedExecutor)
+        Err(RendezvousUrlError::ForgedExecutor)
     );
-    assert_eq!(PassError::ForgedExecutor.status(), StatusCode::FORBIDDEN);
+    assert_eq!(
+        RendezvousUrlError::ForgedExecutor.status(),
+        StatusCode::FORBIDDEN
+    );
 
     let harness = harness_url(&signer, &Identity::generate());
     for (from, to) in [
@@ -118,10 +124,16 @@ fn any_change_invalidates_the_url() {
     ] {
         let forged = harness.replace(from, to);
         let error = check(&signer, &forged, NOW).unwrap_err();
-        let expected = [PassError::ForgedHarness, PassError::Unknown];
+        let expected = [
+            RendezvousUrlError::ForgedHarness,
+            RendezvousUrlError::Unknown,
+        ];
         assert!(expected.contains(&error), "{forged}: {error:?}");
     }
-    assert_eq!(PassError::ForgedHarness.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(
+        RendezvousUrlError::ForgedHarness.status(),
+        StatusCode::UNAUTHORIZED
+    );
 }
 
 #[test]
@@ -130,20 +142,23 @@ fn url_of_one_role_is_invalid_for_the_other() {
     let executor = executor_url(&signer).replace("role=environment", "role=harness");
     assert_eq!(
         check(&signer, &executor, NOW),
-        Err(PassError::ForgedHarness)
+        Err(RendezvousUrlError::ForgedHarness)
     );
     let harness = harness_url(&signer, &Identity::generate());
     let harness = harness.replace("role=harness", "role=environment");
     assert_eq!(
         check(&signer, &harness, NOW),
-        Err(PassError::ForgedExecutor)
+        Err(RendezvousUrlError::ForgedExecutor)
     );
 }
 
 #[test]
 fn url_of_another_hub_is_invalid() {
     let url = executor_url(&signer(1));
-    assert_eq!(check(&signer(2), &url, NOW), Err(PassError::ForgedExecutor));
+    assert_eq!(
+        check(&signer(2), &url, NOW),
+        Err(RendezvousUrlError::ForgedExecutor)
+    );
 }
 
 #[test]
@@ -160,7 +175,7 @@ fn other_urls_are_unknown() {
         long.as_str(),
     ] {
         let found = check(&signer, &format!("ws://h:1{url}"), NOW);
-        assert_eq!(found, Err(PassError::Unknown), "{url}");
+        assert_eq!(found, Err(RendezvousUrlError::Unknown), "{url}");
     }
 }
 

@@ -7,7 +7,7 @@ use exec_hub::{
     config::HubConfig,
     hub::Hub,
     principal::{Environments, Roles},
-    rate_limit::RateRules,
+    rate_limit::RateLimitConfig,
     store::Timestamp,
     tokens::{self, NewToken},
 };
@@ -45,11 +45,11 @@ pub(crate) struct Rig {
 impl Rig {
     /// Starts a hub with a token of one principal.
     pub(crate) async fn start() -> Self {
-        Self::start_with(RateRules::default()).await
+        Self::start_with(RateLimitConfig::default()).await
     }
 
     /// The same, with other rate limits.
-    pub(crate) async fn start_with(rates: RateRules) -> Self {
+    pub(crate) async fn start_with(rates: RateLimitConfig) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = HubConfig {
             rates,

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use exec_hub::{
     config::{HubConfig, JwtConfig, TlsFiles},
-    hub::{Hub, StartError},
-    rate_limit::{RateRules, Rule},
+    hub::{Hub, HubStartError},
+    rate_limit::{RateLimitConfig, RateRule},
 };
 use exec_registry::{
     credentials::{Bearer, Token},
@@ -109,13 +109,13 @@ async fn registering_again_closes_the_previous_websocket() {
 
 #[tokio::test]
 async fn invalid_urls_are_rate_limited() {
-    let few = Rule {
+    let few = RateRule {
         burst: 2,
         per_second: 1,
     };
-    let rates = RateRules {
+    let rates = RateLimitConfig {
         address: few,
-        ..RateRules::default()
+        ..RateLimitConfig::default()
     };
     let rig = Rig::start_with(rates).await;
     let executor = rig.register("env", &Identity::generate()).await;
@@ -218,10 +218,10 @@ async fn failures_to_serve_are_start_errors() {
         ..config(&other)
     };
     let error = Hub::start(taken).await.unwrap_err();
-    assert!(matches!(error, StartError::Listen { .. }), "{error:?}");
+    assert!(matches!(error, HubStartError::Listen { .. }), "{error:?}");
     let in_use = config(&rig.directory);
     let error = Hub::start(in_use).await.unwrap_err();
-    assert!(matches!(error, StartError::Open(_)), "{error:?}");
+    assert!(matches!(error, HubStartError::Open(_)), "{error:?}");
 
     let broken = tempdir().unwrap();
     let file = broken.path().join("tokens.toml");
@@ -232,13 +232,16 @@ async fn failures_to_serve_are_start_errors() {
         Hub::start(config)
     };
     let tokens = with(&|config| config.token_file = Some(file.clone())).await;
-    assert!(matches!(tokens, Err(StartError::Tokens(_))), "{tokens:?}");
+    assert!(
+        matches!(tokens, Err(HubStartError::Tokens(_))),
+        "{tokens:?}"
+    );
     let tls = TlsFiles {
         certificates: file.clone(),
         key: file.clone(),
     };
     let tls = with(&|config| config.tls = Some(tls.clone())).await;
-    assert!(matches!(tls, Err(StartError::Tls(_))), "{tls:?}");
+    assert!(matches!(tls, Err(HubStartError::Tls(_))), "{tls:?}");
     let jwt = |secret_file| JwtConfig {
         secret_file,
         issuer: None,
@@ -246,16 +249,19 @@ async fn failures_to_serve_are_start_errors() {
     };
     let weak = with(&|config| config.jwt = Some(jwt(file.clone()))).await;
     assert!(
-        matches!(weak, Err(StartError::WeakJwtSecret { .. })),
+        matches!(weak, Err(HubStartError::WeakJwtSecret { .. })),
         "{weak:?}"
     );
     let missing = with(&|config| config.jwt = Some(jwt("/nowhere/secret".into()))).await;
     assert!(
-        matches!(missing, Err(StartError::JwtSecret { .. })),
+        matches!(missing, Err(HubStartError::JwtSecret { .. })),
         "{missing:?}"
     );
     let keys = with(&|config| config.access_keys = Some(file.clone())).await;
-    assert!(matches!(keys, Err(StartError::AccessKeys(_))), "{keys:?}");
+    assert!(
+        matches!(keys, Err(HubStartError::AccessKeys(_))),
+        "{keys:?}"
+    );
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! AwsProfiles in the shared files of the AWS tools, and keys from a `credential_process`.
+//! Profiles in the shared files of the AWS tools, and keys from a `credential_process`.
 
 use std::{collections::BTreeMap, io, process::Stdio, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Agent identities: agents with their own key, vouched for by a JWT.
 //!
-//! The JWT contains the agent's private key. It is verify_token, then a task is registered once, and
+//! The JWT contains the agent's private key. It is verified, then a task is registered once, and
 //! each request carries a fresh assertion signed with the key. Elsewhere: where the JWT comes from.
 
 #[cfg(test)]
@@ -177,7 +177,7 @@ const KEYS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest key set. One key takes about half a kilobyte.
 const MAX_KEYS_BYTES: usize = 256 << 10;
 
-/// AgentClaims of the token. All but the email address are required.
+/// Claims of the token. All but the email address are required.
 #[derive(Debug, Deserialize)]
 #[expect(dead_code, reason = "required in a valid token, but not used")]
 struct AgentClaims {

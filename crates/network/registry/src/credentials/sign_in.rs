@@ -18,7 +18,7 @@ use super::{
 };
 use crate::api::{Secret, read_object};
 
-/// Longest file. AccountTokens take a few kilobytes each.
+/// Longest file. Tokens take a few kilobytes each.
 const MAX_BYTES: u64 = 1 << 20;
 /// Claim under which the vendor's identity tokens keep their own claims.
 const CLAIMS: &str = "https://api.openai.com/auth";

@@ -43,7 +43,7 @@ impl ReceivedRequest {
     }
 }
 
-/// ResponseScript a request, given the number of requests before it.
+/// Answers a request, given the number of requests before it.
 type ResponseScript = dyn Fn(usize, &ReceivedRequest) -> Response<Full<Bytes>> + Send + Sync;
 
 /// An HTTP server on loopback. It stops when dropped.

@@ -6,8 +6,8 @@ use url::Url;
 
 use super::{ask, refused, upgrade};
 use crate::{
-    direct::{AccessKeys, KeysError},
-    rate_limit::{RateRules, Rule},
+    direct::{AccessKeys, AccessKeysError},
+    rate_limit::{RateLimitConfig, RateRule},
     registry::tests::{Bench, Reply},
 };
 
@@ -16,7 +16,11 @@ const FILE: &str = "[[key]]\nid = \"AKID\"\nsecret = \"s3cret\"\nprincipal = \"f
     environments = [\"build-*\"]\n";
 
 async fn bench() -> Bench {
-    Bench::with(RateRules::default(), Some(AccessKeys::parse(FILE).unwrap())).await
+    Bench::with(
+        RateLimitConfig::default(),
+        Some(AccessKeys::parse(FILE).unwrap()),
+    )
+    .await
 }
 
 fn keys(id: &str, secret: &str) -> AwsKeys {
@@ -170,24 +174,36 @@ fn invalid_files_are_rejected_without_showing_secrets() {
         );
         error
     };
-    assert!(matches!(refused("key = 7"), KeysError::Syntax { line: 1 }));
+    assert!(matches!(
+        refused("key = 7"),
+        AccessKeysError::Syntax { line: 1 }
+    ));
     let extra = format!("{FILE}s3cret = 1\n");
-    assert!(matches!(refused(&extra), KeysError::Syntax { .. }));
+    assert!(matches!(refused(&extra), AccessKeysError::Syntax { .. }));
     let empty = FILE.replace("\"AKID\"", "\"\"");
-    assert!(matches!(refused(&empty), KeysError::Empty { index: 1 }));
+    assert!(matches!(
+        refused(&empty),
+        AccessKeysError::Empty { index: 1 }
+    ));
     let twice = format!("{FILE}{FILE}");
-    assert!(matches!(refused(&twice), KeysError::Repeated { index: 2 }));
+    assert!(matches!(
+        refused(&twice),
+        AccessKeysError::Repeated { index: 2 }
+    ));
     let glob = FILE.replace("build-*", "[");
     assert!(matches!(
         refused(&glob),
-        KeysError::Environments { index: 1, .. }
+        AccessKeysError::Environments { index: 1, .. }
     ));
     let known = AccessKeys::parse(FILE).unwrap();
     assert!(!format!("{known:?}").contains("s3cret"));
 
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keys.toml");
-    assert!(matches!(AccessKeys::read(&path), Err(KeysError::Io { .. })));
+    assert!(matches!(
+        AccessKeys::read(&path),
+        Err(AccessKeysError::Io { .. })
+    ));
     fs::write(&path, FILE).unwrap();
     assert!(AccessKeys::read(&path).is_ok());
 }
@@ -212,11 +228,11 @@ async fn body_is_read_only_if_the_signature_names_a_known_key() {
 
 #[tokio::test]
 async fn forged_signatures_are_rate_limited() {
-    let few = Rule {
+    let few = RateRule {
         burst: 2,
         per_second: 1,
     };
-    let rules = RateRules {
+    let rules = RateLimitConfig {
         address: few,
         principal: few,
     };

@@ -8,38 +8,38 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    circuit::{Ending, Sender},
-    limits::{MAX_FRAME_BYTES, TURN_FRAMES},
+    circuit::{CloseReason, FrameSender},
+    limits::{MAX_FRAME_BYTES, ROUND_FRAMES},
     nats::{
-        packet::{Body, Packet, PacketError, cost},
-        window::{Debt, Overrun},
+        packet::{CircuitPacket, PacketBody, PacketError, cost},
+        window::{CreditOverrun, ReceiveWindow},
     },
 };
 
 /// Receiving half of a bridged circuit. Independent of NATS.
 #[derive(Debug)]
-pub(super) struct Inbound {
+pub(super) struct BridgeReceiver {
     next: u32,
-    debt: Debt,
+    debt: ReceiveWindow,
     inbox: VecDeque<Bytes>,
-    closed: Option<Ending>,
+    closed: Option<CloseReason>,
 }
 
 /// What a packet requires from the sending half.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Asks {
+pub(super) enum PacketEffect {
     /// Nothing.
     Nothing,
     /// Permits to send this many more bytes.
     Grant(u32),
 }
 
-impl Inbound {
+impl BridgeReceiver {
     /// Creates a half that granted `window` to the sender.
     pub(super) fn new(window: u32) -> Self {
         Self {
             next: 0,
-            debt: Debt::new(window),
+            debt: ReceiveWindow::new(window),
             inbox: VecDeque::new(),
             closed: None,
         }
@@ -48,31 +48,31 @@ impl Inbound {
     /// Handles a message.
     ///
     /// # Errors
-    /// Returns [`Fault`] if the circuit cannot continue.
-    pub(super) fn handle_message(&mut self, message: &Bytes) -> Result<Asks, Fault> {
-        let packet = Packet::decode(message)?;
+    /// Returns [`BridgeFault`] if the circuit cannot continue.
+    pub(super) fn handle_message(&mut self, message: &Bytes) -> Result<PacketEffect, BridgeFault> {
+        let packet = CircuitPacket::decode(message)?;
         if packet.seq != self.next {
-            return Err(Fault::Gap {
+            return Err(BridgeFault::Gap {
                 expected: self.next,
                 got: packet.seq,
             });
         }
         self.next = self.next.wrapping_add(1);
         match packet.body {
-            Body::Frames(frames) => {
+            PacketBody::Frames(frames) => {
                 if frames.iter().any(|frame| frame.len() > MAX_FRAME_BYTES) {
-                    return Err(Fault::Frame);
+                    return Err(BridgeFault::Frame);
                 }
                 let total = frames.iter().map(cost).fold(0, u32::saturating_add);
                 self.debt.arrived(total)?;
                 self.inbox.extend(frames);
-                Ok(Asks::Nothing)
+                Ok(PacketEffect::Nothing)
             }
-            Body::Credit(bytes) => Ok(Asks::Grant(bytes)),
-            Body::Mark => Ok(Asks::Nothing),
-            Body::Close(ending) => {
-                self.closed = Some(ending);
-                Ok(Asks::Nothing)
+            PacketBody::Credit(bytes) => Ok(PacketEffect::Grant(bytes)),
+            PacketBody::Mark => Ok(PacketEffect::Nothing),
+            PacketBody::Close(close_reason) => {
+                self.closed = Some(close_reason);
+                Ok(PacketEffect::Nothing)
             }
         }
     }
@@ -85,12 +85,12 @@ impl Inbound {
     /// Moves frames to the local end while it accepts them. Returns credit to grant.
     pub(super) fn poll_forward(
         &mut self,
-        sender: &mut Sender,
+        sender: &mut FrameSender,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<u32>, Ending>> {
+    ) -> Poll<Result<Option<u32>, CloseReason>> {
         let mut credit = None;
         let mut moved = 0;
-        while moved < TURN_FRAMES && self.has_frames() {
+        while moved < ROUND_FRAMES && self.has_frames() {
             match sender.poll_ready(cx) {
                 Poll::Ready(ready) => ready?,
                 Poll::Pending if moved == 0 => return Poll::Pending,
@@ -113,14 +113,14 @@ impl Inbound {
     }
 
     /// Returns the close reason of the other end, once all its frames have been forwarded.
-    pub(super) fn ending(&self) -> Option<Ending> {
+    pub(super) fn close_reason(&self) -> Option<CloseReason> {
         self.closed.filter(|_| self.inbox.is_empty())
     }
 }
 
 /// Peer: why a circuit cannot continue.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum BridgeFault {
     /// A packet is missing.
     #[error("expected packet {expected} between nodes, got {got}")]
     Gap {
@@ -137,7 +137,7 @@ pub(super) enum Fault {
     Packet(#[from] PacketError),
     /// See the source.
     #[error(transparent)]
-    Overrun(#[from] Overrun),
+    Overrun(#[from] CreditOverrun),
 }
 
 #[cfg(test)]
@@ -146,28 +146,30 @@ mod tests {
 
     use super::*;
     use crate::{
-        circuit::{Circuit, Room},
-        nats::packet::{self, Batch},
+        circuit::{Circuit, QueueLimits},
+        nats::packet::{self, PacketBuilder},
     };
 
     fn frames(seq: u32, frame: &'static [u8]) -> Bytes {
-        Batch::new(seq, &Bytes::from_static(frame)).finish().0
+        PacketBuilder::new(seq, &Bytes::from_static(frame))
+            .finish()
+            .0
     }
 
     #[test]
     fn missing_packet_of_any_kind_is_a_gap() {
         for lost in [frames(1, b"x"), packet::credit(1, 5), packet::mark(1)] {
-            let mut inbound = Inbound::new(1000);
+            let mut inbound = BridgeReceiver::new(1000);
             inbound.handle_message(&frames(0, b"a")).expect("in order");
             let after = packet::mark(2);
-            let gap = Fault::Gap {
+            let gap = BridgeFault::Gap {
                 expected: 1,
                 got: 2,
             };
             assert_eq!(inbound.clone_for_test().handle_message(&after), Err(gap));
             inbound.handle_message(&lost).expect("in order");
             inbound.handle_message(&after).expect("in order");
-            let twice = Fault::Gap {
+            let twice = BridgeFault::Gap {
                 expected: 3,
                 got: 2,
             };
@@ -181,13 +183,13 @@ mod tests {
 
     #[test]
     fn close_arrives_after_preceding_frames() {
-        let mut inbound = Inbound::new(1000);
+        let mut inbound = BridgeReceiver::new(1000);
         inbound.handle_message(&frames(0, b"a")).expect("in order");
         inbound
-            .handle_message(&packet::close(1, Ending::Moved))
+            .handle_message(&packet::close(1, CloseReason::Moved))
             .expect("in order");
-        assert_eq!(inbound.ending(), None);
-        let room = Room {
+        assert_eq!(inbound.close_reason(), None);
+        let room = QueueLimits {
             frames: 4,
             bytes: 100,
         };
@@ -196,18 +198,18 @@ mod tests {
         let moved = inbound.poll_forward(&mut near.sender, &mut cx);
         assert_eq!(moved, Poll::Ready(Ok(None)));
         assert_eq!(far.receiver.try_frame(), Some(Bytes::from_static(b"a")));
-        assert_eq!(inbound.ending(), Some(Ending::Moved));
+        assert_eq!(inbound.close_reason(), Some(CloseReason::Moved));
     }
 
     #[test]
     fn full_local_queue_stops_granting_credit() {
-        let mut inbound = Inbound::new(1000);
+        let mut inbound = BridgeReceiver::new(1000);
         for seq in 0..4 {
             inbound
                 .handle_message(&frames(seq, &[7; 100]))
                 .expect("has credit");
         }
-        let room = Room {
+        let room = QueueLimits {
             frames: 2,
             bytes: 1000,
         };
@@ -228,25 +230,28 @@ mod tests {
             .handle_message(&frames(4, b"x"))
             .expect("has credit");
         let gone = inbound.poll_forward(&mut near.sender, &mut cx);
-        assert_eq!(gone, Poll::Ready(Err(Ending::ExecutorGone)));
+        assert_eq!(gone, Poll::Ready(Err(CloseReason::ExecutorGone)));
     }
 
     #[test]
     fn queued_frames_are_bounded() {
-        let mut inbound = Inbound::new(100);
+        let mut inbound = BridgeReceiver::new(100);
         inbound
             .handle_message(&frames(0, &[7; 90]))
             .expect("has credit");
         assert_eq!(
             inbound.handle_message(&frames(1, b"x")),
-            Err(Fault::Overrun(Overrun))
+            Err(BridgeFault::Overrun(CreditOverrun))
         );
         let large = Bytes::from(vec![0; MAX_FRAME_BYTES + 1]);
-        let large = Batch::new(0, &large).finish().0;
-        assert_eq!(Inbound::new(100).handle_message(&large), Err(Fault::Frame));
+        let large = PacketBuilder::new(0, &large).finish().0;
+        assert_eq!(
+            BridgeReceiver::new(100).handle_message(&large),
+            Err(BridgeFault::Frame)
+        );
     }
 
-    impl Inbound {
+    impl BridgeReceiver {
         fn clone_for_test(&self) -> Self {
             Self {
                 next: self.next,

@@ -6,29 +6,29 @@ use async_nats::{Message, RequestErrorKind, Subscriber};
 use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
 
-use super::Shared;
+use super::MeshShared;
 use crate::{
     circuit::Circuit,
-    circuit_dialer::{Dial, DialError, Exchange as _},
+    circuit_dialer::{CircuitDialer as _, DialError, DialRequest},
     limits,
     nats::{
-        bridge::{Bridge, Opening},
-        bucket::Revision,
-        circuits::Target,
-        subjects::{Towards, WireId},
+        bridge::{BridgeParams, CircuitBridge},
+        bucket::RecordRevision,
+        circuits::CircuitTarget,
+        subjects::{BridgedCircuitId, Direction},
     },
     store::{NodeName, Presence},
 };
 
 /// Request for a circuit to an executor.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct Request {
+pub(super) struct CircuitRequest {
     /// Id of the circuit, which names the subjects of its packets.
-    pub(super) wire: WireId,
+    pub(super) wire: BridgedCircuitId,
     /// The requesting node of the harness.
     pub(super) node: NodeName,
     /// The dial request of the harness.
-    pub(super) dial: Dial,
+    pub(super) dial: DialRequest,
     /// Window granted to the executor's node.
     pub(super) window: u32,
     /// Number of data connection losses of the harness's node.
@@ -39,7 +39,7 @@ pub(super) struct Request {
 /// Reply of the executor's node.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Reply {
+pub(super) enum CircuitReply {
     /// The circuit is open.
     Connected {
         /// Window granted to the harness's node.
@@ -54,7 +54,7 @@ pub(super) enum Reply {
     Busy,
 }
 
-impl From<DialError> for Reply {
+impl From<DialError> for CircuitReply {
     fn from(error: DialError) -> Self {
         match error {
             DialError::Busy => Self::Busy,
@@ -64,8 +64,11 @@ impl From<DialError> for Reply {
 }
 
 /// Opens a circuit, locally or on the node that has the executor's websocket.
-pub(super) async fn dial(shared: &Arc<Shared>, dial: Dial) -> Result<Circuit, DialError> {
-    match shared.switch.dial(dial.clone()).await {
+pub(super) async fn dial(
+    shared: &Arc<MeshShared>,
+    dial: DialRequest,
+) -> Result<Circuit, DialError> {
+    match shared.executor_table.dial(dial.clone()).await {
         Err(DialError::Offline) => {}
         local => return local,
     }
@@ -83,25 +86,25 @@ pub(super) async fn dial(shared: &Arc<Shared>, dial: Dial) -> Result<Circuit, Di
 }
 
 async fn dial_node(
-    shared: &Arc<Shared>,
-    dial: Dial,
+    shared: &Arc<MeshShared>,
+    dial: DialRequest,
     presence: Presence,
-    revision: Revision,
+    revision: RecordRevision,
 ) -> Result<Circuit, DialError> {
     let link = shared.data.link();
     if !link.is_up {
         return Err(DialError::Unreachable);
     }
-    let wire = WireId::generate();
-    let target = Target {
+    let wire = BridgedCircuitId::generate();
+    let target = CircuitTarget {
         environment: presence.environment,
         revision,
     };
-    let place = shared
+    let registration = shared
         .circuits
         .add(wire, presence.node.clone(), Some(target));
-    let place = place.ok_or(DialError::Busy)?;
-    let subject = shared.subjects.circuit(wire, Towards::Harness);
+    let registration = registration.ok_or(DialError::Busy)?;
+    let subject = shared.subjects.circuit(wire, Direction::Harness);
     let packets = shared
         .data
         .client
@@ -111,32 +114,32 @@ async fn dial_node(
             tracing::warn!(%error, "failed to subscribe to a circuit");
             DialError::Unreachable
         })?;
-    let request = Request {
+    let request = CircuitRequest {
         wire,
         node: shared.nodes.own().clone(),
         dial,
-        window: place.window,
+        window: registration.window,
         losses: link.losses,
     };
-    let (window, losses) = ask(shared, &presence.node, &request).await?;
-    place.opened(losses);
+    let (window, losses) = request_circuit(shared, &presence.node, &request).await?;
+    registration.opened(losses);
     // Its silence must be noticed even if its first heartbeat is still in flight.
-    shared.nodes.heard(presence.node);
+    shared.nodes.record_alive(presence.node);
     // The local queue to the harness only covers what its websocket writes next; further frames
     // wait on the executor's node, where they are counted.
-    let (harness, bridged) = Circuit::pair(limits::TO_EXECUTOR, TO_HARNESS);
-    let opening = Opening {
+    let (harness, bridged) = Circuit::pair(limits::TO_EXECUTOR, LOCAL_QUEUE);
+    let opening = BridgeParams {
         wire,
-        towards: Towards::Executor,
+        direction: Direction::Executor,
         window,
         losses: link.losses,
     };
-    let bridge = Bridge::new(
+    let bridge = CircuitBridge::new(
         bridged,
         &shared.data,
         &shared.subjects,
         packets,
-        place,
+        registration,
         &opening,
     );
     tokio::spawn(bridge.run());
@@ -145,7 +148,11 @@ async fn dial_node(
 
 /// Sends the request and returns the granted window and the peer's number of data connection
 /// losses.
-async fn ask(shared: &Shared, node: &NodeName, request: &Request) -> Result<(u32, u64), DialError> {
+async fn request_circuit(
+    shared: &MeshShared,
+    node: &NodeName,
+    request: &CircuitRequest,
+) -> Result<(u32, u64), DialError> {
     let payload = serde_json::to_vec(request).map_err(|_| DialError::Unreachable)?;
     let subject = shared.subjects.dial(node);
     let answer = shared.data.client.request(subject, payload.into()).await;
@@ -161,9 +168,9 @@ async fn ask(shared: &Shared, node: &NodeName, request: &Request) -> Result<(u32
         }
     })?;
     match serde_json::from_slice(&answer.payload) {
-        Ok(Reply::Connected { window, losses }) => Ok((window, losses)),
-        Ok(Reply::Offline) => Err(DialError::Offline),
-        Ok(Reply::Busy) => Err(DialError::Busy),
+        Ok(CircuitReply::Connected { window, losses }) => Ok((window, losses)),
+        Ok(CircuitReply::Offline) => Err(DialError::Offline),
+        Ok(CircuitReply::Busy) => Err(DialError::Busy),
         Err(error) => {
             tracing::warn!(%error, %node, "ignoring malformed dial reply");
             Err(DialError::Unreachable)
@@ -172,13 +179,13 @@ async fn ask(shared: &Shared, node: &NodeName, request: &Request) -> Result<(u32
 }
 
 /// Frame queue to one harness on its own node, in addition to the circuit's window.
-const TO_HARNESS: crate::circuit::Room = crate::circuit::Room {
+const LOCAL_QUEUE: crate::circuit::QueueLimits = crate::circuit::QueueLimits {
     frames: 512,
     bytes: 512 << 10,
 };
 
 /// Answers requests for circuits until dropped.
-pub(super) async fn run(shared: Arc<Shared>, mut requests: Subscriber) {
+pub(super) async fn answer_requests(shared: Arc<MeshShared>, mut requests: Subscriber) {
     while let Some(message) = requests.next().await {
         let Some(reply_to) = message.reply.clone() else {
             continue;
@@ -200,21 +207,24 @@ pub(super) async fn run(shared: Arc<Shared>, mut requests: Subscriber) {
     }
 }
 
-async fn accept(shared: &Shared, message: &Message) -> Result<(Reply, Bridge), Reply> {
-    let request: Request = serde_json::from_slice(&message.payload).map_err(|error| {
+async fn accept(
+    shared: &MeshShared,
+    message: &Message,
+) -> Result<(CircuitReply, CircuitBridge), CircuitReply> {
+    let request: CircuitRequest = serde_json::from_slice(&message.payload).map_err(|error| {
         tracing::warn!(%error, "ignoring malformed dial request");
-        Reply::Offline
+        CircuitReply::Offline
     })?;
     let losses = shared.data.link().losses;
     // Its silence must be noticed even if its first heartbeat is still in flight.
-    shared.nodes.heard(request.node.clone());
-    let place = shared
+    shared.nodes.record_alive(request.node.clone());
+    let registration = shared
         .circuits
         .add(request.wire, request.node, None)
-        .ok_or(Reply::Busy)?;
-    place.opened(request.losses);
-    let circuit: Circuit = shared.switch.dial(request.dial).await?;
-    let subject = shared.subjects.circuit(request.wire, Towards::Executor);
+        .ok_or(CircuitReply::Busy)?;
+    registration.opened(request.losses);
+    let circuit: Circuit = shared.executor_table.dial(request.dial).await?;
+    let subject = shared.subjects.circuit(request.wire, Direction::Executor);
     let packets = shared
         .data
         .client
@@ -222,24 +232,24 @@ async fn accept(shared: &Shared, message: &Message) -> Result<(Reply, Bridge), R
         .await
         .map_err(|error| {
             tracing::warn!(%error, "failed to subscribe to a circuit");
-            Reply::Offline
+            CircuitReply::Offline
         })?;
-    let opening = Opening {
+    let opening = BridgeParams {
         wire: request.wire,
-        towards: Towards::Harness,
+        direction: Direction::Harness,
         window: request.window,
         losses,
     };
-    let reply = Reply::Connected {
-        window: place.window,
+    let reply = CircuitReply::Connected {
+        window: registration.window,
         losses,
     };
-    let bridge = Bridge::new(
+    let bridge = CircuitBridge::new(
         circuit,
         &shared.data,
         &shared.subjects,
         packets,
-        place,
+        registration,
         &opening,
     );
     Ok((reply, bridge))

@@ -62,7 +62,7 @@ async fn frames_of_all_sizes_arrive_unchanged_and_in_order() {
         );
     }
     drop(send.await.unwrap());
-    assert_eq!(ending(&mut near).await, Ending::ExecutorGone);
+    assert_eq!(close_reason(&mut near).await, CloseReason::ExecutorGone);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -110,14 +110,17 @@ async fn closed_end_is_noticed_although_the_other_does_not_read() {
     fill(&mut across.far).await;
     drop(across.far);
     eventually(async || across.nodes[0].mesh.circuits() == 0).await;
-    assert_eq!(ending(&mut across.near).await, Ending::ExecutorGone);
+    assert_eq!(
+        close_reason(&mut across.near).await,
+        CloseReason::ExecutorGone
+    );
 
     let mut near = across.nodes[1].dial(&across.registration).await.unwrap();
     let mut far = across.executor.accept().await;
     fill(&mut near).await;
     drop(near);
     eventually(async || across.nodes[1].mesh.circuits() == 0).await;
-    assert_eq!(ending(&mut far).await, Ending::HarnessGone);
+    assert_eq!(close_reason(&mut far).await, CloseReason::HarnessGone);
 }
 
 /// Sends until the queue is full.
@@ -133,7 +136,11 @@ async fn fill(end: &mut Circuit) {
 async fn close_reason_crosses_nodes() {
     let broker = Broker::start().await;
     let mut across = Across::new(&broker).await;
-    for reason in [Ending::Moved, Ending::Refused, Ending::Stalled] {
+    for reason in [
+        CloseReason::Moved,
+        CloseReason::Refused,
+        CloseReason::Stalled,
+    ] {
         let mut near = across.nodes[1].dial(&across.registration).await.unwrap();
         let mut far = across.executor.accept().await;
         far.sender.send(Bytes::from_static(b"last")).await.unwrap();
@@ -142,12 +149,12 @@ async fn close_reason_crosses_nodes() {
             within(near.receiver.frame()).await,
             Ok(Bytes::from_static(b"last"))
         );
-        assert_eq!(ending(&mut near).await, reason);
+        assert_eq!(close_reason(&mut near).await, reason);
     }
     let near = across.nodes[1].dial(&across.registration).await.unwrap();
     let mut far = across.executor.accept().await;
     drop(near);
-    assert_eq!(ending(&mut far).await, Ending::HarnessGone);
+    assert_eq!(close_reason(&mut far).await, CloseReason::HarnessGone);
     eventually(async || across.nodes[0].mesh.circuits() == 1).await;
     echo(&mut across.near, &mut across.far).await;
 }
@@ -217,8 +224,8 @@ async fn unexpected_packet_closes_only_its_circuit_at_both_ends() {
             .await
             .unwrap();
     }
-    assert_eq!(ending(&mut near).await, Ending::Unreachable);
-    assert_eq!(ending(&mut far).await, Ending::Unreachable);
+    assert_eq!(close_reason(&mut near).await, CloseReason::Unreachable);
+    assert_eq!(close_reason(&mut far).await, CloseReason::Unreachable);
     echo(&mut across.near, &mut across.far).await;
 }
 
@@ -230,9 +237,9 @@ async fn executor_that_reconnects_elsewhere_closes_its_old_circuits() {
     let mut moved = across.nodes[2].connect(&across.registration).await;
     assert_eq!(
         within(&mut across.executor.attachment.evicted).await,
-        Ok(Ending::Replaced)
+        Ok(CloseReason::Replaced)
     );
-    assert_eq!(ending(&mut across.near).await, Ending::Replaced);
+    assert_eq!(close_reason(&mut across.near).await, CloseReason::Replaced);
     for node in &across.nodes {
         let mut near = node.dial(&across.registration).await.unwrap();
         let mut far = moved.accept().await;
@@ -264,7 +271,7 @@ async fn new_registration_closes_the_old_websocket_on_any_node() {
     assert_ne!(new.id, across.registration.id);
     assert_eq!(
         within(&mut across.executor.attachment.evicted).await,
-        Ok(Ending::Replaced)
+        Ok(CloseReason::Replaced)
     );
     let dial = across.nodes[1].dial(&across.registration).await;
     assert_eq!(dial.unwrap_err(), DialError::Offline);
@@ -282,7 +289,7 @@ async fn registration_during_a_partition_closes_the_websocket_later() {
     broker.restart().await;
     assert_eq!(
         within(&mut across.executor.attachment.evicted).await,
-        Ok(Ending::Replaced)
+        Ok(CloseReason::Replaced)
     );
     eventually(async || {
         first
@@ -324,7 +331,10 @@ async fn one_of_racing_websockets_on_three_nodes_stays() {
 }
 
 fn attached(nodes: &[Node]) -> usize {
-    nodes.iter().map(|node| node.switch.attached().len()).sum()
+    nodes
+        .iter()
+        .map(|node| node.executor_table.attached().len())
+        .sum()
 }
 
 /// Attaches like the rendezvous: closes if it is superseded.
@@ -335,7 +345,7 @@ async fn try_connect(node: &Node, registration: &Registration) -> Option<Executo
         node: node.mesh.node().clone(),
         connection: ConnectionId::generate(),
     };
-    let attachment = node.switch.attach(
+    let attachment = node.executor_table.attach(
         presence.environment.clone(),
         presence.registration.clone(),
         presence.connection.clone(),

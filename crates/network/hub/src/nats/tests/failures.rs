@@ -4,7 +4,7 @@ use std::{fs, time::Instant};
 
 use super::*;
 use crate::{
-    nats::{NatsError, connection::REQUEST},
+    nats::{NatsError, connection::REQUEST_TIMEOUT},
     store::StoreError,
 };
 
@@ -20,7 +20,10 @@ async fn killed_node_affects_only_its_own_circuits() {
     let [dead, second, third] = across.nodes;
     drop(dead);
     let killed = Instant::now();
-    assert_eq!(ending(&mut across.near).await, Ending::Unreachable);
+    assert_eq!(
+        close_reason(&mut across.near).await,
+        CloseReason::Unreachable
+    );
     assert!(
         killed.elapsed() < Duration::from_secs(4),
         "{:?}",
@@ -56,7 +59,10 @@ async fn executor_notices_the_harness_of_a_killed_node() {
     let [_first, dead, _third] = across.nodes;
     drop(dead);
     let killed = Instant::now();
-    assert_eq!(ending(&mut across.far).await, Ending::Unreachable);
+    assert_eq!(
+        close_reason(&mut across.far).await,
+        CloseReason::Unreachable
+    );
     assert!(
         killed.elapsed() < Duration::from_secs(4),
         "{:?}",
@@ -94,7 +100,7 @@ async fn frames_from_a_dying_node_have_no_gaps() {
         "the circuit ended by itself after {expected} frames"
     );
     assert!(within(send).await.unwrap() >= expected);
-    assert_eq!(ending(&mut near).await, Ending::Unreachable);
+    assert_eq!(close_reason(&mut near).await, CloseReason::Unreachable);
 }
 
 #[tokio::test]
@@ -105,9 +111,9 @@ async fn stopping_node_announces_its_shutdown() {
     eventually(async || across.nodes[1].mesh.nodes() == 3).await;
     across.nodes[0].mesh.leave().await;
     let left = Instant::now();
-    let ended = ending(&mut across.near).await;
+    let ended = close_reason(&mut across.near).await;
     assert!(
-        matches!(ended, Ending::Stopping | Ending::Unreachable),
+        matches!(ended, CloseReason::Stopping | CloseReason::Unreachable),
         "{ended}"
     );
     assert!(
@@ -131,8 +137,14 @@ async fn broker_restart_affects_only_bridged_circuits() {
     let mut local_far = across.executor.accept().await;
 
     broker.kill().await;
-    assert_eq!(ending(&mut across.near).await, Ending::Unreachable);
-    assert_eq!(ending(&mut across.far).await, Ending::Unreachable);
+    assert_eq!(
+        close_reason(&mut across.near).await,
+        CloseReason::Unreachable
+    );
+    assert_eq!(
+        close_reason(&mut across.far).await,
+        CloseReason::Unreachable
+    );
     echo(&mut local, &mut local_far).await;
     let environment = &across.registration.environment;
     let asked = Instant::now();
@@ -143,7 +155,7 @@ async fn broker_restart_affects_only_bridged_circuits() {
     );
     // No caller waits for a response that cannot arrive.
     let took = asked.elapsed();
-    assert!(took < REQUEST, "{took:?}");
+    assert!(took < REQUEST_TIMEOUT, "{took:?}");
     assert!(!across.nodes[1].mesh.is_connected());
     let dial = across.nodes[1].dial(&across.registration).await;
     assert_eq!(dial.unwrap_err(), DialError::Unreachable);
@@ -179,8 +191,14 @@ async fn lost_data_connection_closes_its_circuits_at_both_ends() {
         echo(&mut across.near, &mut across.far).await;
         cable.cut();
         let cut = Instant::now();
-        assert_eq!(ending(&mut across.near).await, Ending::Unreachable);
-        assert_eq!(ending(&mut across.far).await, Ending::Unreachable);
+        assert_eq!(
+            close_reason(&mut across.near).await,
+            CloseReason::Unreachable
+        );
+        assert_eq!(
+            close_reason(&mut across.far).await,
+            CloseReason::Unreachable
+        );
         let took = cut.elapsed();
         assert!(took < Duration::from_secs(4), "{took:?}");
         let [first, second, _third] = &across.nodes;
@@ -228,7 +246,7 @@ async fn broker_that_lost_its_data_is_repopulated() {
     let node = &across.nodes[1];
     // Registrations are lost, so the executor's websocket is closed and it registers again.
     let evicted = within(&mut across.executor.attachment.evicted).await;
-    assert_eq!(evicted, Ok(Ending::Replaced));
+    assert_eq!(evicted, Ok(CloseReason::Replaced));
     eventually(async || node.mesh.is_connected()).await;
     let registration = node.register("env").await;
     let mut executor = across.nodes[0].connect(&registration).await;
@@ -254,8 +272,8 @@ async fn eventually_dial(node: &Node, registration: &Registration) -> Circuit {
     .await
 }
 
-async fn join(config: &NatsConfig) -> Result<Mesh, NatsError> {
-    within(Mesh::join(config, Arc::new(Switch::default()))).await
+async fn join(config: &NatsConfig) -> Result<NatsMesh, NatsError> {
+    within(NatsMesh::join(config, Arc::new(ExecutorTable::default()))).await
 }
 
 #[tokio::test]

@@ -14,15 +14,15 @@ use serde_json::{Value, json};
 
 use super::{Bench, key, plain};
 use crate::{
-    rate_limit::{RateRules, Rule},
-    registry::{BodyBudget, Posted, request_body::MAX_BYTES},
+    rate_limit::{RateLimitConfig, RateRule},
+    registry::{BodyBudget, RequestBody, request_body::MAX_BYTES},
 };
 
-const FEW: Rule = Rule {
+const FEW: RateRule = RateRule {
     burst: 2,
     per_second: 1,
 };
-const MANY: Rule = Rule {
+const MANY: RateRule = RateRule {
     burst: 1000,
     per_second: 1000,
 };
@@ -95,7 +95,7 @@ async fn audit_log_names_principals_without_secrets() {
 
 #[tokio::test]
 async fn connect_above_the_rate_limit_gets_retry_after() {
-    let rules = RateRules {
+    let rules = RateLimitConfig {
         address: MANY,
         principal: FEW,
     };
@@ -121,7 +121,7 @@ async fn connect_above_the_rate_limit_gets_retry_after() {
 
 #[tokio::test]
 async fn address_rate_limit_applies_before_authentication() {
-    let rules = RateRules {
+    let rules = RateLimitConfig {
         address: FEW,
         principal: MANY,
     };
@@ -149,7 +149,7 @@ async fn address_rate_limit_applies_before_authentication() {
 
 #[tokio::test]
 async fn registering_is_not_rate_limited() {
-    let rules = RateRules {
+    let rules = RateLimitConfig {
         address: FEW,
         principal: FEW,
     };
@@ -163,7 +163,7 @@ async fn registering_is_not_rate_limited() {
 
 #[tokio::test]
 async fn invalid_tokens_are_rate_limited_on_all_endpoints() {
-    let rules = RateRules {
+    let rules = RateLimitConfig {
         address: FEW,
         principal: MANY,
     };
@@ -295,7 +295,7 @@ async fn incomplete_large_bodies_are_bounded_and_small_ones_pass() {
     )]);
     let reading = |body: Sent| {
         let (headers, budget) = (headers.clone(), budget.clone());
-        async move { Posted::read(&headers, body, &budget).await }
+        async move { RequestBody::read(&headers, body, &budget).await }
     };
     let mut unfinished = Vec::new();
     for _ in 0..crate::limits::BODY_BYTES / MAX_BYTES {

@@ -7,13 +7,13 @@ use serde_json::json;
 
 use super::{Bench, Reply, key};
 use crate::{
-    circuit_dialer::Exchange,
-    executor_table::Switch,
+    circuit_dialer::CircuitDialer,
+    executor_table::ExecutorTable,
     principal::Role,
-    registry::{Registry, Services},
+    registry::{HubServices, RegistryService},
     store::ConnectionId,
     tokens::Token,
-    url::{Pass, PassError},
+    url::{RendezvousUrlError, UrlClaims},
 };
 
 #[tokio::test]
@@ -30,7 +30,7 @@ async fn executor_url_is_signed_for_its_registration() {
         .services
         .signer
         .check(url.path(), url.query(), bench.moment.at);
-    let expected = Pass::Executor {
+    let expected = UrlClaims::Executor {
         environment: "env-1".parse().unwrap(),
         registration: registered.executor_registration_id.parse().unwrap(),
     };
@@ -208,12 +208,12 @@ async fn environment_quota_is_per_principal() {
 #[tokio::test]
 async fn late_registration_response_keeps_a_newer_registration() {
     let bench = Bench::new().await;
-    let switch = Arc::new(Switch::default());
-    let services = Services {
-        exchange: Arc::clone(&switch) as Arc<dyn Exchange>,
+    let executor_table = Arc::new(ExecutorTable::default());
+    let services = HubServices {
+        dialer: Arc::clone(&executor_table) as Arc<dyn CircuitDialer>,
         ..bench.services.clone()
     };
-    let registry = Registry::new(services, Arc::clone(&bench.direct));
+    let registry = RegistryService::new(services, Arc::clone(&bench.direct));
     let alice = bench.token("alice");
     let register = |key| {
         let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key});
@@ -227,7 +227,7 @@ async fn late_registration_response_keeps_a_newer_registration() {
     let mut late = Box::pin(register(key()));
     assert!(futures_util::poll!(&mut late).is_pending());
     let newer = register(key()).await;
-    let mut attachment = switch.attach(
+    let mut attachment = executor_table.attach(
         "env-1".parse().unwrap(),
         newer.text("executor_registration_id").parse().unwrap(),
         ConnectionId::generate(),
@@ -253,9 +253,12 @@ async fn connect_response_belongs_to_one_registration() {
 
     let url = url::Url::parse(connected.url.expose()).unwrap();
     let check = |now| bench.services.signer.check(url.path(), url.query(), now);
-    assert!(matches!(check(bench.moment.at), Ok(Pass::Harness { .. })));
+    assert!(matches!(
+        check(bench.moment.at),
+        Ok(UrlClaims::Harness { .. })
+    ));
     let late = bench.moment.at.plus(Duration::from_secs(61));
-    assert_eq!(check(late), Err(PassError::Expired));
+    assert_eq!(check(late), Err(RendezvousUrlError::Expired));
 }
 
 #[tokio::test]
@@ -303,9 +306,12 @@ async fn owners_and_matching_tokens_may_connect() {
         bench.connect("env-1", &named, &key()).await.status,
         StatusCode::OK
     );
-    let stranger = bench.token_for("bob", &[Role::Harness], &[]);
+    let limit_failure = bench.token_for("bob", &[Role::Harness], &[]);
     assert_eq!(
-        bench.connect("env-1", &stranger, &key()).await.refusal(),
+        bench
+            .connect("env-1", &limit_failure, &key())
+            .await
+            .refusal(),
         (409, "environment_offline")
     );
     let refused = [

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::Message;
 
 use super::{Broken, Rig, SOCKET_BYTES, data, environment, handshake, reset, resume};
-use crate::{circuit::Ending, limits};
+use crate::{circuit::CloseReason, limits};
 
 #[tokio::test(start_paused = true)]
 async fn lost_executor_closes_its_harnesses_and_its_presence() {
@@ -36,7 +36,7 @@ async fn executor_is_attached_before_its_upgrade_is_answered() {
     let rig = Rig::new();
     let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
     assert!(rig.store.is_attached());
-    assert_eq!(rig.rendezvous.switch.attached().len(), 1);
+    assert_eq!(rig.rendezvous.executor_table.attached().len(), 1);
     // A harness may be faster than the rest of the upgrade.
     let mut harness = rig.harness().await;
     harness.send(resume("s")).await;
@@ -49,7 +49,7 @@ async fn failed_upgrade_detaches_the_executor() {
     let rig = Rig::new();
     let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
     drop(admission);
-    assert!(rig.rendezvous.switch.attached().is_empty());
+    assert!(rig.rendezvous.executor_table.attached().is_empty());
     rig.until_detached().await;
 }
 
@@ -62,7 +62,7 @@ async fn store_failure_refuses_the_executor_without_presence() {
         // The executor keeps its URL and retries.
         let expected = StatusCode::SERVICE_UNAVAILABLE;
         assert_eq!(refused.status(), expected, "{broken:?}");
-        assert!(rig.rendezvous.switch.attached().is_empty());
+        assert!(rig.rendezvous.executor_table.attached().is_empty());
         // A leftover presence would block standby executors forever.
         rig.until_detached().await;
     }
@@ -125,8 +125,8 @@ async fn supersession_closes_the_websocket_and_invalidates_its_url() {
     let mut harness = rig.stream(&mut executor, "s").await;
     let next: crate::store::RegistrationId = "reg-2".parse().unwrap();
     *rig.store.current.lock().unwrap() = next;
-    let exchange = &rig.rendezvous.exchange;
-    exchange.supersede(environment(), &*rig.store).await;
+    let dialer = &rig.rendezvous.dialer;
+    dialer.supersede(environment(), &*rig.store).await;
     assert_eq!(executor.next().await, Err(Some(1012)));
     assert_eq!(harness.next().await, Err(Some(1012)));
     let refused = rig.admit(&rig.executor_url("reg-1")).await.unwrap_err();
@@ -138,11 +138,11 @@ async fn registration_superseded_during_the_upgrade_is_closed() {
     let rig = Rig::new();
     let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
     *rig.store.current.lock().unwrap() = "reg-2".parse().unwrap();
-    let exchange = &rig.rendezvous.exchange;
-    exchange.supersede(environment(), &*rig.store).await;
+    let dialer = &rig.rendezvous.dialer;
+    dialer.supersede(environment(), &*rig.store).await;
     let mut executor = rig.open(admission).await;
     assert_eq!(executor.next().await, Err(Some(1012)));
-    assert!(rig.rendezvous.switch.attached().is_empty());
+    assert!(rig.rendezvous.executor_table.attached().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +151,9 @@ async fn hub_shutdown_closes_all_websockets() {
     let mut executor = rig.executor().await;
     let mut harness = rig.stream(&mut executor, "s").await;
     rig.stop.send(true).unwrap();
-    rig.rendezvous.switch.close_all(Ending::Stopping);
+    rig.rendezvous
+        .executor_table
+        .close_all(CloseReason::Stopping);
     assert_eq!(executor.next().await, Err(Some(1012)));
     assert_eq!(harness.next().await, Err(Some(1012)));
     let refused = rig.admit(&rig.harness_url()).await.unwrap_err();
@@ -163,7 +165,9 @@ async fn executor_admitted_just_before_shutdown_is_closed() {
     let rig = Rig::new();
     let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
     rig.stop.send(true).unwrap();
-    rig.rendezvous.switch.close_all(Ending::Stopping);
+    rig.rendezvous
+        .executor_table
+        .close_all(CloseReason::Stopping);
     assert_eq!(rig.open(admission).await.next().await, Err(Some(1012)));
 }
 

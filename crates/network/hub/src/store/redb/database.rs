@@ -14,7 +14,7 @@ use redb::{
 };
 
 use super::writer::OWNED;
-use crate::store::{EnvironmentId, Owned, Record, SigningKey, StoreError};
+use crate::store::{EnvironmentId, EnvironmentRecord, OwnedEnvironment, SigningKey, StoreError};
 
 /// File name in the data directory.
 const FILE: &str = "hub.redb";
@@ -27,7 +27,7 @@ const CACHE_BYTES: usize = 16 << 20;
 /// Why the store did not open. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum StoreOpenError {
     /// Host: the directory or file cannot be created or opened.
     #[error("failed to open the hub's store {path}")]
     Io {
@@ -57,9 +57,9 @@ pub enum OpenError {
 }
 
 /// Opens the store in `directory`, creating both if missing.
-pub(super) fn open(directory: &Path) -> Result<(Database, SigningKey), OpenError> {
+pub(super) fn open(directory: &Path) -> Result<(Database, SigningKey), StoreOpenError> {
     let path = directory.join(FILE);
-    let file = file(directory, &path).map_err(|source| OpenError::Io {
+    let file = file(directory, &path).map_err(|source| StoreOpenError::Io {
         path: path.clone(),
         source,
     })?;
@@ -67,11 +67,11 @@ pub(super) fn open(directory: &Path) -> Result<(Database, SigningKey), OpenError
     let loaded = catch_unwind(AssertUnwindSafe(|| load(file, &path)));
     loaded.unwrap_or_else(|_| {
         let why = "file is damaged".to_owned();
-        Err(OpenError::NotOurs { path, why })
+        Err(StoreOpenError::NotOurs { path, why })
     })
 }
 
-fn load(file: File, path: &Path) -> Result<(Database, SigningKey), OpenError> {
+fn load(file: File, path: &Path) -> Result<(Database, SigningKey), StoreOpenError> {
     let fresh = file.metadata().is_ok_and(|metadata| metadata.len() == 0);
     let mut database = redb::Builder::new()
         .set_cache_size(CACHE_BYTES)
@@ -83,8 +83,8 @@ fn load(file: File, path: &Path) -> Result<(Database, SigningKey), OpenError> {
         tracing::warn!(path = %path.display(), "hub store was damaged and has been repaired");
     }
     let key = identify(&database, fresh).map_err(|problem| match problem {
-        Problem::Randomness => OpenError::Randomness,
-        Problem::NotOurs(why) => OpenError::NotOurs {
+        OpenProblem::Randomness => StoreOpenError::Randomness,
+        OpenProblem::NotOurs(why) => StoreOpenError::NotOurs {
             path: path.to_owned(),
             why,
         },
@@ -107,33 +107,33 @@ fn file(directory: &Path, path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-fn refused(path: &Path, error: DatabaseError) -> OpenError {
+fn refused(path: &Path, error: DatabaseError) -> StoreOpenError {
     let (path, why) = (path.to_owned(), error.to_string());
     if let DatabaseError::DatabaseAlreadyOpen = error {
-        return OpenError::InUse { path };
+        return StoreOpenError::InUse { path };
     }
     // redb reports a file in another format as invalid data.
     if let DatabaseError::Storage(StorageError::Io(source)) = error
         && source.kind() != io::ErrorKind::InvalidData
     {
-        return OpenError::Io { path, source };
+        return StoreOpenError::Io { path, source };
     }
-    OpenError::NotOurs { path, why }
+    StoreOpenError::NotOurs { path, why }
 }
 
-pub(super) enum Problem {
+pub(super) enum OpenProblem {
     NotOurs(String),
     Randomness,
 }
 
-impl<E: std::error::Error> From<E> for Problem {
+impl<E: std::error::Error> From<E> for OpenProblem {
     fn from(error: E) -> Self {
         Self::NotOurs(error.to_string())
     }
 }
 
 /// Checks the format of the file, or initializes a new one.
-pub(super) fn identify(database: &Database, fresh: bool) -> Result<SigningKey, Problem> {
+pub(super) fn identify(database: &Database, fresh: bool) -> Result<SigningKey, OpenProblem> {
     let writing = database.begin_write()?;
     let key = {
         let mut meta = writing.open_table(META)?;
@@ -151,17 +151,17 @@ pub(super) fn identify(database: &Database, fresh: bool) -> Result<SigningKey, P
                     })?
             }
             None if fresh => {
-                let key = SigningKey::generate().map_err(|_| Problem::Randomness)?;
+                let key = SigningKey::generate().map_err(|_| OpenProblem::Randomness)?;
                 meta.insert(FORMAT.0, FORMAT.1)?;
                 meta.insert(KEY, key.as_bytes().as_slice())?;
                 key
             }
             Some(format) => {
                 let format = String::from_utf8_lossy(&format).into_owned();
-                return Err(Problem::NotOurs(format!("unknown format {format:?}")));
+                return Err(OpenProblem::NotOurs(format!("unknown format {format:?}")));
             }
             None => {
-                return Err(Problem::NotOurs(
+                return Err(OpenProblem::NotOurs(
                     "file was created by another program".to_owned(),
                 ));
             }
@@ -173,17 +173,17 @@ pub(super) fn identify(database: &Database, fresh: bool) -> Result<SigningKey, P
 
 /// Metadata of the file.
 pub(super) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
-/// Maps environment ids to [`Record`] as JSON.
+/// Maps environment ids to [`EnvironmentRecord`] as JSON.
 pub(super) const ENVIRONMENTS: TableDefinition<'_, &str, &[u8]> =
     TableDefinition::new("environments");
 
 /// The table of environments within a write transaction.
-pub(super) type Environments<'txn> = Table<'txn, &'static str, &'static [u8]>;
+pub(super) type EnvironmentTable<'txn> = Table<'txn, &'static str, &'static [u8]>;
 
 pub(super) fn get(
     table: &impl ReadableTable<&'static str, &'static [u8]>,
     environment: &EnvironmentId,
-) -> Result<Option<Record>, StoreError> {
+) -> Result<Option<EnvironmentRecord>, StoreError> {
     let found = table
         .get(environment.as_str())
         .map_err(StoreError::unavailable)?;
@@ -193,9 +193,9 @@ pub(super) fn get(
 }
 
 pub(super) fn put(
-    table: &mut Environments<'_>,
+    table: &mut EnvironmentTable<'_>,
     environment: &EnvironmentId,
-    record: &Record,
+    record: &EnvironmentRecord,
 ) -> Result<(), StoreError> {
     let json = serde_json::to_vec(record).map_err(StoreError::unavailable)?;
     table
@@ -204,7 +204,7 @@ pub(super) fn put(
     Ok(())
 }
 
-pub(super) fn count(table: &Environments<'_>) -> Result<u64, StoreError> {
+pub(super) fn count(table: &EnvironmentTable<'_>) -> Result<u64, StoreError> {
     table.len().map_err(StoreError::unavailable)
 }
 
@@ -212,7 +212,7 @@ pub(super) fn count(table: &Environments<'_>) -> Result<u64, StoreError> {
 pub(super) fn read(
     database: &Database,
     environment: &EnvironmentId,
-) -> Result<Option<Record>, StoreError> {
+) -> Result<Option<EnvironmentRecord>, StoreError> {
     let reading = database.begin_read().map_err(StoreError::unavailable)?;
     let table = reading
         .open_table(ENVIRONMENTS)
@@ -225,7 +225,7 @@ pub(super) fn page(
     database: &Database,
     after: Option<&EnvironmentId>,
     limit: usize,
-) -> Result<Vec<Owned>, StoreError> {
+) -> Result<Vec<OwnedEnvironment>, StoreError> {
     use std::ops::Bound::{Excluded, Unbounded};
     let reading = database.begin_read().map_err(StoreError::unavailable)?;
     let table = reading
@@ -240,7 +240,7 @@ pub(super) fn page(
             let (id, value) = row.map_err(StoreError::unavailable)?;
             let record = decode(id.value(), value.value())?;
             let environment = id.value().parse().map_err(|_| damaged(id.value()))?;
-            Ok(Owned {
+            Ok(OwnedEnvironment {
                 environment,
                 owner: record.owner,
                 current: record.current,
@@ -249,7 +249,7 @@ pub(super) fn page(
         .collect()
 }
 
-fn decode(environment: &str, json: &[u8]) -> Result<Record, StoreError> {
+fn decode(environment: &str, json: &[u8]) -> Result<EnvironmentRecord, StoreError> {
     serde_json::from_slice(json).map_err(|_| damaged(environment))
 }
 

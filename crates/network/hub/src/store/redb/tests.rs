@@ -113,7 +113,7 @@ async fn lost_writer_makes_the_check_fail() {
 #[test]
 fn expired_and_used_authorizations_are_released() {
     let (t0, environment) = (Timestamp::from_seconds(1000), "env".parse().unwrap());
-    let mut live = Live::new(t0);
+    let mut live = LiveState::new(t0);
     let authorization = Authorization {
         environment,
         registration: "reg".parse().unwrap(),
@@ -137,7 +137,7 @@ fn expired_and_used_authorizations_are_released() {
 #[test]
 fn only_many_principals_can_exhaust_all_authorizations() {
     let now = Timestamp::from_seconds(1000);
-    let mut live = Live::new(now);
+    let mut live = LiveState::new(now);
     let harness_key = Identity::generate().public_key().clone();
     let mut refused = None;
     for n in 0..=MAX_AUTHORIZATIONS {

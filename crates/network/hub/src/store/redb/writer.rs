@@ -10,15 +10,15 @@ use redb::{Database, ReadableTable as _, Table, TableDefinition};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Live,
-    database::{self, ENVIRONMENTS, Environments},
+    LiveState,
+    database::{self, ENVIRONMENTS, EnvironmentTable},
 };
 use crate::{
     limits,
     principal::PrincipalName,
     store::{
-        AttachError, ClaimError, EnvironmentId, NewRegistration, Presence, Record, RegisterError,
-        Registration, StoreError,
+        AttachError, ClaimError, EnvironmentId, EnvironmentRecord, NewRegistration, Presence,
+        RegisterError, Registration, StoreError,
     },
 };
 
@@ -29,7 +29,7 @@ const MAX_ENVIRONMENTS: u64 = 65_536;
 
 /// A job that is ordered with all other writes.
 #[derive(Debug)]
-pub(super) enum Job {
+pub(super) enum WriteJob {
     Claim(EnvironmentId, PrincipalName, Reply<(), ClaimError>),
     Register(NewRegistration, Reply<Registration, RegisterError>),
     Remove(EnvironmentId, Reply<bool, StoreError>),
@@ -44,9 +44,9 @@ pub(super) type Reply<T, E> = oneshot::Sender<Result<T, E>>;
 /// Runs until the last sender is gone.
 pub(super) fn run(
     database: &Database,
-    live: &Mutex<Live>,
-    wrote: &AtomicBool,
-    mut jobs: mpsc::Receiver<Job>,
+    live: &Mutex<LiveState>,
+    last_commit_ok: &AtomicBool,
+    mut jobs: mpsc::Receiver<WriteJob>,
 ) {
     let mut batch = Vec::new();
     while let Some(job) = jobs.blocking_recv() {
@@ -56,18 +56,23 @@ pub(super) fn run(
         {
             batch.push(job);
         }
-        write(database, live, wrote, &mut batch);
+        write(database, live, last_commit_ok, &mut batch);
     }
 }
 
-fn write(database: &Database, live: &Mutex<Live>, wrote: &AtomicBool, batch: &mut Vec<Job>) {
+fn write(
+    database: &Database,
+    live: &Mutex<LiveState>,
+    last_commit_ok: &AtomicBool,
+    batch: &mut Vec<WriteJob>,
+) {
     let mut answers = Vec::with_capacity(batch.len());
     let committed = (|| {
         let writing = database.begin_write().map_err(StoreError::unavailable)?;
         {
             let environments = writing.open_table(ENVIRONMENTS);
             let owned = writing.open_table(OWNED);
-            let mut tables = Tables {
+            let mut tables = WriteTables {
                 environments: environments.map_err(StoreError::unavailable)?,
                 owned: owned.map_err(StoreError::unavailable)?,
             };
@@ -77,7 +82,7 @@ fn write(database: &Database, live: &Mutex<Live>, wrote: &AtomicBool, batch: &mu
         }
         writing.commit().map_err(StoreError::unavailable)
     })();
-    wrote.store(committed.is_ok(), Ordering::Relaxed);
+    last_commit_ok.store(committed.is_ok(), Ordering::Relaxed);
     if let Err(error) = &committed {
         tracing::error!(%error, "failed to write the hub's store");
     }
@@ -89,9 +94,9 @@ fn write(database: &Database, live: &Mutex<Live>, wrote: &AtomicBool, batch: &mu
 }
 
 /// Tables of a write transaction.
-struct Tables<'txn> {
-    environments: Environments<'txn>,
-    owned: Counts<'txn>,
+struct WriteTables<'txn> {
+    environments: EnvironmentTable<'txn>,
+    owned: QuotaTable<'txn>,
 }
 
 /// Sends the reply once the outcome of the transaction is known.
@@ -111,24 +116,24 @@ fn answer<T: 'static, E: From<StoreError> + 'static>(
     })
 }
 
-fn apply(tables: &mut Tables<'_>, live: &Mutex<Live>, job: Job) -> Answer {
+fn apply(tables: &mut WriteTables<'_>, live: &Mutex<LiveState>, job: WriteJob) -> Answer {
     match job {
-        Job::Claim(environment, principal, reply) => {
+        WriteJob::Claim(environment, principal, reply) => {
             let result = claim(tables, &environment, &principal);
             answer(reply, result)
         }
-        Job::Register(new, reply) => {
+        WriteJob::Register(new, reply) => {
             let result = register(tables, live, new);
             answer(reply, result)
         }
-        Job::Remove(environment, reply) => {
+        WriteJob::Remove(environment, reply) => {
             let result = remove(tables, live, &environment);
             answer(reply, result)
         }
-        Job::Check(reply) => answer(reply, Ok(())),
+        WriteJob::Check(reply) => answer(reply, Ok(())),
         // A caller that gave up has closed the websocket.
-        Job::Attach(_, reply) if reply.is_closed() => Box::new(|_| {}),
-        Job::Attach(presence, reply) => {
+        WriteJob::Attach(_, reply) if reply.is_closed() => Box::new(|_| {}),
+        WriteJob::Attach(presence, reply) => {
             let result = attach(&tables.environments, live, presence);
             answer(reply, result)
         }
@@ -136,15 +141,15 @@ fn apply(tables: &mut Tables<'_>, live: &Mutex<Live>, job: Job) -> Answer {
 }
 
 fn claim(
-    tables: &mut Tables<'_>,
+    tables: &mut WriteTables<'_>,
     environment: &EnvironmentId,
     principal: &PrincipalName,
 ) -> Result<(), ClaimError> {
     let previous = database::get(&tables.environments, environment)?;
-    let Some(record) = Record::claim(previous.as_ref(), principal)? else {
+    let Some(record) = EnvironmentRecord::claim(previous.as_ref(), principal)? else {
         return Ok(());
     };
-    make_room(tables, principal)?;
+    reserve_quota(tables, principal)?;
     Ok(database::put(
         &mut tables.environments,
         environment,
@@ -153,7 +158,10 @@ fn claim(
 }
 
 /// Counts one more environment of a principal, within its quota.
-fn make_room(tables: &mut Tables<'_>, principal: &PrincipalName) -> Result<(), ClaimError> {
+fn reserve_quota(
+    tables: &mut WriteTables<'_>,
+    principal: &PrincipalName,
+) -> Result<(), ClaimError> {
     if count(&tables.owned, principal)? >= limits::ENVIRONMENTS_PER_PRINCIPAL as u64 {
         return Err(ClaimError::Limit);
     }
@@ -164,24 +172,24 @@ fn make_room(tables: &mut Tables<'_>, principal: &PrincipalName) -> Result<(), C
 }
 
 fn register(
-    tables: &mut Tables<'_>,
-    live: &Mutex<Live>,
+    tables: &mut WriteTables<'_>,
+    live: &Mutex<LiveState>,
     new: NewRegistration,
 ) -> Result<Registration, RegisterError> {
     let environment = new.environment.clone();
     let previous = database::get(&tables.environments, &environment)?;
     let seen = lock(live).attendance(&environment);
-    let (record, made) = Record::register(previous.as_ref(), &seen, new)?;
+    let (record, made) = EnvironmentRecord::register(previous.as_ref(), &seen, new)?;
     if previous.is_none() {
-        make_room(tables, &record.owner)?;
+        reserve_quota(tables, &record.owner)?;
     }
     database::put(&mut tables.environments, &environment, &record)?;
     Ok(made)
 }
 
 fn remove(
-    tables: &mut Tables<'_>,
-    live: &Mutex<Live>,
+    tables: &mut WriteTables<'_>,
+    live: &Mutex<LiveState>,
     environment: &EnvironmentId,
 ) -> Result<bool, StoreError> {
     lock(live).forget(environment);
@@ -195,8 +203,8 @@ fn remove(
 }
 
 fn attach(
-    table: &Environments<'_>,
-    live: &Mutex<Live>,
+    table: &EnvironmentTable<'_>,
+    live: &Mutex<LiveState>,
     presence: Presence,
 ) -> Result<(), AttachError> {
     let record = database::get(table, &presence.environment)?;
@@ -209,35 +217,35 @@ fn attach(
 }
 
 /// The data is consistent between any two statements, so poisoning can be ignored.
-pub(super) fn lock(live: &Mutex<Live>) -> std::sync::MutexGuard<'_, Live> {
+pub(super) fn lock(live: &Mutex<LiveState>) -> std::sync::MutexGuard<'_, LiveState> {
     live.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the thread. `wrote` is whether its last commit succeeded.
+/// Starts the thread. `last_commit_ok` is whether its last commit succeeded.
 pub(super) fn spawn(
     database: Arc<Database>,
-    live: Arc<Mutex<Live>>,
-    wrote: Arc<AtomicBool>,
-    jobs: mpsc::Receiver<Job>,
+    live: Arc<Mutex<LiveState>>,
+    last_commit_ok: Arc<AtomicBool>,
+    jobs: mpsc::Receiver<WriteJob>,
 ) -> std::io::Result<std::thread::JoinHandle<()>> {
     std::thread::Builder::new()
         .name("hub-store".to_owned())
-        .spawn(move || run(&database, &live, &wrote, jobs))
+        .spawn(move || run(&database, &live, &last_commit_ok, jobs))
 }
 
 /// Maps principals to the number of their environments, without zeros.
 pub(super) const OWNED: TableDefinition<'_, &str, u64> = TableDefinition::new("owned");
 
 /// The quota table within a write transaction.
-pub(super) type Counts<'txn> = Table<'txn, &'static str, u64>;
+pub(super) type QuotaTable<'txn> = Table<'txn, &'static str, u64>;
 
-pub(super) fn count(table: &Counts<'_>, principal: &PrincipalName) -> Result<u64, StoreError> {
+pub(super) fn count(table: &QuotaTable<'_>, principal: &PrincipalName) -> Result<u64, StoreError> {
     let found = table.get(principal.as_str());
     let found = found.map_err(StoreError::unavailable)?;
     Ok(found.map_or(0, |count| count.value()))
 }
 
-pub(super) fn add(table: &mut Counts<'_>, principal: &PrincipalName) -> Result<(), StoreError> {
+pub(super) fn add(table: &mut QuotaTable<'_>, principal: &PrincipalName) -> Result<(), StoreError> {
     let count = count(table, principal)?.saturating_add(1);
     let added = table.insert(principal.as_str(), count);
     added.map_err(StoreError::unavailable)?;
@@ -245,7 +253,7 @@ pub(super) fn add(table: &mut Counts<'_>, principal: &PrincipalName) -> Result<(
 }
 
 pub(super) fn subtract(
-    table: &mut Counts<'_>,
+    table: &mut QuotaTable<'_>,
     principal: &PrincipalName,
 ) -> Result<(), StoreError> {
     let left = count(table, principal)?.saturating_sub(1);

@@ -4,18 +4,18 @@ use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
-use super::bucket::{Bucket, Revision, Shape, Slot, WriteError};
+use super::bucket::{BucketConfig, KvBucket, KvRecord, RecordRevision, WriteError};
 use crate::{
     limits,
     principal::PrincipalName,
     store::{
-        self, Attendance, ClaimError, EnvironmentId, NewRegistration, Record, RegisterError,
-        Registration, SigningKey, StoreError,
+        self, ClaimError, EnvironmentId, EnvironmentRecord, NewRegistration, PresenceRecord,
+        RegisterError, Registration, SigningKey, StoreError,
     },
 };
 
 /// Bucket of owners and registrations.
-pub(super) const SHAPE: Shape = Shape {
+pub(super) const BUCKET: BucketConfig = BucketConfig {
     name: "registry",
     description: "environments: owners and current registrations",
     max_age: None,
@@ -24,14 +24,14 @@ pub(super) const SHAPE: Shape = Shape {
 
 /// Owners, registrations and the signing key.
 #[derive(Clone, Debug)]
-pub(super) struct Registry {
-    bucket: Bucket,
+pub(super) struct RegistrationBucket {
+    bucket: KvBucket,
     owned: EnvironmentQuota,
 }
 
-impl Registry {
+impl RegistrationBucket {
     /// Creates the service on `bucket`.
-    pub(super) fn new(bucket: Bucket) -> Self {
+    pub(super) fn new(bucket: KvBucket) -> Self {
         Self {
             owned: EnvironmentQuota::new(bucket.clone()),
             bucket,
@@ -72,11 +72,11 @@ impl Registry {
             match self.bucket.write(SIGNING_KEY, bytes, slot.revision).await {
                 Ok(_) => return Ok(key),
                 Err(WriteError::Raced) => {}
-                Err(WriteError::Full) => return Err(StoreError::unavailable(Full)),
+                Err(WriteError::Full) => return Err(StoreError::unavailable(BucketFull)),
                 Err(WriteError::Store(error)) => return Err(error),
             }
         }
-        Err(StoreError::unavailable(Contended))
+        Err(StoreError::unavailable(RecordContention))
     }
 
     /// Writes this node's key again if the broker lost it: otherwise a new node would create
@@ -96,12 +96,12 @@ impl Registry {
         match self.bucket.write(SIGNING_KEY, bytes, slot.revision).await {
             // Raced: another node was first; the next check compares.
             Ok(_) | Err(WriteError::Raced) => Ok(()),
-            Err(WriteError::Full) => Err(StoreError::unavailable(Full)),
+            Err(WriteError::Full) => Err(StoreError::unavailable(BucketFull)),
             Err(WriteError::Store(error)) => Err(error),
         }
     }
 
-    /// Makes the principal the owner, by the rules of [`Record::claim`].
+    /// Makes the principal the owner, by the rules of [`EnvironmentRecord::claim`].
     ///
     /// # Errors
     /// Returns [`ClaimError`].
@@ -110,25 +110,25 @@ impl Registry {
         environment: &EnvironmentId,
         principal: &PrincipalName,
     ) -> Result<(), ClaimError> {
-        let decide = |previous: Option<&Record>| {
-            let record = Record::claim(previous, principal)?;
+        let decide = |previous: Option<&EnvironmentRecord>| {
+            let record = EnvironmentRecord::claim(previous, principal)?;
             Ok((record, ()))
         };
         self.change(environment, principal, decide).await
     }
 
-    /// Registers by the rules of [`Record::register`].
+    /// Registers by the rules of [`EnvironmentRecord::register`].
     ///
     /// # Errors
     /// Returns [`RegisterError`].
     pub(super) async fn register(
         &self,
         new: NewRegistration,
-        seen: &Attendance,
+        seen: &PresenceRecord,
     ) -> Result<Registration, RegisterError> {
         let (environment, principal) = (new.environment.clone(), new.principal.clone());
-        let decide = |previous: Option<&Record>| {
-            let (record, made) = Record::register(previous, seen, new.clone())?;
+        let decide = |previous: Option<&EnvironmentRecord>| {
+            let (record, made) = EnvironmentRecord::register(previous, seen, new.clone())?;
             Ok((Some(record), made))
         };
         self.change(&environment, &principal, decide).await
@@ -139,16 +139,16 @@ impl Registry {
         &self,
         environment: &EnvironmentId,
         principal: &PrincipalName,
-        decide: impl Fn(Option<&Record>) -> Result<(Option<Record>, T), E>,
+        decide: impl Fn(Option<&EnvironmentRecord>) -> Result<(Option<EnvironmentRecord>, T), E>,
     ) -> Result<T, E> {
         let mut entry = None;
         for _ in 0..ATTEMPTS {
             let (previous, seen) = self.read(environment).await.map_err(ClaimError::from)?;
             let decided = match decide(previous.as_ref()) {
                 Ok((Some(record), made)) if previous.is_none() && entry.is_none() => {
-                    let entered = self.owned.enter(principal, environment).await?;
+                    let entered = self.owned.add(principal, environment).await?;
                     entry = Some(entered);
-                    let room = self.check_room(principal).await;
+                    let room = self.check_limits(principal).await;
                     room.map(|()| (Some(record), made)).map_err(E::from)
                 }
                 decided => decided,
@@ -172,11 +172,11 @@ impl Registry {
             // Another request of the same principal may have succeeded.
             let is_theirs = previous.is_some_and(|record| record.owner == *principal);
             if let (Err(_), Some(entry), false) = (&written, entry, is_theirs) {
-                self.owned.leave(principal, environment, entry).await;
+                self.owned.remove(principal, environment, entry).await;
             }
             return written;
         }
-        Err(ClaimError::from(StoreError::unavailable(Contended)).into())
+        Err(ClaimError::from(StoreError::unavailable(RecordContention)).into())
     }
 
     /// Returns the number of records of any kind.
@@ -186,7 +186,7 @@ impl Registry {
     }
 
     /// Checks the limits after the quota entry was added.
-    async fn check_room(&self, principal: &PrincipalName) -> Result<(), ClaimError> {
+    async fn check_limits(&self, principal: &PrincipalName) -> Result<(), ClaimError> {
         if self.owned.count(principal).await? > limits::ENVIRONMENTS_PER_PRINCIPAL {
             return Err(ClaimError::Limit);
         }
@@ -216,14 +216,14 @@ impl Registry {
     pub(super) async fn record(
         &self,
         environment: &EnvironmentId,
-    ) -> Result<Option<Record>, StoreError> {
+    ) -> Result<Option<EnvironmentRecord>, StoreError> {
         Ok(self.read(environment).await?.0)
     }
 
     async fn read(
         &self,
         environment: &EnvironmentId,
-    ) -> Result<(Option<Record>, Revision), StoreError> {
+    ) -> Result<(Option<EnvironmentRecord>, RecordRevision), StoreError> {
         let slot = self.bucket.read(&record_key(environment)).await?;
         Ok((parse(&slot, "an environment")?, slot.revision))
     }
@@ -236,7 +236,7 @@ impl Registry {
         &self,
         after: Option<&EnvironmentId>,
         limit: usize,
-    ) -> Result<Vec<store::Owned>, StoreError> {
+    ) -> Result<Vec<store::OwnedEnvironment>, StoreError> {
         let mut page = Vec::new();
         for key in self.bucket.keys(RECORDS).await? {
             if page.len() >= limit {
@@ -248,7 +248,7 @@ impl Registry {
             };
             if after.is_none_or(|after| environment > *after) {
                 let record = self.record(&environment).await?;
-                page.extend(record.map(|record| store::Owned {
+                page.extend(record.map(|record| store::OwnedEnvironment {
                     environment,
                     owner: record.owner,
                     current: record.current,
@@ -271,16 +271,16 @@ impl Registry {
             };
             match self.bucket.delete(&key, seen).await {
                 Ok(()) => {
-                    self.owned.leave(&record.owner, environment, seen).await;
+                    self.owned.remove(&record.owner, environment, seen).await;
                     self.sweep(environment).await;
                     return Ok(true);
                 }
                 Err(WriteError::Raced) => {}
-                Err(WriteError::Full) => return Err(StoreError::unavailable(Full)),
+                Err(WriteError::Full) => return Err(StoreError::unavailable(BucketFull)),
                 Err(WriteError::Store(error)) => return Err(error),
             }
         }
-        Err(StoreError::unavailable(Contended))
+        Err(StoreError::unavailable(RecordContention))
     }
 
     /// Removes the marker of a deleted record, so that it does not count against the limit.
@@ -299,7 +299,7 @@ impl Registry {
 
 /// Deserializes a record.
 pub(super) fn parse<T: DeserializeOwned>(
-    slot: &Slot,
+    slot: &KvRecord,
     what: &'static str,
 ) -> Result<Option<T>, StoreError> {
     let parse = |value: &Bytes| {
@@ -318,12 +318,12 @@ pub(super) fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, StoreError> {
 /// Host: the bucket is full.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("NATS bucket is full")]
-pub(super) struct Full;
+pub(super) struct BucketFull;
 
 /// Host: other nodes keep changing the same record.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("too many nodes are changing one record")]
-pub(super) struct Contended;
+pub(super) struct RecordContention;
 
 fn record_key(environment: &EnvironmentId) -> String {
     format!("{RECORDS}.{environment}")
@@ -342,12 +342,12 @@ const MAX_ENVIRONMENTS: u64 = 100_000;
 /// Quota of environments per principal: one entry per owned environment.
 #[derive(Clone, Debug)]
 pub(super) struct EnvironmentQuota {
-    bucket: Bucket,
+    bucket: KvBucket,
 }
 
 impl EnvironmentQuota {
     /// Creates the service on `bucket`, which also has the environments.
-    pub(super) fn new(bucket: Bucket) -> Self {
+    pub(super) fn new(bucket: KvBucket) -> Self {
         Self { bucket }
     }
 
@@ -355,26 +355,26 @@ impl EnvironmentQuota {
     ///
     /// # Errors
     /// Returns [`ClaimError::Full`] or [`ClaimError::Store`].
-    pub(super) async fn enter(
+    pub(super) async fn add(
         &self,
         principal: &PrincipalName,
         environment: &EnvironmentId,
-    ) -> Result<Revision, ClaimError> {
+    ) -> Result<RecordRevision, ClaimError> {
         let key = format!("{}.{environment}", family(principal));
         match self.bucket.overwrite(&key, Vec::new()).await {
             Ok(revision) => Ok(revision),
             Err(WriteError::Full) => Err(ClaimError::Full),
-            Err(WriteError::Raced) => Err(StoreError::unavailable(Full).into()),
+            Err(WriteError::Raced) => Err(StoreError::unavailable(BucketFull).into()),
             Err(WriteError::Store(error)) => Err(error.into()),
         }
     }
 
     /// Removes an entry unless it is newer than `seen`. On failure it keeps counting.
-    pub(super) async fn leave(
+    pub(super) async fn remove(
         &self,
         principal: &PrincipalName,
         environment: &EnvironmentId,
-        seen: Revision,
+        seen: RecordRevision,
     ) {
         let key = format!("{}.{environment}", family(principal));
         if let Err(error) = self.bucket.purge(&key, seen).await {

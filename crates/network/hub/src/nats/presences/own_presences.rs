@@ -3,39 +3,39 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::{
-    nats::bucket::Revision,
+    nats::bucket::RecordRevision,
     store::{ConnectionId, EnvironmentId, Presence},
 };
 
 /// The presence records of this node.
 #[derive(Debug, Default)]
-pub(super) struct Held {
-    entries: HashMap<EnvironmentId, Entry>,
+pub(super) struct OwnPresences {
+    entries: HashMap<EnvironmentId, OwnPresence>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct OwnPresence {
     presence: Presence,
-    state: State,
+    state: PresenceState,
 }
 
 /// State of a presence record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum State {
+pub(super) enum PresenceState {
     /// Being written. Keeps the latest revision announced by others meanwhile.
     Writing {
         /// Latest revision announced by another node.
-        other: Revision,
+        other: RecordRevision,
     },
     /// Written.
-    Written(Revision),
+    Written(RecordRevision),
     /// The websocket has ended, but the record still exists.
     Leaving,
 }
 
 /// A websocket of this node that lost its environment.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(in crate::nats) enum Lost {
+pub(in crate::nats) enum PresenceLoss {
     /// To another websocket.
     ToConnection {
         /// The environment.
@@ -54,38 +54,40 @@ pub(in crate::nats) enum Lost {
     },
 }
 
-impl Held {
+impl OwnPresences {
     /// Starts writing a record.
     pub(super) fn begin(&mut self, presence: Presence) {
-        let state = State::Writing {
-            other: Revision::default(),
+        let state = PresenceState::Writing {
+            other: RecordRevision::default(),
         };
-        self.entries
-            .insert(presence.environment.clone(), Entry { presence, state });
+        self.entries.insert(
+            presence.environment.clone(),
+            OwnPresence { presence, state },
+        );
     }
 
     /// Records the write. Returns false if another one came later, or it was given up.
-    pub(super) fn written(&mut self, presence: &Presence, revision: Revision) -> bool {
+    pub(super) fn written(&mut self, presence: &Presence, revision: RecordRevision) -> bool {
         let Some(entry) = self.entry(presence) else {
             return false;
         };
         match entry.state {
-            State::Writing { other } if other > revision => {
+            PresenceState::Writing { other } if other > revision => {
                 self.entries.remove(&presence.environment);
                 false
             }
-            State::Writing { .. } | State::Written(_) => {
-                entry.state = State::Written(revision);
+            PresenceState::Writing { .. } | PresenceState::Written(_) => {
+                entry.state = PresenceState::Written(revision);
                 true
             }
-            State::Leaving => false,
+            PresenceState::Leaving => false,
         }
     }
 
     /// Marks the websocket as closed; the record may still exist.
     pub(super) fn leave(&mut self, presence: &Presence) {
         if let Some(entry) = self.entry(presence) {
-            entry.state = State::Leaving;
+            entry.state = PresenceState::Leaving;
         }
     }
 
@@ -98,29 +100,29 @@ impl Held {
     pub(super) fn handle_other(
         &mut self,
         theirs: &Presence,
-        revision: Revision,
+        revision: RecordRevision,
     ) -> Option<Presence> {
         let entry = self.entries.get_mut(&theirs.environment)?;
         match &mut entry.state {
-            State::Writing { other } => {
+            PresenceState::Writing { other } => {
                 *other = revision.max(*other);
                 None
             }
-            State::Written(ours) if *ours < revision => self
+            PresenceState::Written(ours) if *ours < revision => self
                 .entries
                 .remove(&theirs.environment)
                 .map(|lost| lost.presence),
-            State::Written(_) | State::Leaving => None,
+            PresenceState::Written(_) | PresenceState::Leaving => None,
         }
     }
 
     /// Marks written records as closed unless their websocket is in `connections`.
     pub(super) fn retain(&mut self, connections: &HashSet<ConnectionId>) {
         for entry in self.entries.values_mut() {
-            if matches!(entry.state, State::Written(_))
+            if matches!(entry.state, PresenceState::Written(_))
                 && !connections.contains(&entry.presence.connection)
             {
-                entry.state = State::Leaving;
+                entry.state = PresenceState::Leaving;
             }
         }
     }
@@ -129,18 +131,20 @@ impl Held {
     pub(super) fn holds(&self, presence: &Presence) -> bool {
         self.entries
             .get(&presence.environment)
-            .is_some_and(|entry| entry.presence == *presence && entry.state != State::Leaving)
+            .is_some_and(|entry| {
+                entry.presence == *presence && entry.state != PresenceState::Leaving
+            })
     }
 
     /// Returns all entries.
-    pub(super) fn all(&self) -> Vec<(Presence, State)> {
+    pub(super) fn all(&self) -> Vec<(Presence, PresenceState)> {
         self.entries
             .values()
             .map(|entry| (entry.presence.clone(), entry.state))
             .collect()
     }
 
-    fn entry(&mut self, presence: &Presence) -> Option<&mut Entry> {
+    fn entry(&mut self, presence: &Presence) -> Option<&mut OwnPresence> {
         let entry = self.entries.get_mut(&presence.environment)?;
         (entry.presence == *presence).then_some(entry)
     }
@@ -159,7 +163,7 @@ mod tests {
         }
     }
 
-    fn revision(number: u64) -> Revision {
+    fn revision(number: u64) -> RecordRevision {
         serde_json::from_value(number.into()).expect("a number")
     }
 
@@ -167,14 +171,14 @@ mod tests {
     fn later_presence_wins_regardless_of_event_order() {
         let (ours, theirs) = (presence("a", "1"), presence("b", "2"));
         for (own, other, lost) in [(5, 6, true), (6, 5, false)] {
-            let mut held = Held::default();
+            let mut held = OwnPresences::default();
             held.begin(ours.clone());
             assert!(held.written(&ours, revision(own)));
             let replaced = held.handle_other(&theirs, revision(other));
             assert_eq!(replaced, lost.then(|| ours.clone()));
             assert_eq!(held.holds(&ours), !lost);
 
-            let mut held = Held::default();
+            let mut held = OwnPresences::default();
             held.begin(ours.clone());
             assert_eq!(
                 held.handle_other(&theirs, revision(other)),
@@ -189,7 +193,7 @@ mod tests {
     #[test]
     fn closed_websocket_is_not_current_but_still_tracked() {
         let (old, new) = (presence("a", "1"), presence("a", "2"));
-        let mut held = Held::default();
+        let mut held = OwnPresences::default();
         held.begin(old.clone());
         assert!(held.written(&old, revision(1)));
         held.leave(&old);
@@ -198,7 +202,7 @@ mod tests {
             !held.written(&old, revision(2)),
             "a late write does not revive it"
         );
-        assert_eq!(held.all(), [(old.clone(), State::Leaving)]);
+        assert_eq!(held.all(), [(old.clone(), PresenceState::Leaving)]);
         held.begin(new.clone());
         assert!(!held.forget(&old));
         assert!(
@@ -210,7 +214,7 @@ mod tests {
     #[test]
     fn unnoticed_end_of_a_websocket_is_detected() {
         let here = presence("a", "1");
-        let mut held = Held::default();
+        let mut held = OwnPresences::default();
         held.begin(here.clone());
         held.retain(&HashSet::new());
         assert!(held.holds(&here), "still being written");
@@ -218,6 +222,6 @@ mod tests {
         held.retain(&HashSet::from([here.connection.clone()]));
         assert!(held.holds(&here));
         held.retain(&HashSet::new());
-        assert_eq!(held.all(), [(here, State::Leaving)]);
+        assert_eq!(held.all(), [(here, PresenceState::Leaving)]);
     }
 }
