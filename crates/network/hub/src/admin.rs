@@ -26,7 +26,7 @@ const PATH: &str = "/hub/v1/environments";
 /// Environments per response.
 const PAGE: usize = 500;
 /// Records that one request scans, including those of other principals.
-const LOOKED_AT: usize = 8192;
+const MAX_SCANNED: usize = 8192;
 
 /// Handler of `/hub/v1/environments`.
 #[derive(Clone, Debug)]
@@ -130,13 +130,13 @@ impl AdminService {
         after: Option<&EnvironmentId>,
     ) -> Result<EnvironmentList, HttpRefusal> {
         let store = &self.services.store;
-        let (mut after, mut looked_at) = (after.cloned(), 0);
+        let (mut after, mut scanned) = (after.cloned(), 0);
         let mut list = EnvironmentList::default();
-        while list.environments.len() < PAGE && looked_at < LOOKED_AT {
+        while list.environments.len() < PAGE && scanned < MAX_SCANNED {
             let room = PAGE - list.environments.len();
             let page = store.environments(after.as_ref(), room).await;
             let page = page.map_err(|error| HttpRefusal::store(&error))?;
-            looked_at += page.len();
+            scanned += page.len();
             let was_full = page.len() == room;
             for owned in page {
                 after = Some(owned.environment.clone());

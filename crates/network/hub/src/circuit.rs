@@ -293,17 +293,17 @@ impl Drop for FrameReceiver {
 #[derive(Debug)]
 struct FrameQueue {
     capacity: QueueLimits,
-    state: Mutex<QueueState>,
+    state: Mutex<FrameQueueState>,
 }
 
 impl FrameQueue {
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
+    fn lock(&self) -> MutexGuard<'_, FrameQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[derive(Debug, Default)]
-struct QueueState {
+struct FrameQueueState {
     queue: VecDeque<Bytes>,
     bytes: usize,
     close_reason: Option<CloseReason>,
@@ -313,7 +313,7 @@ struct QueueState {
     receiver: Option<Waker>,
 }
 
-impl QueueState {
+impl FrameQueueState {
     /// Returns whether another frame fits. An empty queue accepts any frame.
     fn fits(&self, capacity: QueueLimits) -> bool {
         self.queue.is_empty() || self.queue.len() < capacity.frames && self.bytes < capacity.bytes

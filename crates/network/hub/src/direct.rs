@@ -110,8 +110,8 @@ impl DirectService {
         event: &mut AuditEvent,
     ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
         let environment = &call.environment;
-        let wanted: DirectRegisterRequest = body_bytes.parse()?;
-        if wanted.transport != DIRECT_TRANSPORT {
+        let request: DirectRegisterRequest = body_bytes.parse()?;
+        if request.transport != DIRECT_TRANSPORT {
             let message = format!("the only supported direct transport is {DIRECT_TRANSPORT}");
             let status = StatusCode::BAD_REQUEST;
             return Err(HttpRefusal::new(status, "unsupported_transport", message));

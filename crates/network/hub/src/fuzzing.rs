@@ -9,7 +9,9 @@ use std::{collections::HashMap, fmt, sync::OnceLock};
 
 use aws_lc_rs::hmac;
 use base64_simd::URL_SAFE_NO_PAD;
-use exec_registry::api::{ConnectRequest, DirectRegisterRequest, RegisterRequest, ValidateRequest};
+use exec_registry::api::{
+    DirectRegisterRequest, HarnessConnectRequest, RegisterRequest, ValidateRequest,
+};
 use exec_relay::identity::{Identity, PublicKey};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -184,7 +186,7 @@ fn raw_jwt(bytes: &[u8]) {
 
 fn body(bytes: &[u8]) {
     same_again::<RegisterRequest>(bytes);
-    same_again::<ConnectRequest>(bytes);
+    same_again::<HarnessConnectRequest>(bytes);
     same_again::<ValidateRequest>(bytes);
     same_again::<DirectRegisterRequest>(bytes);
 }

@@ -35,10 +35,10 @@ use crate::{
     metrics::HubMetrics,
     nats::{NatsError, NatsMesh},
     rate_limit::RateLimiter,
-    registry::{Gate, HubServices, RegistryService},
+    registry::{HubServices, RegistryService, RequestGate},
     rendezvous::RendezvousAcceptor,
     store::{NodeName, RedbStore, Store, StoreError, StoreOpenError, Timestamp},
-    tokens::{ActiveTokens, JwtAuthority, TokenAuthenticator, TokenFileError},
+    tokens::{ActiveTokens, HubTokenFileError, JwtAuthority, TokenAuthenticator},
     url::{PublicUrl, UrlSigner},
 };
 
@@ -50,7 +50,7 @@ pub struct Hub {
     stopping: watch::Sender<bool>,
     executor_table: Arc<ExecutorTable>,
     mesh: Option<Arc<NatsMesh>>,
-    gate: Arc<Gate>,
+    gate: Arc<RequestGate>,
     requests: ActiveTasks,
     sockets: ActiveTasks,
     /// The listener and the file watcher.
@@ -227,7 +227,7 @@ async fn start(config: HubConfig) -> Result<Hub, HubStartError> {
     let authenticator = TokenAuthenticator::new(files.tokens.clone(), files.jwt);
     let rates = RateLimiter::new(config.rates);
     let services = HubServices {
-        gate: Arc::new(Gate::new(authenticator, rates, files.audit)),
+        gate: Arc::new(RequestGate::new(authenticator, rates, files.audit)),
         store: Arc::clone(&backend.store),
         dialer: Arc::clone(&backend.dialer),
         signer: Arc::clone(&signer),
@@ -385,7 +385,7 @@ pub enum HubStartError {
     Tls(#[from] TlsError),
     /// Caller: the token file is invalid.
     #[error("invalid token file")]
-    Tokens(#[from] TokenFileError),
+    Tokens(#[from] HubTokenFileError),
     /// Caller: the JWT secret cannot be read.
     #[error("failed to read the JWT secret {path}")]
     JwtSecret {

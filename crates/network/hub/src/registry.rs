@@ -44,7 +44,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct HubServices {
     /// Authentication, rate limits and audit log.
-    pub gate: Arc<Gate>,
+    pub gate: Arc<RequestGate>,
     /// Persistent state.
     pub store: Arc<dyn Store>,
     /// Connected executors.
@@ -165,7 +165,7 @@ impl RegistryService {
     {
         let gate = &self.services.gate;
         let (headers, moment) = (&call.parts.headers, call.moment);
-        let asked = match operation {
+        let limited = match operation {
             // Executors treat any refusal as final, so registrations are not rate limited. Failed
             // authentication is.
             RegistryOperation::Register => {
@@ -195,7 +195,7 @@ impl RegistryService {
             RegistryOperation::Validate => LimitedRequest::Validate,
         };
         gate.address(call.peer, moment)?;
-        let principal = gate.admit(headers, asked, moment)?;
+        let principal = gate.admit(headers, limited, moment)?;
         event.by(&principal);
         Ok((
             principal,
@@ -293,7 +293,7 @@ impl RegistryOperation {
 
 /// Authenticates, rate limits and audits requests.
 #[derive(Debug)]
-pub struct Gate {
+pub struct RequestGate {
     authenticator: TokenAuthenticator,
     rates: RateLimiter,
     audit: AuditLog,
@@ -302,7 +302,7 @@ pub struct Gate {
     bodies: BodyBudget,
 }
 
-impl Gate {
+impl RequestGate {
     /// Creates a gate.
     pub fn new(authenticator: TokenAuthenticator, rates: RateLimiter, audit: AuditLog) -> Self {
         Self {
@@ -342,11 +342,11 @@ impl Gate {
     pub(crate) fn admit(
         &self,
         headers: &HeaderMap,
-        asked: LimitedRequest,
+        limited: LimitedRequest,
         moment: RequestTime,
     ) -> Result<Principal, HttpRefusal> {
         let principal = self.authenticate(headers, moment)?;
-        self.count(asked, &principal, moment)?;
+        self.count(limited, &principal, moment)?;
         Ok(principal)
     }
 
@@ -374,13 +374,13 @@ impl Gate {
     /// Applies the rate limit of a principal.
     pub(crate) fn count(
         &self,
-        asked: LimitedRequest,
+        limited: LimitedRequest,
         principal: &Principal,
         moment: RequestTime,
     ) -> Result<(), HttpRefusal> {
         Ok(self
             .rates
-            .principal(asked, &principal.name, moment.instant)?)
+            .principal(limited, &principal.name, moment.instant)?)
     }
 
     /// Runs an operation to completion even if the client disconnects: a change of the store must

@@ -15,7 +15,7 @@ mod tests;
 mod timestamp;
 
 pub use self::{
-    ids::{ConnectionId, EnvironmentId, IdError, NodeName, RegistrationId},
+    ids::{ConnectionId, EnvironmentId, HubIdError, NodeName, RegistrationId},
     record::{EnvironmentRecord, KeyFingerprint, PresenceRecord, Registration, SupersededExecutor},
     redb::{RedbStore, StoreOpenError},
     signing_key::{SigningKey, TokenHash},

@@ -12,7 +12,7 @@ mod tests;
 pub use self::{
     authenticator::{AuthenticateError, JwtAuthority, JwtError, TokenAuthenticator},
     edit::{NewToken, TokenEditError, create, list, revoke},
-    file::{Entry, TokenEntryProblem, TokenFileError},
+    file::{Entry, HubTokenFileError, TokenEntryProblem},
 };
 
 use std::{
@@ -67,11 +67,13 @@ impl ActiveTokens {
     ///
     /// # Errors
     /// Returns an error if the file exists but is invalid.
-    pub fn open(path: &Path) -> Result<Self, TokenFileError> {
+    pub fn open(path: &Path) -> Result<Self, HubTokenFileError> {
         let stamp = stamp(path);
         let (table, health) = match file::read(path) {
             Ok(entries) => (TokenTable::new(entries), TokenFileHealth::Current),
-            Err(TokenFileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(HubTokenFileError::Io { source, .. })
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
                 (TokenTable::default(), TokenFileHealth::Missing)
             }
             Err(error) => return Err(error),
@@ -122,7 +124,9 @@ impl ActiveTokens {
                 seen.health = TokenFileHealth::Current;
             }
             // Removed in between: the next check handles it.
-            Err(TokenFileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(HubTokenFileError::Io { source, .. })
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
                 seen.stamp = None;
             }
             Err(error) => {
@@ -206,9 +210,9 @@ impl fmt::Debug for Token {
 /// Lookups by hash need not be constant-time: tokens have 256 random bits, so an attacker cannot
 /// choose hashes close to an existing one.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
-struct TokenDigest([u8; 32]);
+struct HubTokenDigest([u8; 32]);
 
-impl TokenDigest {
+impl HubTokenDigest {
     fn of(token: &str) -> Self {
         Self(Sha256::digest(token).into())
     }
@@ -232,9 +236,9 @@ impl TokenDigest {
     }
 }
 
-impl fmt::Debug for TokenDigest {
+impl fmt::Debug for HubTokenDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TokenDigest(..)")
+        f.write_str("HubTokenDigest(..)")
     }
 }
 

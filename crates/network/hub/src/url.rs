@@ -294,12 +294,12 @@ enum UrlScheme {
 impl PublicUrl {
     /// Parses the operator's setting: an `http`, `https`, `ws` or `wss` URL, possibly with a path
     /// under which a proxy serves the hub.
-    pub fn fixed(url: &str) -> Result<Self, HostError> {
-        let mut url = Url::parse(url.trim()).map_err(|_| HostError::Public)?;
+    pub fn fixed(url: &str) -> Result<Self, PublicUrlError> {
+        let mut url = Url::parse(url.trim()).map_err(|_| PublicUrlError::Public)?;
         let scheme = match url.scheme() {
             "http" | "ws" => UrlScheme::Plain,
             "https" | "wss" => UrlScheme::Tls,
-            _ => return Err(HostError::Public),
+            _ => return Err(PublicUrlError::Public),
         };
         if !url.has_host()
             || !url.username().is_empty()
@@ -307,10 +307,10 @@ impl PublicUrl {
             || url.query().is_some()
             || url.fragment().is_some()
         {
-            return Err(HostError::Public);
+            return Err(PublicUrlError::Public);
         }
         url.set_scheme(scheme.websocket())
-            .map_err(|()| HostError::Public)?;
+            .map_err(|()| PublicUrlError::Public)?;
         Ok(Self {
             fixed: Some(url),
             scheme,
@@ -340,16 +340,16 @@ impl PublicUrl {
 
     /// Returns the hub's websocket URL without trailing slash, for a client that sent this `Host`
     /// header.
-    pub fn websocket(&self, host: Option<&str>) -> Result<String, HostError> {
+    pub fn websocket(&self, host: Option<&str>) -> Result<String, PublicUrlError> {
         if let Some(fixed) = &self.fixed {
             return Ok(fixed.as_str().trim_end_matches('/').to_owned());
         }
         let host: Authority = host
-            .ok_or(HostError::Host)?
+            .ok_or(PublicUrlError::Host)?
             .parse()
-            .map_err(|_| HostError::Host)?;
+            .map_err(|_| PublicUrlError::Host)?;
         if host.as_str().contains('@') || host.host().is_empty() {
-            return Err(HostError::Host);
+            return Err(PublicUrlError::Host);
         }
         Ok(format!("{}://{host}", self.scheme.websocket()))
     }
@@ -367,7 +367,7 @@ impl UrlScheme {
 /// Why the hub's address is unknown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum HostError {
+pub enum PublicUrlError {
     /// Caller: the public URL is invalid.
     #[error(
         "public URL must be http(s)://host[:port][/path] without credentials, query or fragment"

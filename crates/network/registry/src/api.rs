@@ -44,14 +44,14 @@ pub struct RegisterResponse {
 
 /// Request body of `connect`: a harness asks for a connection to an environment.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct ConnectRequest {
+pub struct HarnessConnectRequest {
     /// Public key that the harness will prove it holds.
     pub harness_public_key: PublicKey,
 }
 
 /// Response body of `connect`. All members are valid together, for a single connection.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct ConnectResponse {
+pub struct HarnessConnectResponse {
     /// The requested environment.
     pub environment_id: String,
     /// Rendezvous websocket of the harness. Possession of this URL allows one attempt.

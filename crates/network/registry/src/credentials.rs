@@ -121,14 +121,14 @@ impl Reach {
     /// Returns an error if it may not.
     pub fn admit(self, url: &Url) -> Result<(), SecretScopeError> {
         let https = url.scheme() == "https";
-        let near = is_near(url);
+        let is_local = is_near(url);
         match self {
             Self::Anywhere => Ok(()),
-            Self::Private if https || near => Ok(()),
+            Self::Private if https || is_local => Ok(()),
             Self::Private => Err(SecretScopeError::InTheClear(origin(url))),
             Self::Https if https => Ok(()),
             Self::Https => Err(SecretScopeError::NotHttps(origin(url))),
-            Self::Vendor if near || (https && is_vendor(url)) => Ok(()),
+            Self::Vendor if is_local || (https && is_vendor(url)) => Ok(()),
             Self::Vendor => Err(SecretScopeError::NotTheVendor(origin(url))),
         }
     }

@@ -81,11 +81,11 @@ impl RemoteExecutor {
         links: mpsc::Sender<Link>,
         stop: impl Future<Output = ()>,
     ) -> Result<(), ExecutorError> {
-        let gone = links.clone();
+        let closed_links = links.clone();
         tokio::select! {
             biased;
             () = stop => Ok(()),
-            () = gone.closed() => Err(ExecutorError::Abandoned),
+            () = closed_links.closed() => Err(ExecutorError::Abandoned),
             ended = self.serve(links) => match ended {
                 Ok(never) => match never {},
                 Err(error) => Err(error),
@@ -207,11 +207,11 @@ impl Dialing {
 
     /// Returns the proxy to use for an address.
     pub(crate) fn proxy(&self, address: &Address) -> Option<&Proxy> {
-        let near = match address {
+        let is_local = match address {
             Address::Network(host) => host.is_loopback(),
             Address::Unix(_) => true,
         };
-        self.proxy.as_ref().filter(|_| !near)
+        self.proxy.as_ref().filter(|_| !is_local)
     }
 }
 

@@ -18,7 +18,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::{
-    api::{ConnectResponse, EnvironmentId},
+    api::{EnvironmentId, HarnessConnectResponse},
     delay::RegistryDelay,
     http::ExchangeError,
     registry::{Registry, RegistryError},
@@ -70,7 +70,7 @@ impl RegistryTickets {
     ///
     /// # Errors
     /// Returns an error if no grant is available. With a session, it gives up after one request.
-    pub async fn ticket(&self) -> Result<ConnectResponse, GrantError> {
+    pub async fn ticket(&self) -> Result<HarnessConnectResponse, GrantError> {
         let pinned = self.executor().pinned.clone();
         let ticket = self.ask(pinned.as_ref()).await?;
         if pinned.is_some_and(|pinned| pinned != ticket.executor_public_key) {
@@ -82,7 +82,10 @@ impl RegistryTickets {
 
     /// Asks the registry. With a session, the caller retries whole attempts, so this asks only
     /// once.
-    async fn ask(&self, pinned: Option<&PublicKey>) -> Result<ConnectResponse, RegistryError> {
+    async fn ask(
+        &self,
+        pinned: Option<&PublicKey>,
+    ) -> Result<HarnessConnectResponse, RegistryError> {
         let key = self.identity.public_key();
         let ask = || self.registry.connect(&self.environment, key);
         match pinned {
@@ -124,20 +127,20 @@ const BUDGET: Duration = Duration::from_secs(14);
 async fn retry_connect<F>(
     delay: &RegistryDelay,
     mut ask: impl FnMut() -> F,
-) -> Result<ConnectResponse, RegistryError>
+) -> Result<HarnessConnectResponse, RegistryError>
 where
-    F: Future<Output = Result<ConnectResponse, RegistryError>>,
+    F: Future<Output = Result<HarnessConnectResponse, RegistryError>>,
 {
     let deadline = Instant::now() + BUDGET;
     let mut attempt = 0;
     loop {
-        let asked = Instant::now();
-        let until = deadline.min(asked + REQUEST_TIMEOUT);
+        let started = Instant::now();
+        let until = deadline.min(started + REQUEST_TIMEOUT);
         let answer = timeout_at(until, ask()).await;
-        let late = |_| Err(ExchangeError::Timeout(until - asked).into());
+        let late = |_| Err(ExchangeError::Timeout(until - started).into());
         let error = match answer.unwrap_or_else(late) {
             Err(error) if error.may_connect_again() => error,
-            settled => return settled,
+            outcome => return outcome,
         };
         let next = Instant::now() + delay.after(attempt);
         if attempt == MAX_RETRIES || next >= deadline {
@@ -259,8 +262,8 @@ mod tests {
             };
             assert_eq!(ticket, expected);
         }
-        let asked = json!({"harness_public_key": identity.public_key()});
-        assert!(server.seen().iter().all(|seen| seen.json() == asked));
+        let started = json!({"harness_public_key": identity.public_key()});
+        assert!(server.seen().iter().all(|seen| seen.json() == started));
     }
 
     #[tokio::test]
@@ -300,9 +303,9 @@ mod tests {
         })
         .await;
         let (tickets, _) = tickets(&server);
-        let begun = Instant::now();
+        let started_at = Instant::now();
         tickets.fetch().await.unwrap();
-        assert!(begun.elapsed() >= Duration::from_millis(500));
+        assert!(started_at.elapsed() >= Duration::from_millis(500));
         assert_eq!(server.seen().len(), 2);
         tickets.pin();
         let error = tickets.fetch().await.unwrap_err();
@@ -358,8 +361,8 @@ mod tests {
         }
     }
 
-    fn ticket() -> ConnectResponse {
-        ConnectResponse {
+    fn ticket() -> HarnessConnectResponse {
+        HarnessConnectResponse {
             environment_id: "e".to_owned(),
             url: Secret::new("u"),
             security_profile: SECURITY_PROFILE.to_owned(),
@@ -370,28 +373,28 @@ mod tests {
     }
 
     /// Runs `retry_connect` with scripted responses and records the time of each request.
-    async fn ask<F: Future<Output = Result<ConnectResponse, RegistryError>>>(
+    async fn ask<F: Future<Output = Result<HarnessConnectResponse, RegistryError>>>(
         answer: impl Fn(usize) -> F,
     ) -> (
-        Result<ConnectResponse, RegistryError>,
+        Result<HarnessConnectResponse, RegistryError>,
         Vec<Duration>,
         Duration,
     ) {
-        let (times, begun) = (RefCell::new(Vec::new()), Instant::now());
+        let (times, started_at) = (RefCell::new(Vec::new()), Instant::now());
         let delay = RegistryDelay::new("key");
-        let settled = retry_connect(&delay, || {
-            times.borrow_mut().push(begun.elapsed());
+        let outcome = retry_connect(&delay, || {
+            times.borrow_mut().push(started_at.elapsed());
             answer(times.borrow().len())
         });
-        let settled = settled.await;
-        (settled, times.into_inner(), begun.elapsed())
+        let outcome = outcome.await;
+        (outcome, times.into_inner(), started_at.elapsed())
     }
 
     #[tokio::test(start_paused = true)]
     async fn offline_environment_is_requested_five_times() {
-        let (settled, times, took) = ask(|_| async { Err(offline()) }).await;
+        let (outcome, times, took) = ask(|_| async { Err(offline()) }).await;
         assert!(matches!(
-            settled,
+            outcome,
             Err(RegistryError::Refused { status: 409, .. })
         ));
         assert_eq!(times.len(), 5);
@@ -410,8 +413,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_request_times_out_after_six_seconds() {
-        let (settled, times, took) = ask(|_| pending()).await;
-        let error = settled.unwrap_err();
+        let (outcome, times, took) = ask(|_| pending()).await;
+        let error = outcome.unwrap_err();
         assert!(matches!(
             error,
             RegistryError::Exchange(ExchangeError::Timeout(_))
@@ -427,7 +430,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn budget_limits_the_last_request() {
-        let (settled, times, took) = ask(|number| async move {
+        let (outcome, times, took) = ask(|number| async move {
             if number < 4 {
                 Err(offline())
             } else {
@@ -435,7 +438,7 @@ mod tests {
             }
         })
         .await;
-        let cut = settled.unwrap_err();
+        let cut = outcome.unwrap_err();
         let RegistryError::Exchange(ExchangeError::Timeout(within)) = cut else {
             panic!("{cut}");
         };
@@ -446,7 +449,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn executor_that_comes_online_is_found() {
-        let (settled, times, _) = ask(|number| async move {
+        let (outcome, times, _) = ask(|number| async move {
             if number < 3 {
                 Err(offline())
             } else {
@@ -454,20 +457,20 @@ mod tests {
             }
         })
         .await;
-        assert_eq!(settled.unwrap().executor_registration_id, "r");
+        assert_eq!(outcome.unwrap().executor_registration_id, "r");
         assert_eq!(times.len(), 3);
     }
 
     #[tokio::test(start_paused = true)]
     async fn permanent_failure_is_not_retried() {
-        let (settled, times, took) = ask(|_| async {
+        let (outcome, times, took) = ask(|_| async {
             Err(RegistryError::Denied {
                 status: 403,
                 text: None,
             })
         })
         .await;
-        assert!(matches!(settled, Err(RegistryError::Denied { .. })));
+        assert!(matches!(outcome, Err(RegistryError::Denied { .. })));
         assert_eq!((times.len(), took), (1, Duration::ZERO));
     }
 }

@@ -22,9 +22,9 @@ use url::Url;
 
 use crate::{
     api::{
-        ConnectRequest, ConnectResponse, DIRECT_TRANSPORT, DirectRegisterRequest,
-        DirectRegisterResponse, EnvironmentId, RegisterRequest, RegisterResponse, SECURITY_PROFILE,
-        STREAM_ID_HEADER, ValidateRequest, ValidateResponse, read_object,
+        DIRECT_TRANSPORT, DirectRegisterRequest, DirectRegisterResponse, EnvironmentId,
+        HarnessConnectRequest, HarnessConnectResponse, RegisterRequest, RegisterResponse,
+        SECURITY_PROFILE, STREAM_ID_HEADER, ValidateRequest, ValidateResponse, read_object,
     },
     credentials::{BodyDisclosure, CredentialError, Credentials, OutgoingRequest},
     delay::RegistryDelay,
@@ -89,8 +89,11 @@ impl Registry {
             executor_public_key: key.clone(),
         };
         let delay = RegistryDelay::random();
-        let again = RegistryError::may_register_again;
-        retry_until_final(&delay, again, || self.register_once(environment, &request)).await
+        let may_retry = RegistryError::may_register_again;
+        retry_until_final(&delay, may_retry, || {
+            self.register_once(environment, &request)
+        })
+        .await
     }
 
     /// Asks once for a connection to an environment.
@@ -102,8 +105,8 @@ impl Registry {
         &self,
         environment: &EnvironmentId,
         key: &PublicKey,
-    ) -> Result<ConnectResponse, RegistryError> {
-        let request = ConnectRequest {
+    ) -> Result<HarnessConnectResponse, RegistryError> {
+        let request = HarnessConnectRequest {
             harness_public_key: key.clone(),
         };
         let context = RequestContext {
@@ -113,7 +116,7 @@ impl Registry {
             connection: ConnectionReuse::Pooled,
             bodies: self.credentials.body_disclosure(),
         };
-        let answer: ConnectResponse = self.post(context, &request).await?;
+        let answer: HarnessConnectResponse = self.post(context, &request).await?;
         check_target(
             environment,
             &answer.environment_id,
@@ -164,8 +167,8 @@ impl Registry {
         environment: &EnvironmentId,
     ) -> Result<DirectRegisterResponse, RegistryError> {
         let delay = RegistryDelay::random();
-        let again = RegistryError::was_not_sent;
-        retry_until_final(&delay, again, || self.direct_register_once(environment)).await
+        let may_retry = RegistryError::was_not_sent;
+        retry_until_final(&delay, may_retry, || self.direct_register_once(environment)).await
     }
 
     async fn direct_register_once(
@@ -300,16 +303,16 @@ fn check_target(
     )
 }
 
-fn check_equal(member: ResponseMember, said: &str, expected: &str) -> Result<(), RegistryError> {
-    if said == expected {
+fn check_equal(member: ResponseMember, found: &str, expected: &str) -> Result<(), RegistryError> {
+    if found == expected {
         Ok(())
     } else {
         Err(RegistryError::ResponseMember(member))
     }
 }
 
-fn check_present(member: ResponseMember, said: &str) -> Result<(), RegistryError> {
-    if said.trim().is_empty() {
+fn check_present(member: ResponseMember, found: &str) -> Result<(), RegistryError> {
+    if found.trim().is_empty() {
         Err(RegistryError::ResponseMember(member))
     } else {
         Ok(())
@@ -319,7 +322,7 @@ fn check_present(member: ResponseMember, said: &str) -> Result<(), RegistryError
 /// Retries with backoff until the result is final.
 async fn retry_until_final<T, F>(
     delay: &RegistryDelay,
-    may_ask_again: fn(&RegistryError) -> bool,
+    may_retry: fn(&RegistryError) -> bool,
     mut send: impl FnMut() -> F,
 ) -> Result<T, RegistryError>
 where
@@ -328,7 +331,7 @@ where
     let mut attempt = 0;
     loop {
         match send().await {
-            Err(error) if may_ask_again(&error) => {
+            Err(error) if may_retry(&error) => {
                 let reason = error_chain(&error);
                 let pause = delay.after(attempt);
                 match attempt {
@@ -343,7 +346,7 @@ where
                 sleep(pause).await;
                 attempt = attempt.saturating_add(1);
             }
-            settled => return settled,
+            outcome => return outcome,
         }
     }
 }

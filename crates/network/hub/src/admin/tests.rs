@@ -7,20 +7,20 @@ use crate::{
     principal::Role,
     registry::{
         HttpRefusal, RequestTime,
-        tests::{Bench, Reply, key},
+        tests::{Reply, TestHub, key},
     },
     tokens::Token,
 };
 
-async fn ask(bench: &Bench, method: &str, path: &str, token: &Token) -> Reply {
-    let admin = AdminService::new(bench.services.clone(), Arc::clone(&bench.direct));
+async fn ask(hub: &TestHub, method: &str, path: &str, token: &Token) -> Reply {
+    let admin = AdminService::new(hub.services.clone(), Arc::clone(&hub.direct));
     let request = Request::builder()
         .method(method)
         .uri(path)
         .header("authorization", format!("Bearer {}", token.expose()));
     let (parts, ()) = request.body(()).unwrap().into_parts();
     let peer = Peer::Network("192.0.2.9:9".parse().unwrap());
-    let moment: RequestTime = bench.moment;
+    let moment: RequestTime = hub.moment;
     let answered = admin.answer(&parts, peer, moment).await;
     Reply::read(answered.unwrap_or_else(HttpRefusal::into_response)).await
 }
@@ -37,26 +37,26 @@ const PATH: &str = "/hub/v1/environments";
 
 #[tokio::test]
 async fn admins_see_all_and_others_their_own() {
-    let bench = Bench::new().await;
-    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
-    let root = bench.token_for("root", &[Role::Admin], &[]);
-    let registered = bench.register("env-a", &alice, &key()).await;
-    bench.attach("env-a", &registered).await;
-    bench.register("env-b", &bob, &key()).await;
+    let hub = TestHub::new().await;
+    let (alice, bob) = (hub.token("alice"), hub.token("bob"));
+    let root = hub.token_for("root", &[Role::Admin], &[]);
+    let registered = hub.register("env-a", &alice, &key()).await;
+    hub.attach("env-a", &registered).await;
+    hub.register("env-b", &bob, &key()).await;
     let body = serde_json::json!({"transport": "direct_jsonrpc_v1"});
-    bench.post("env-aa/direct/register", &bob, &body).await;
+    hub.post("env-aa/direct/register", &bob, &body).await;
 
     assert_eq!(
-        ids(&ask(&bench, "GET", PATH, &root).await),
+        ids(&ask(&hub, "GET", PATH, &root).await),
         ["env-a", "env-aa", "env-b"]
     );
     assert_eq!(
-        ids(&ask(&bench, "GET", PATH, &bob).await),
+        ids(&ask(&hub, "GET", PATH, &bob).await),
         ["env-aa", "env-b"]
     );
-    assert!(ids(&ask(&bench, "GET", PATH, &bench.token("carol")).await).is_empty());
+    assert!(ids(&ask(&hub, "GET", PATH, &hub.token("carol")).await).is_empty());
 
-    let reply = ask(&bench, "GET", PATH, &alice).await;
+    let reply = ask(&hub, "GET", PATH, &alice).await;
     let list: EnvironmentList = serde_json::from_value(reply.body).unwrap();
     let only = &list.environments[0];
     assert_eq!((only.owner.as_str(), only.online), ("alice", true));
@@ -73,18 +73,18 @@ async fn admins_see_all_and_others_their_own() {
 
 #[tokio::test]
 async fn long_lists_are_paginated() {
-    let bench = Bench::new().await;
-    let (alice, bob, mine) = (bench.token("alice"), bench.token("bob"), key());
-    let root = bench.token_for("root", &[Role::Admin], &[]);
+    let hub = TestHub::new().await;
+    let (alice, bob, mine) = (hub.token("alice"), hub.token("bob"), key());
+    let root = hub.token_for("root", &[Role::Admin], &[]);
     let registrations = (0..1200).map(|n| {
-        let (bench, mine) = (&bench, &mine);
+        let (hub, mine) = (&hub, &mine);
         let owner = if n % 2 == 0 { &alice } else { &bob };
-        async move { bench.register(&format!("env-{n:04}"), owner, mine).await }
+        async move { hub.register(&format!("env-{n:04}"), owner, mine).await }
     });
     futures_util::future::join_all(registrations).await;
     let (mut seen, mut path) = (Vec::new(), PATH.to_owned());
     loop {
-        let reply = ask(&bench, "GET", &path, &root).await;
+        let reply = ask(&hub, "GET", &path, &root).await;
         assert_eq!(reply.status, StatusCode::OK);
         seen.extend(ids(&reply));
         let Some(next) = reply.body["next"].as_str() else {
@@ -98,114 +98,114 @@ async fn long_lists_are_paginated() {
 
 #[tokio::test]
 async fn only_owners_and_admins_may_remove() {
-    let bench = Bench::new().await;
-    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
-    let root = bench.token_for("root", &[Role::Admin], &[]);
-    let registered = bench.register("env-a", &alice, &key()).await;
-    bench.attach("env-a", &registered).await;
+    let hub = TestHub::new().await;
+    let (alice, bob) = (hub.token("alice"), hub.token("bob"));
+    let root = hub.token_for("root", &[Role::Admin], &[]);
+    let registered = hub.register("env-a", &alice, &key()).await;
+    hub.attach("env-a", &registered).await;
     let path = format!("{PATH}/env-a");
     let gone = (404, "environment_not_found");
-    assert_eq!(ask(&bench, "DELETE", &path, &bob).await.refusal(), gone);
-    bench.sockets.told();
+    assert_eq!(ask(&hub, "DELETE", &path, &bob).await.refusal(), gone);
+    hub.sockets.told();
     assert_eq!(
-        ask(&bench, "DELETE", &path, &alice).await.status,
+        ask(&hub, "DELETE", &path, &alice).await.status,
         StatusCode::OK
     );
-    assert_eq!(bench.sockets.told(), [("env-a".parse().unwrap(), None)]);
-    assert_eq!(ask(&bench, "DELETE", &path, &alice).await.refusal(), gone);
+    assert_eq!(hub.sockets.told(), [("env-a".parse().unwrap(), None)]);
+    assert_eq!(ask(&hub, "DELETE", &path, &alice).await.refusal(), gone);
     assert_eq!(
-        bench.register("env-a", &bob, &key()).await.status,
+        hub.register("env-a", &bob, &key()).await.status,
         StatusCode::OK
     );
     assert_eq!(
-        ask(&bench, "DELETE", &path, &root).await.status,
+        ask(&hub, "DELETE", &path, &root).await.status,
         StatusCode::OK
     );
 }
 
 #[tokio::test]
 async fn removal_completes_after_the_client_disconnects() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
-    bench.register("env-a", &alice, &key()).await;
-    bench.sockets.told();
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
+    hub.register("env-a", &alice, &key()).await;
+    hub.sockets.told();
     let path = format!("{PATH}/env-a");
-    let mut request = Box::pin(ask(&bench, "DELETE", &path, &alice));
+    let mut request = Box::pin(ask(&hub, "DELETE", &path, &alice));
     // The store has recorded it, but the response is not sent yet.
     assert!(futures_util::poll!(&mut request).is_pending());
     drop(request);
-    let line = bench.await_line("remove").await;
+    let line = hub.await_line("remove").await;
     assert_eq!(line["outcome"], "allowed");
-    assert_eq!(bench.sockets.told(), [("env-a".parse().unwrap(), None)]);
+    assert_eq!(hub.sockets.told(), [("env-a".parse().unwrap(), None)]);
 }
 
 #[tokio::test]
 async fn invalid_requests_are_refused() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
     let not_found = (404, "not_found");
     assert_eq!(
-        ask(&bench, "GET", "/hub/v1/other", &alice).await.refusal(),
+        ask(&hub, "GET", "/hub/v1/other", &alice).await.refusal(),
         not_found
     );
     assert_eq!(
-        ask(&bench, "GET", "/hub/v1/environmentsx", &alice)
+        ask(&hub, "GET", "/hub/v1/environmentsx", &alice)
             .await
             .refusal(),
         not_found
     );
     let method = (405, "method_not_allowed");
-    assert_eq!(ask(&bench, "POST", PATH, &alice).await.refusal(), method);
+    assert_eq!(ask(&hub, "POST", PATH, &alice).await.refusal(), method);
     assert_eq!(
-        ask(&bench, "GET", &format!("{PATH}/a"), &alice)
+        ask(&hub, "GET", &format!("{PATH}/a"), &alice)
             .await
             .refusal(),
         method
     );
     let id = (400, "invalid_environment_id");
     assert_eq!(
-        ask(&bench, "DELETE", &format!("{PATH}/a/b"), &alice)
+        ask(&hub, "DELETE", &format!("{PATH}/a/b"), &alice)
             .await
             .refusal(),
         id
     );
     let query = format!("{PATH}?limit=7");
     assert_eq!(
-        ask(&bench, "GET", &query, &alice).await.refusal(),
+        ask(&hub, "GET", &query, &alice).await.refusal(),
         (400, "invalid_request")
     );
-    let stranger = Bench::new().await.token("mallory");
+    let stranger = TestHub::new().await.token("mallory");
     assert_eq!(
-        ask(&bench, "GET", PATH, &stranger).await.refusal(),
+        ask(&hub, "GET", PATH, &stranger).await.refusal(),
         (401, "unauthorized")
     );
 }
 
 #[tokio::test]
 async fn direct_environment_without_executor_is_listed_and_removed() {
-    let bench = Bench::new().await;
-    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
+    let hub = TestHub::new().await;
+    let (alice, bob) = (hub.token("alice"), hub.token("bob"));
     let body = serde_json::json!({"transport": "direct_jsonrpc_v1"});
-    bench.post("box/direct/register", &alice, &body).await;
-    let bench = bench.restart().await;
-    let reply = ask(&bench, "GET", PATH, &alice).await;
+    hub.post("box/direct/register", &alice, &body).await;
+    let hub = hub.restart().await;
+    let reply = ask(&hub, "GET", PATH, &alice).await;
     let list: EnvironmentList = serde_json::from_value(reply.body).unwrap();
     let only = &list.environments[0];
     assert_eq!((only.transport, only.online), (Transport::Direct, false));
     assert_eq!(only.registration_id, None);
-    let removed = ask(&bench, "DELETE", &format!("{PATH}/box"), &alice).await;
+    let removed = ask(&hub, "DELETE", &format!("{PATH}/box"), &alice).await;
     assert_eq!(removed.status, StatusCode::OK);
-    let claimed = bench.post("box/direct/register", &bob, &body).await;
+    let claimed = hub.post("box/direct/register", &bob, &body).await;
     assert_eq!(claimed.status, StatusCode::OK);
 }
 
 #[tokio::test]
 async fn removing_does_not_reveal_environments_of_others() {
-    let bench = Bench::new().await;
-    bench.register("env-a", &bench.token("alice"), &key()).await;
-    let bob = bench.token_for("bob", &[Role::Harness], &[]);
-    let foreign = ask(&bench, "DELETE", &format!("{PATH}/env-a"), &bob).await;
-    let unknown = ask(&bench, "DELETE", &format!("{PATH}/env-b"), &bob).await;
+    let hub = TestHub::new().await;
+    hub.register("env-a", &hub.token("alice"), &key()).await;
+    let bob = hub.token_for("bob", &[Role::Harness], &[]);
+    let foreign = ask(&hub, "DELETE", &format!("{PATH}/env-a"), &bob).await;
+    let unknown = ask(&hub, "DELETE", &format!("{PATH}/env-b"), &bob).await;
     assert_eq!(
         (foreign.status, foreign.body),
         (unknown.status, unknown.body)

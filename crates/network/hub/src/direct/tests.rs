@@ -21,7 +21,7 @@ use crate::{
     rate_limit::{RateLimitConfig, RateRule},
     registry::{
         HttpRefusal,
-        tests::{Bench, Reply, key},
+        tests::{Reply, TestHub, key},
     },
     tokens::Token,
 };
@@ -42,20 +42,19 @@ fn bearer(token: &Token) -> HeaderMap {
     HeaderMap::from_iter([(http::header::AUTHORIZATION, value)])
 }
 
-async fn ask(bench: &Bench, parts: &Parts) -> Result<DirectUpgrade, HttpRefusal> {
+async fn ask(hub: &TestHub, parts: &Parts) -> Result<DirectUpgrade, HttpRefusal> {
     let peer = Peer::Network("192.0.2.8:8".parse().unwrap());
-    bench.direct.upgrade_at(parts, peer, bench.moment).await
+    hub.direct.upgrade_at(parts, peer, hub.moment).await
 }
 
-async fn refused(bench: &Bench, parts: &Parts) -> (u16, &'static str) {
-    let refusal = ask(bench, parts).await.unwrap_err();
+async fn refused(hub: &TestHub, parts: &Parts) -> (u16, &'static str) {
+    let refusal = ask(hub, parts).await.unwrap_err();
     (refusal.status.as_u16(), refusal.code)
 }
 
-async fn register(bench: &Bench, environment: &str, token: &Token) -> Reply {
+async fn register(hub: &TestHub, environment: &str, token: &Token) -> Reply {
     let body = json!({"transport": "direct_jsonrpc_v1"});
-    bench
-        .post(&format!("{environment}/direct/register"), token, &body)
+    hub.post(&format!("{environment}/direct/register"), token, &body)
         .await
 }
 
@@ -77,49 +76,49 @@ fn open(direct: &Arc<DirectService>, upgrade: DirectUpgrade) -> (Link, JoinHandl
 }
 
 /// Registers and opens an executor's websocket; returns once it waits for a harness.
-async fn executor(bench: &Bench, token: &Token) -> (Link, JoinHandle<()>) {
-    let registered = register(bench, "env-1", token).await;
-    dial(bench, token, &path(&registered)).await
+async fn executor(hub: &TestHub, token: &Token) -> (Link, JoinHandle<()>) {
+    let registered = register(hub, "env-1", token).await;
+    dial(hub, token, &path(&registered)).await
 }
 
-async fn dial(bench: &Bench, token: &Token, path: &str) -> (Link, JoinHandle<()>) {
-    let mut arrivals = bench.direct.arrivals();
+async fn dial(hub: &TestHub, token: &Token, path: &str) -> (Link, JoinHandle<()>) {
+    let mut arrivals = hub.direct.arrivals();
     arrivals.mark_unchanged();
-    let agreed = ask(bench, &upgrade(path, bearer(token))).await.unwrap();
-    let opened = open(&bench.direct, agreed);
+    let agreed = ask(hub, &upgrade(path, bearer(token))).await.unwrap();
+    let opened = open(&hub.direct, agreed);
     arrivals.changed().await.unwrap();
     opened
 }
 
-async fn harness(bench: &Bench, token: &Token) -> Link {
-    let agreed = ask(bench, &upgrade("/direct/env-1", bearer(token)))
+async fn harness(hub: &TestHub, token: &Token) -> Link {
+    let agreed = ask(hub, &upgrade("/direct/env-1", bearer(token)))
         .await
         .unwrap();
-    open(&bench.direct, agreed).0
+    open(&hub.direct, agreed).0
 }
 
-async fn say(link: &mut Link, text: &str) {
+async fn send_text(link: &mut Link, text: &str) {
     link.writer
         .push(Outgoing::Text(text.into()), Encoding::Text);
     link.writer.flush().await.unwrap();
 }
 
-async fn hear(link: &mut Link) -> Option<String> {
+async fn receive_text(link: &mut Link) -> Option<String> {
     let message = link.reader.next().await.ok()??;
     Some(String::from_utf8(message.to_vec()).unwrap())
 }
 
 /// Returns whether the executor of alice is connected.
-fn is_online(bench: &Bench) -> bool {
+fn is_online(hub: &TestHub) -> bool {
     let (environment, alice) = ("env-1".parse().unwrap(), "alice".parse().unwrap());
-    let found = bench.direct.find(&environment, &alice);
+    let found = hub.direct.find(&environment, &alice);
     found.is_some_and(|found| found.online)
 }
 
 #[tokio::test]
 async fn registration_returns_the_websocket_url() {
-    let bench = Bench::new().await;
-    let reply = register(&bench, "env-1", &bench.token("alice")).await;
+    let hub = TestHub::new().await;
+    let reply = register(&hub, "env-1", &hub.token("alice")).await;
     assert_eq!(reply.status, StatusCode::OK);
     let id = reply.text("registration_id");
     let url = format!("ws://hub.example:8765/direct/env-1/executor?registration={id}");
@@ -130,137 +129,129 @@ async fn registration_returns_the_websocket_url() {
 
 #[tokio::test]
 async fn other_transports_are_refused() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
-    let reply = bench
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
+    let reply = hub
         .post("env-1/direct/register", &alice, &json!({"transport": "x"}))
         .await;
     assert_eq!(reply.refusal(), (400, "unsupported_transport"));
-    let reply = bench
-        .post("env-1/direct/register", &alice, &json!({}))
-        .await;
+    let reply = hub.post("env-1/direct/register", &alice, &json!({})).await;
     assert_eq!(reply.refusal(), (400, "invalid_request"));
 }
 
 #[tokio::test]
 async fn environment_has_one_owner_for_all_transports() {
-    let bench = Bench::new().await;
-    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
+    let hub = TestHub::new().await;
+    let (alice, bob) = (hub.token("alice"), hub.token("bob"));
     let forbidden = (403, "forbidden");
+    assert_eq!(register(&hub, "env-1", &alice).await.status, StatusCode::OK);
+    assert_eq!(register(&hub, "env-1", &bob).await.refusal(), forbidden);
     assert_eq!(
-        register(&bench, "env-1", &alice).await.status,
-        StatusCode::OK
-    );
-    assert_eq!(register(&bench, "env-1", &bob).await.refusal(), forbidden);
-    assert_eq!(
-        bench.register("env-1", &bob, &key()).await.refusal(),
+        hub.register("env-1", &bob, &key()).await.refusal(),
         forbidden
     );
     assert_eq!(
-        bench.register("env-1", &alice, &key()).await.status,
+        hub.register("env-1", &alice, &key()).await.status,
         StatusCode::OK
     );
     assert_eq!(
-        bench.register("env-2", &bob, &key()).await.status,
+        hub.register("env-2", &bob, &key()).await.status,
         StatusCode::OK
     );
-    assert_eq!(register(&bench, "env-2", &alice).await.refusal(), forbidden);
-    let harness = bench.token_for("carol", &[Role::Harness], &["*"]);
-    assert_eq!(
-        register(&bench, "env-3", &harness).await.refusal(),
-        forbidden
-    );
+    assert_eq!(register(&hub, "env-2", &alice).await.refusal(), forbidden);
+    let harness = hub.token_for("carol", &[Role::Harness], &["*"]);
+    assert_eq!(register(&hub, "env-3", &harness).await.refusal(), forbidden);
 }
 
 #[tokio::test]
 async fn newer_executor_replaces_the_older() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
-    let first = register(&bench, "env-1", &alice).await;
-    let (mut old, _served) = dial(&bench, &alice, &path(&first)).await;
-    let (_young, _served) = executor(&bench, &alice).await;
-    assert_eq!(hear(&mut old).await, None);
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
+    let first = register(&hub, "env-1", &alice).await;
+    let (mut old, _served) = dial(&hub, &alice, &path(&first)).await;
+    let (_young, _served) = executor(&hub, &alice).await;
+    assert_eq!(receive_text(&mut old).await, None);
     let again = upgrade(&path(&first), bearer(&alice));
     assert_eq!(
-        refused(&bench, &again).await,
+        refused(&hub, &again).await,
         (410, "registration_superseded")
     );
 }
 
 #[tokio::test]
 async fn websocket_of_the_same_registration_replaces_the_previous() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
-    let registered = register(&bench, "env-1", &alice).await;
-    let (mut old, _served) = dial(&bench, &alice, &path(&registered)).await;
-    let (_new, _served) = dial(&bench, &alice, &path(&registered)).await;
-    assert_eq!(hear(&mut old).await, None);
-    assert!(is_online(&bench));
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
+    let registered = register(&hub, "env-1", &alice).await;
+    let (mut old, _served) = dial(&hub, &alice, &path(&registered)).await;
+    let (_new, _served) = dial(&hub, &alice, &path(&registered)).await;
+    assert_eq!(receive_text(&mut old).await, None);
+    assert!(is_online(&hub));
 }
 
 #[tokio::test]
 async fn forged_foreign_and_invalid_upgrades_are_refused() {
-    let bench = Bench::new().await;
-    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
-    let registered = register(&bench, "env-1", &alice).await;
+    let hub = TestHub::new().await;
+    let (alice, bob) = (hub.token("alice"), hub.token("bob"));
+    let registered = register(&hub, "env-1", &alice).await;
     let path = path(&registered);
     // A restarted hub has no registrations: the executor registers again.
     for unknown in [
         "/direct/env-1/executor?registration=reg-x",
         "/direct/env-1/executor",
     ] {
-        let reply = refused(&bench, &upgrade(unknown, bearer(&alice))).await;
+        let reply = refused(&hub, &upgrade(unknown, bearer(&alice))).await;
         assert_eq!(reply, (409, "registration_unknown"));
     }
     assert_eq!(
-        refused(&bench, &upgrade(&path, bearer(&bob))).await,
+        refused(&hub, &upgrade(&path, bearer(&bob))).await,
         (403, "forbidden")
     );
     assert_eq!(
-        refused(&bench, &upgrade("/direct/env-1", bearer(&bob))).await,
+        refused(&hub, &upgrade("/direct/env-1", bearer(&bob))).await,
         (404, "environment_not_found")
     );
     let nobody = http::HeaderMap::new();
     for path in [path.as_str(), "/direct/env-1"] {
-        let reply = refused(&bench, &upgrade(path, nobody.clone())).await;
+        let reply = refused(&hub, &upgrade(path, nobody.clone())).await;
         assert_eq!(reply, (401, "unauthorized"));
     }
-    let odd = refused(&bench, &upgrade("/direct/env-1/other", bearer(&alice))).await;
+    let odd = refused(&hub, &upgrade("/direct/env-1/other", bearer(&alice))).await;
     assert_eq!(odd, (404, "not_found"));
-    let odd = refused(&bench, &upgrade("/direct/a.b", bearer(&alice))).await;
+    let odd = refused(&hub, &upgrade("/direct/a.b", bearer(&alice))).await;
     assert_eq!(odd, (400, "invalid_environment_id"));
     let mut post = upgrade(&path, bearer(&alice));
     post.method = Method::POST;
-    assert_eq!(refused(&bench, &post).await, (405, "method_not_allowed"));
+    assert_eq!(refused(&hub, &post).await, (405, "method_not_allowed"));
     let mut page = upgrade(&path, bearer(&alice));
     page.headers.remove("upgrade");
-    assert_eq!(refused(&bench, &page).await, (426, "upgrade_required"));
-    assert!(ask(&bench, &upgrade(&path, bearer(&alice))).await.is_ok());
+    assert_eq!(refused(&hub, &page).await, (426, "upgrade_required"));
+    assert!(ask(&hub, &upgrade(&path, bearer(&alice))).await.is_ok());
 }
 
 #[tokio::test]
 async fn removing_an_environment_closes_its_websocket() {
-    let bench = Bench::new().await;
-    let (mut executor, served) = executor(&bench, &bench.token("alice")).await;
-    assert!(bench.direct.remove(&"env-1".parse().unwrap()));
-    assert_eq!(hear(&mut executor).await, None);
+    let hub = TestHub::new().await;
+    let (mut executor, served) = executor(&hub, &hub.token("alice")).await;
+    assert!(hub.direct.remove(&"env-1".parse().unwrap()));
+    assert_eq!(receive_text(&mut executor).await, None);
     drop(executor);
     served.await.unwrap();
-    assert_eq!(bench.direct.table().len(), 0);
+    assert_eq!(hub.direct.table().len(), 0);
 }
 
 #[tokio::test]
 async fn full_table_evicts_slots_without_a_websocket() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
-    let (_executor, _served) = executor(&bench, &alice).await;
-    let others: Vec<_> = (0..5).map(|n| bench.token(&format!("other-{n}"))).collect();
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
+    let (_executor, _served) = executor(&hub, &alice).await;
+    let others: Vec<_> = (0..5).map(|n| hub.token(&format!("other-{n}"))).collect();
     for n in 0..CAPACITY + 10 {
-        let reply = register(&bench, &format!("many-{n}"), &others[n / 1000]).await;
+        let reply = register(&hub, &format!("many-{n}"), &others[n / 1000]).await;
         assert_eq!(reply.status, StatusCode::OK);
     }
-    assert_eq!(bench.direct.table().len(), CAPACITY);
-    assert!(is_online(&bench), "a connected executor stays");
+    assert_eq!(hub.direct.table().len(), CAPACITY);
+    assert!(is_online(&hub), "a connected executor stays");
 }
 
 #[tokio::test]
@@ -273,39 +264,39 @@ async fn invalid_executor_tokens_are_rate_limited() {
         address: few,
         principal: few,
     };
-    let bench = Bench::with(rules, None).await;
-    let alice = bench.token("alice");
-    let registered = register(&bench, "env-1", &alice).await;
+    let hub = TestHub::with(rules, None).await;
+    let alice = hub.token("alice");
+    let registered = register(&hub, "env-1", &alice).await;
     let forged = [(AUTHORIZATION, "Bearer exh_forged".parse().unwrap())];
     let forged = upgrade(&path(&registered), HeaderMap::from_iter(forged));
     for _ in 0..2 {
-        assert_eq!(refused(&bench, &forged).await, (401, "unauthorized"));
+        assert_eq!(refused(&hub, &forged).await, (401, "unauthorized"));
     }
-    assert_eq!(refused(&bench, &forged).await, (429, "too_many_requests"));
+    assert_eq!(refused(&hub, &forged).await, (429, "too_many_requests"));
     let own = upgrade(&path(&registered), bearer(&alice));
-    assert!(ask(&bench, &own).await.is_ok());
+    assert!(ask(&hub, &own).await.is_ok());
 }
 
 #[tokio::test]
 async fn messages_pass_both_ways_whole_and_in_order() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
-    let (mut executor, _served) = executor(&bench, &alice).await;
-    let mut harness = harness(&bench, &alice).await;
-    say(&mut harness, r#"{"id":1,"method":"initialize"}"#).await;
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
+    let (mut executor, _served) = executor(&hub, &alice).await;
+    let mut harness = harness(&hub, &alice).await;
+    send_text(&mut harness, r#"{"id":1,"method":"initialize"}"#).await;
     assert_eq!(
-        hear(&mut executor).await.unwrap(),
+        receive_text(&mut executor).await.unwrap(),
         r#"{"id":1,"method":"initialize"}"#
     );
     let large = "x".repeat(3 << 20);
     let send = async {
         for text in ["a", &large, "b"] {
-            say(&mut executor, text).await;
+            send_text(&mut executor, text).await;
         }
     };
     let receive = async {
         for text in ["a", &large, "b"] {
-            assert!(hear(&mut harness).await.unwrap() == text);
+            assert!(receive_text(&mut harness).await.unwrap() == text);
         }
     };
     tokio::join!(send, receive);
@@ -313,16 +304,16 @@ async fn messages_pass_both_ways_whole_and_in_order() {
 
 #[tokio::test]
 async fn when_the_harness_ends_the_executor_is_closed_and_dials_again() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
-    let registered = register(&bench, "env-1", &alice).await;
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
+    let registered = register(&hub, "env-1", &alice).await;
     for _ in 0..2 {
-        let (mut executor, served) = dial(&bench, &alice, &path(&registered)).await;
-        let mut harness = harness(&bench, &alice).await;
-        say(&mut harness, "hello").await;
-        assert_eq!(hear(&mut executor).await.unwrap(), "hello");
+        let (mut executor, served) = dial(&hub, &alice, &path(&registered)).await;
+        let mut harness = harness(&hub, &alice).await;
+        send_text(&mut harness, "hello").await;
+        assert_eq!(receive_text(&mut executor).await.unwrap(), "hello");
         drop(harness);
-        assert_eq!(hear(&mut executor).await, None);
+        assert_eq!(receive_text(&mut executor).await, None);
         drop(executor);
         served.await.unwrap();
     }
@@ -330,100 +321,100 @@ async fn when_the_harness_ends_the_executor_is_closed_and_dials_again() {
 
 #[tokio::test]
 async fn when_the_executor_ends_the_harness_is_closed() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
-    let (executor, served) = executor(&bench, &alice).await;
-    let mut harness = harness(&bench, &alice).await;
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
+    let (executor, served) = executor(&hub, &alice).await;
+    let mut harness = harness(&hub, &alice).await;
     drop(executor);
-    assert_eq!(hear(&mut harness).await, None);
+    assert_eq!(receive_text(&mut harness).await, None);
     drop(harness);
     served.await.unwrap();
-    assert!(!is_online(&bench));
+    assert!(!is_online(&hub));
 }
 
 #[tokio::test]
 async fn one_harness_at_a_time() {
-    let bench = Bench::new().await;
+    let hub = TestHub::new().await;
     let (alice, bob) = (
-        bench.token("alice"),
-        bench.token_for("bob", &[Role::Harness], &["*"]),
+        hub.token("alice"),
+        hub.token_for("bob", &[Role::Harness], &["*"]),
     );
-    let (mut executor, _served) = executor(&bench, &alice).await;
-    let mut first = harness(&bench, &alice).await;
+    let (mut executor, _served) = executor(&hub, &alice).await;
+    let mut first = harness(&hub, &alice).await;
     // Also while the first harness is still completing its upgrade.
     let second = upgrade("/direct/env-1", bearer(&bob));
-    assert_eq!(refused(&bench, &second).await, (409, "environment_busy"));
-    say(&mut first, "still here").await;
-    assert_eq!(hear(&mut executor).await.unwrap(), "still here");
+    assert_eq!(refused(&hub, &second).await, (409, "environment_busy"));
+    send_text(&mut first, "still here").await;
+    assert_eq!(receive_text(&mut executor).await.unwrap(), "still here");
 }
 
 #[tokio::test]
 async fn reconnecting_harness_replaces_its_old_websocket() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
-    let registered = register(&bench, "env-1", &alice).await;
-    let (mut executor, _served) = dial(&bench, &alice, &path(&registered)).await;
-    let mut old = harness(&bench, &alice).await;
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
+    let registered = register(&hub, "env-1", &alice).await;
+    let (mut executor, _served) = dial(&hub, &alice, &path(&registered)).await;
+    let mut old = harness(&hub, &alice).await;
     let again = async {
         // The executor is closed and dials again.
-        assert_eq!(hear(&mut executor).await, None);
-        dial(&bench, &alice, &path(&registered)).await
+        assert_eq!(receive_text(&mut executor).await, None);
+        dial(&hub, &alice, &path(&registered)).await
     };
-    let (mut new, (mut executor, _served)) = tokio::join!(harness(&bench, &alice), again);
-    assert_eq!(hear(&mut old).await, None);
-    say(&mut new, "back").await;
-    assert_eq!(hear(&mut executor).await.unwrap(), "back");
+    let (mut new, (mut executor, _served)) = tokio::join!(harness(&hub, &alice), again);
+    assert_eq!(receive_text(&mut old).await, None);
+    send_text(&mut new, "back").await;
+    assert_eq!(receive_text(&mut executor).await.unwrap(), "back");
 }
 
 #[tokio::test(start_paused = true)]
 async fn harness_waits_for_an_executor_with_a_timeout() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
-    let unknown = refused(&bench, &upgrade("/direct/env-1", bearer(&alice))).await;
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
+    let unknown = refused(&hub, &upgrade("/direct/env-1", bearer(&alice))).await;
     assert_eq!(unknown, (404, "environment_not_found"));
-    let registered = register(&bench, "env-1", &alice).await;
+    let registered = register(&hub, "env-1", &alice).await;
     let start = Instant::now();
-    let offline = refused(&bench, &upgrade("/direct/env-1", bearer(&alice))).await;
+    let offline = refused(&hub, &upgrade("/direct/env-1", bearer(&alice))).await;
     assert_eq!(offline, (409, "environment_offline"));
     assert_eq!(start.elapsed().as_secs(), 5);
 
     let late = async {
         tokio::time::sleep(Duration::from_secs(2)).await;
-        dial(&bench, &alice, &path(&registered)).await
+        dial(&hub, &alice, &path(&registered)).await
     };
-    let (mut harness, (mut executor, _served)) = tokio::join!(harness(&bench, &alice), late);
-    say(&mut harness, "hello").await;
-    assert_eq!(hear(&mut executor).await.unwrap(), "hello");
+    let (mut harness, (mut executor, _served)) = tokio::join!(harness(&hub, &alice), late);
+    send_text(&mut harness, "hello").await;
+    assert_eq!(receive_text(&mut executor).await.unwrap(), "hello");
 }
 
 #[tokio::test]
 async fn failed_upgrade_of_a_harness_releases_the_executor() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
-    let (mut executor, _served) = executor(&bench, &alice).await;
-    let agreed = ask(&bench, &upgrade("/direct/env-1", bearer(&alice))).await;
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
+    let (mut executor, _served) = executor(&hub, &alice).await;
+    let agreed = ask(&hub, &upgrade("/direct/env-1", bearer(&alice))).await;
     drop(agreed.unwrap());
-    let mut harness = harness(&bench, &alice).await;
-    say(&mut harness, "hello").await;
-    assert_eq!(hear(&mut executor).await.unwrap(), "hello");
+    let mut harness = harness(&hub, &alice).await;
+    send_text(&mut harness, "hello").await;
+    assert_eq!(receive_text(&mut executor).await.unwrap(), "hello");
 }
 
 #[tokio::test]
 async fn executor_that_sends_first_is_closed() {
-    let bench = Bench::new().await;
-    let (mut executor, served) = executor(&bench, &bench.token("alice")).await;
-    say(&mut executor, "hello").await;
-    assert_eq!(hear(&mut executor).await, None);
+    let hub = TestHub::new().await;
+    let (mut executor, served) = executor(&hub, &hub.token("alice")).await;
+    send_text(&mut executor, "hello").await;
+    assert_eq!(receive_text(&mut executor).await, None);
     drop(executor);
     served.await.unwrap();
 }
 
 #[tokio::test]
 async fn binary_message_closes_both_websockets() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
-    let (mut executor, _served) = executor(&bench, &alice).await;
-    let mut harness = harness(&bench, &alice).await;
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
+    let (mut executor, _served) = executor(&hub, &alice).await;
+    let mut harness = harness(&hub, &alice).await;
     let output = Outgoing::command_output(
         &exec_wire::id::ProcessId::new("p1").unwrap(),
         exec_wire::process::OutputStream::Stdout,
@@ -431,14 +422,14 @@ async fn binary_message_closes_both_websockets() {
     );
     harness.writer.push(output, Encoding::Binary);
     harness.writer.flush().await.unwrap();
-    assert_eq!(hear(&mut executor).await, None);
-    assert_eq!(hear(&mut harness).await, None);
+    assert_eq!(receive_text(&mut executor).await, None);
+    assert_eq!(receive_text(&mut harness).await, None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiting_executor_is_pinged_every_half_minute() {
-    let bench = Bench::new().await;
-    let (mut executor, _served) = executor(&bench, &bench.token("alice")).await;
+    let hub = TestHub::new().await;
+    let (mut executor, _served) = executor(&hub, &hub.token("alice")).await;
     let start = Instant::now();
     let ping = std::future::poll_fn(|cx| {
         assert!(executor.reader.poll_message(cx).is_pending());
@@ -451,12 +442,12 @@ async fn waiting_executor_is_pinged_every_half_minute() {
 
 #[tokio::test]
 async fn connecting_does_not_reveal_environments_of_others() {
-    let bench = Bench::new().await;
-    let _executor = executor(&bench, &bench.token("alice")).await;
+    let hub = TestHub::new().await;
+    let _executor = executor(&hub, &hub.token("alice")).await;
     for globs in [&[][..], &["box-*"]] {
-        let bob = bench.token_for("bob", &[Role::Harness], globs);
-        let foreign = refused(&bench, &upgrade("/direct/env-1", bearer(&bob))).await;
-        let unknown = refused(&bench, &upgrade("/direct/env-2", bearer(&bob))).await;
+        let bob = hub.token_for("bob", &[Role::Harness], globs);
+        let foreign = refused(&hub, &upgrade("/direct/env-1", bearer(&bob))).await;
+        let unknown = refused(&hub, &upgrade("/direct/env-2", bearer(&bob))).await;
         assert_eq!(foreign, unknown);
     }
 }
@@ -465,56 +456,46 @@ const FORBIDDEN: (u16, &str) = (403, "forbidden");
 
 #[tokio::test]
 async fn restarted_hub_keeps_owners() {
-    let bench = Bench::new().await;
-    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
-    register(&bench, "box", &alice).await;
-    let bench = bench.restart().await;
-    assert_eq!(register(&bench, "box", &bob).await.refusal(), FORBIDDEN);
-    assert_eq!(
-        bench.register("box", &bob, &key()).await.refusal(),
-        FORBIDDEN
-    );
-    assert_eq!(register(&bench, "box", &alice).await.status, StatusCode::OK);
+    let hub = TestHub::new().await;
+    let (alice, bob) = (hub.token("alice"), hub.token("bob"));
+    register(&hub, "box", &alice).await;
+    let hub = hub.restart().await;
+    assert_eq!(register(&hub, "box", &bob).await.refusal(), FORBIDDEN);
+    assert_eq!(hub.register("box", &bob, &key()).await.refusal(), FORBIDDEN);
+    assert_eq!(register(&hub, "box", &alice).await.status, StatusCode::OK);
 }
 
 #[tokio::test]
 async fn full_table_evicts_registrations_but_keeps_owners() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
     // The first in order is evicted first.
-    register(&bench, "a-box", &alice).await;
-    let crowd: Vec<_> = (0..5)
-        .map(|n| bench.token(&format!("mallory-{n}")))
-        .collect();
+    register(&hub, "a-box", &alice).await;
+    let crowd: Vec<_> = (0..5).map(|n| hub.token(&format!("mallory-{n}"))).collect();
     for n in 0..=CAPACITY {
-        let reply = register(&bench, &format!("b-{n}"), &crowd[n / 1000]).await;
+        let reply = register(&hub, &format!("b-{n}"), &crowd[n / 1000]).await;
         assert_eq!(reply.status, StatusCode::OK, "{n}");
     }
     let (environment, owner) = ("a-box".parse().unwrap(), "alice".parse().unwrap());
-    let found = bench.direct.find(&environment, &owner);
+    let found = hub.direct.find(&environment, &owner);
     assert_eq!(found, None, "its registration was evicted");
     assert_eq!(
-        register(&bench, "a-box", &crowd[0]).await.refusal(),
+        register(&hub, "a-box", &crowd[0]).await.refusal(),
         FORBIDDEN
     );
-    assert_eq!(
-        register(&bench, "a-box", &alice).await.status,
-        StatusCode::OK
-    );
+    assert_eq!(register(&hub, "a-box", &alice).await.status, StatusCode::OK);
 }
 
 #[tokio::test]
 async fn ownership_holds_on_all_nodes() {
-    let bench = Bench::new().await;
-    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
-    let (node, _) = bench.second_node();
-    register(&bench, "box", &alice).await;
+    let hub = TestHub::new().await;
+    let (alice, bob) = (hub.token("alice"), hub.token("bob"));
+    let (node, _) = hub.second_node();
+    register(&hub, "box", &alice).await;
     let body = json!({"transport": "direct_jsonrpc_v1"});
-    let foreign = bench
-        .post_to(&node, "box/direct/register", &bob, &body)
-        .await;
+    let foreign = hub.post_to(&node, "box/direct/register", &bob, &body).await;
     assert_eq!(foreign.refusal(), FORBIDDEN);
-    let own = bench
+    let own = hub
         .post_to(&node, "box/direct/register", &alice, &body)
         .await;
     assert_eq!(own.status, StatusCode::OK);
@@ -522,37 +503,34 @@ async fn ownership_holds_on_all_nodes() {
 
 #[tokio::test]
 async fn executor_is_never_joined_with_a_harness_of_the_next_owner() {
-    let bench = Bench::new().await;
-    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
-    let (_executor, _served) = executor(&bench, &alice).await;
-    let (node, _) = bench.second_node();
+    let hub = TestHub::new().await;
+    let (alice, bob) = (hub.token("alice"), hub.token("bob"));
+    let (_executor, _served) = executor(&hub, &alice).await;
+    let (node, _) = hub.second_node();
     // Removed and claimed on another node, which does not notify this one.
     let environment = "env-1".parse().unwrap();
-    assert!(bench.services.store.remove(&environment).await.unwrap());
+    assert!(hub.services.store.remove(&environment).await.unwrap());
     let body = json!({"transport": "direct_jsonrpc_v1"});
-    let claimed = bench
+    let claimed = hub
         .post_to(&node, "env-1/direct/register", &bob, &body)
         .await;
     assert_eq!(claimed.status, StatusCode::OK);
     tokio::time::pause();
     let harness = upgrade("/direct/env-1", bearer(&bob));
-    assert_eq!(
-        refused(&bench, &harness).await,
-        (409, "environment_offline")
-    );
+    assert_eq!(refused(&hub, &harness).await, (409, "environment_offline"));
 }
 
 #[tokio::test]
 async fn registration_of_the_next_owner_closes_the_previous_executor() {
-    let bench = Bench::new().await;
-    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
-    let registered = register(&bench, "env-1", &alice).await;
-    let (mut executor, _served) = dial(&bench, &alice, &path(&registered)).await;
+    let hub = TestHub::new().await;
+    let (alice, bob) = (hub.token("alice"), hub.token("bob"));
+    let registered = register(&hub, "env-1", &alice).await;
+    let (mut executor, _served) = dial(&hub, &alice, &path(&registered)).await;
     let environment = "env-1".parse().unwrap();
-    assert!(bench.services.store.remove(&environment).await.unwrap());
+    assert!(hub.services.store.remove(&environment).await.unwrap());
     let again = upgrade(&path(&registered), bearer(&alice));
-    assert_eq!(refused(&bench, &again).await, (409, "registration_unknown"));
-    assert_eq!(register(&bench, "env-1", &bob).await.status, StatusCode::OK);
-    assert_eq!(hear(&mut executor).await, None);
-    assert_eq!(refused(&bench, &again).await, (409, "registration_unknown"));
+    assert_eq!(refused(&hub, &again).await, (409, "registration_unknown"));
+    assert_eq!(register(&hub, "env-1", &bob).await.status, StatusCode::OK);
+    assert_eq!(receive_text(&mut executor).await, None);
+    assert_eq!(refused(&hub, &again).await, (409, "registration_unknown"));
 }

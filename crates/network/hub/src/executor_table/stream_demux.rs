@@ -46,7 +46,7 @@ pub(crate) enum ExecutorFrameAction {
 #[derive(Debug)]
 pub(crate) struct StreamDemux {
     circuits: HashMap<CircuitId, CircuitState>,
-    streams: HashMap<Arc<str>, StreamState>,
+    streams: HashMap<Arc<str>, DemuxStream>,
     handshakes: HandshakeBucket,
     limiter: HandshakeLimiter,
     next: u64,
@@ -61,7 +61,7 @@ struct CircuitState {
 }
 
 #[derive(Debug)]
-struct StreamState {
+struct DemuxStream {
     circuit: CircuitId,
     /// This stream's share of the circuit's unanswered handshakes.
     unanswered: usize,
@@ -109,7 +109,7 @@ impl StreamDemux {
         let streams = self
             .circuits
             .remove(&id)
-            .map_or_else(Vec::new, |gone| gone.streams);
+            .map_or_else(Vec::new, |removed| removed.streams);
         for stream in &streams {
             self.streams.remove(stream);
         }
@@ -196,7 +196,7 @@ impl StreamDemux {
         }
         let id: Arc<str> = stream_id.into();
         circuit_state.streams.push(Arc::clone(&id));
-        let stream = StreamState {
+        let stream = DemuxStream {
             circuit,
             unanswered: 0,
             is_open: false,

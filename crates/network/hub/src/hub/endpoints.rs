@@ -20,7 +20,7 @@ use crate::{
     direct::{DirectService, DirectUpgrade},
     metrics::HubMetrics,
     nats::NatsMesh,
-    registry::{Gate, HttpRefusal, RegistryService, RequestTime},
+    registry::{HttpRefusal, RegistryService, RequestGate, RequestTime},
     rendezvous::{self, RendezvousAcceptor, UpgradeAdmission},
     store::Store,
 };
@@ -33,7 +33,7 @@ pub(super) struct HubEndpoints {
     pub(super) direct: Arc<DirectService>,
     pub(super) rendezvous: Arc<RendezvousAcceptor>,
     pub(super) metrics: Arc<HubMetrics>,
-    pub(super) gate: Arc<Gate>,
+    pub(super) gate: Arc<RequestGate>,
     pub(super) mesh: Option<Arc<NatsMesh>>,
     /// Requests in progress.
     pub(super) requests: ActiveTasks,

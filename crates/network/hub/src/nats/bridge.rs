@@ -19,7 +19,7 @@ use tokio::{
 use self::inbound::{BridgeReceiver, PacketEffect};
 use super::{
     circuits::CircuitRegistration,
-    connection::{LinkState, NatsConnection, connection_lost},
+    connection::{NatsConnection, NatsLinkState, connection_lost},
     packet::{self, PacketBuilder},
     subjects::{BridgedCircuitId, Direction, SubjectNames},
     window::SendCredit,
@@ -47,7 +47,7 @@ pub(in crate::nats) struct CircuitBridge {
     inbound: BridgeReceiver,
     packets: Subscriber,
     registration: CircuitRegistration,
-    link: watch::Receiver<LinkState>,
+    link: watch::Receiver<NatsLinkState>,
     losses: u64,
     /// When to send the mark after the last burst.
     mark: Option<Instant>,

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     config::{Prefix, Replicas},
-    connection::{LinkState, NatsConnection, NatsError, REQUEST_TIMEOUT, connection_lost},
+    connection::{NatsConnection, NatsError, NatsLinkState, REQUEST_TIMEOUT, connection_lost},
 };
 use crate::store::{StoreError, Timestamp};
 
@@ -268,7 +268,7 @@ impl KvBucket {
     ///
     /// # Errors
     /// Returns [`StoreError::Unavailable`].
-    pub(super) fn reachable(&self) -> Result<LinkState, StoreError> {
+    pub(super) fn reachable(&self) -> Result<NatsLinkState, StoreError> {
         let link = self.connection.link();
         match link.is_up {
             true => Ok(link),

@@ -122,7 +122,7 @@ impl BridgedCircuits {
         for wire in &wires {
             if let Some(entry) = table.entries.remove(wire) {
                 // The receiver is gone if the task has already ended.
-                let _unheard = entry.stop.send(close_reason);
+                let _closed = entry.stop.send(close_reason);
             }
         }
         wires.len()

@@ -1,5 +1,5 @@
 //! A connection to the broker and its state.
-//! Invariant: each loss increments [`LinkState::losses`], so that users of the connection notice a
+//! Invariant: each loss increments [`NatsLinkState::losses`], so that users of the connection notice a
 //! loss even if it is already back.
 
 use std::{error::Error, io, time::Duration};
@@ -19,12 +19,12 @@ use crate::limits::MAX_FRAME_BYTES;
 pub(super) struct NatsConnection {
     /// Handle of the client library.
     pub(super) client: Client,
-    link: watch::Receiver<LinkState>,
+    link: watch::Receiver<NatsLinkState>,
 }
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) struct LinkState {
+pub(super) struct NatsLinkState {
     /// Whether it is connected.
     pub(super) is_up: bool,
     /// Number of losses so far.
@@ -37,7 +37,7 @@ impl NatsConnection {
     /// # Errors
     /// Returns [`NatsError`]. Retries an unreachable broker until the time limit.
     pub(super) async fn open(config: &NatsConfig, purpose: &str) -> Result<Self, NatsError> {
-        let (link_sender, link) = watch::channel(LinkState::default());
+        let (link_sender, link) = watch::channel(NatsLinkState::default());
         let options = options(config, purpose, link_sender).await?;
         let servers = config.servers.to_string();
         let client = first_connection(config, options).await?;
@@ -57,18 +57,18 @@ impl NatsConnection {
     }
 
     /// Returns the current state.
-    pub(super) fn link(&self) -> LinkState {
+    pub(super) fn link(&self) -> NatsLinkState {
         *self.link.borrow()
     }
 
     /// Subscribes to the state.
-    pub(super) fn watch(&self) -> watch::Receiver<LinkState> {
+    pub(super) fn watch(&self) -> watch::Receiver<NatsLinkState> {
         self.link.clone()
     }
 }
 
 /// Resolves when the connection has been lost since `losses`, even if it is back.
-pub(super) async fn connection_lost(link: &mut watch::Receiver<LinkState>, losses: u64) {
+pub(super) async fn connection_lost(link: &mut watch::Receiver<NatsLinkState>, losses: u64) {
     // An error means that the client is gone, which counts as a loss.
     let gone = link.wait_for(|link| link.losses != losses).await;
     drop(gone);
@@ -192,7 +192,7 @@ fn is_tls(error: &(dyn Error + 'static)) -> bool {
 async fn options(
     config: &NatsConfig,
     purpose: &str,
-    link: watch::Sender<LinkState>,
+    link: watch::Sender<NatsLinkState>,
 ) -> Result<ConnectOptions, NatsError> {
     let mut options = ConnectOptions::new()
         .name(format!(
@@ -226,7 +226,7 @@ async fn options(
     Ok(options)
 }
 
-fn observe(link: &watch::Sender<LinkState>, event: &Event) {
+fn observe(link: &watch::Sender<NatsLinkState>, event: &Event) {
     match event {
         Event::Connected => link.send_modify(|link| link.is_up = true),
         Event::Disconnected | Event::Closed => link.send_modify(|link| {
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn loss_is_counted_even_after_reconnecting() {
-        let (sender, link) = watch::channel(LinkState::default());
+        let (sender, link) = watch::channel(NatsLinkState::default());
         observe(&sender, &Event::Connected);
         let before = *link.borrow();
         observe(&sender, &Event::Disconnected);

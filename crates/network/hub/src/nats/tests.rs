@@ -39,7 +39,7 @@ use crate::{
 };
 
 /// Longer than anything here takes, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A hub process without websockets. It has its own runtime, so that dropping a node simulates a
 /// power failure without any notification.
@@ -54,7 +54,7 @@ impl Drop for Node {
         // Its tasks end before anything else is dropped, so that none can announce the shutdown.
         // Another thread waits, because a runtime must not be shut down within async code.
         if let Some(runtime) = self.runtime.take() {
-            let stop = std::thread::spawn(move || runtime.shutdown_timeout(PATIENCE));
+            let stop = std::thread::spawn(move || runtime.shutdown_timeout(TEST_TIMEOUT));
             stop.join().unwrap();
         }
     }
@@ -159,7 +159,7 @@ impl<T> Drop for AbortOnDrop<T> {
 }
 
 /// Three nodes, an executor at the first, and a circuit to it from the second.
-struct Across {
+struct BridgedCluster {
     nodes: [Node; 3],
     registration: Registration,
     executor: Executor,
@@ -169,7 +169,7 @@ struct Across {
     far: Circuit,
 }
 
-impl Across {
+impl BridgedCluster {
     async fn new(broker: &Broker) -> Self {
         Self::over([broker.config(), broker.config(), broker.config()]).await
     }
@@ -236,7 +236,7 @@ async fn close_reason(end: &mut Circuit) -> CloseReason {
 }
 
 async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
+    tokio::time::timeout(TEST_TIMEOUT, future)
         .await
         .expect("timed out")
 }
@@ -253,12 +253,12 @@ async fn eventually<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) 
 }
 
 /// A TCP proxy to a broker that can cut connections. It ends with the test's runtime.
-struct Cable {
+struct CuttableProxy {
     port: u16,
     cuts: watch::Sender<()>,
 }
 
-impl Cable {
+impl CuttableProxy {
     async fn to(broker: &Broker) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -6,8 +6,8 @@ use aws_lc_rs::rand;
 use base64_simd::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use exec_registry::api::{
-    Code, ConnectRequest, ConnectResponse, RegisterRequest, RegisterResponse, SECURITY_PROFILE,
-    Secret, ValidateRequest, ValidateResponse,
+    Code, HarnessConnectRequest, HarnessConnectResponse, RegisterRequest, RegisterResponse,
+    SECURITY_PROFILE, Secret, ValidateRequest, ValidateResponse,
 };
 use exec_relay::limits::AUTHORIZATION_BYTES;
 use http::{Response, StatusCode};
@@ -32,8 +32,8 @@ impl RegistryService {
         body_bytes: &RequestBody,
         event: &mut AuditEvent,
     ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
-        let wanted: RegisterRequest = body_bytes.parse()?;
-        if wanted.security_profile != SECURITY_PROFILE {
+        let request: RegisterRequest = body_bytes.parse()?;
+        if request.security_profile != SECURITY_PROFILE {
             let message = format!("the only supported security profile is {SECURITY_PROFILE}");
             let status = StatusCode::BAD_REQUEST;
             return Err(HttpRefusal::new(
@@ -51,7 +51,7 @@ impl RegistryService {
         let new = NewRegistration {
             environment: call.environment.clone(),
             id: RegistrationId::generate(),
-            executor_key: wanted.executor_public_key,
+            executor_key: request.executor_public_key,
             principal: principal.name.clone(),
             at: call.moment.at,
         };
@@ -112,7 +112,7 @@ impl RegistryService {
         body_bytes: &RequestBody,
         event: &mut AuditEvent,
     ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
-        let ConnectRequest { harness_public_key } = body_bytes.parse()?;
+        let HarnessConnectRequest { harness_public_key } = body_bytes.parse()?;
         let services = &self.services;
         let websocket = call.websocket(&services.address)?;
         let found = services.store.registration(&call.environment).await;
@@ -146,8 +146,8 @@ impl RegistryService {
             expires_at: now.plus(LIFETIME),
         };
         let hash = TokenHash::of(&call.environment, token.expose());
-        let kept = services.store.authorize(hash, authorization, now).await;
-        kept.map_err(refuse_connection)?;
+        let stored = services.store.authorize(hash, authorization, now).await;
+        stored.map_err(refuse_connection)?;
         let url = services.signer.harness_url(
             &websocket,
             &call.environment,
@@ -155,7 +155,7 @@ impl RegistryService {
             &harness_public_key,
             now,
         );
-        Ok(ok(&ConnectResponse {
+        Ok(ok(&HarnessConnectResponse {
             environment_id: call.environment.to_string(),
             url: Secret::new(url),
             security_profile: SECURITY_PROFILE.to_owned(),
@@ -197,7 +197,7 @@ impl RegistryService {
         body_bytes: &RequestBody,
         event: &mut AuditEvent,
     ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
-        let asked: ValidateRequest = body_bytes.parse()?;
+        let request: ValidateRequest = body_bytes.parse()?;
         if !principal.may_claim(&call.environment) {
             return Err(HttpRefusal::forbidden("you may not run this environment"));
         }
@@ -210,7 +210,7 @@ impl RegistryService {
             None => return Err(HttpRefusal::unknown_environment()),
         };
         event.registration = Some(current.id.clone());
-        let token = asked.harness_key_authorization.expose();
+        let token = request.harness_key_authorization.expose();
         if token.len() > AUTHORIZATION_BYTES {
             return Ok(deny(event, "invalid_authorization"));
         }
@@ -221,12 +221,12 @@ impl RegistryService {
             return Ok(deny(event, "invalid_authorization"));
         };
         event.harness = Some(authorization.principal.clone());
-        if asked.executor_registration_id != current.id.as_str() {
+        if request.executor_registration_id != current.id.as_str() {
             return Ok(deny(event, "registration_superseded"));
         }
         let fits = authorization.environment == call.environment
             && authorization.registration == current.id
-            && authorization.harness_key == asked.harness_public_key;
+            && authorization.harness_key == request.harness_public_key;
         if !fits {
             return Ok(deny(event, "foreign_authorization"));
         }

@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use crate::{
     rate_limit::RateLimitExceeded,
-    store::{IdError, StoreError},
+    store::{HubIdError, StoreError},
     tokens::AuthenticateError,
-    url::HostError,
+    url::PublicUrlError,
 };
 
 /// Creates a success response. It may contain a secret, so caches must not store it.
@@ -159,15 +159,15 @@ impl From<AuthenticateError> for HttpRefusal {
     }
 }
 
-impl From<IdError> for HttpRefusal {
-    fn from(error: IdError) -> Self {
+impl From<HubIdError> for HttpRefusal {
+    fn from(error: HubIdError) -> Self {
         let message = format!("environment id: {error}");
         Self::new(StatusCode::BAD_REQUEST, "invalid_environment_id", message)
     }
 }
 
-impl From<HostError> for HttpRefusal {
-    fn from(error: HostError) -> Self {
+impl From<PublicUrlError> for HttpRefusal {
+    fn from(error: PublicUrlError) -> Self {
         Self::invalid(error)
     }
 }

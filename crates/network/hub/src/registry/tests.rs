@@ -33,9 +33,9 @@ use crate::{
 
 /// A dialer that records calls of `supersede` and connects nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Sockets(Mutex<Vec<(EnvironmentId, Option<RegistrationId>)>>);
+pub(crate) struct RecordingDialer(Mutex<Vec<(EnvironmentId, Option<RegistrationId>)>>);
 
-impl CircuitDialer for Sockets {
+impl CircuitDialer for RecordingDialer {
     fn dial(&self, _: DialRequest) -> BoxFuture<'_, Result<Circuit, DialError>> {
         ready(Err(DialError::Offline)).boxed()
     }
@@ -54,7 +54,7 @@ impl CircuitDialer for Sockets {
     }
 }
 
-impl Sockets {
+impl RecordingDialer {
     /// Returns the calls since the last time.
     pub(crate) fn told(&self) -> Vec<(EnvironmentId, Option<RegistrationId>)> {
         std::mem::take(&mut self.0.lock().unwrap())
@@ -62,17 +62,17 @@ impl Sockets {
 }
 
 /// A hub without websockets, with tokens of its users.
-pub(crate) struct Bench {
+pub(crate) struct TestHub {
     directory: tempfile::TempDir,
     pub(crate) services: HubServices,
     pub(crate) direct: Arc<DirectService>,
-    pub(crate) sockets: Arc<Sockets>,
+    pub(crate) sockets: Arc<RecordingDialer>,
     registry: RegistryService,
     /// The clock.
     pub(crate) moment: RequestTime,
 }
 
-impl Bench {
+impl TestHub {
     pub(crate) async fn new() -> Self {
         Self::with(RateLimitConfig::default(), None).await
     }
@@ -111,9 +111,13 @@ impl Bench {
         let audit = AuditLog::file(&directory.path().join("audit.log")).unwrap();
         let now = Timestamp::from_seconds(1_700_000_000);
         let store = Arc::new(RedbStore::open(directory.path(), now).unwrap());
-        let sockets = Arc::new(Sockets::default());
+        let sockets = Arc::new(RecordingDialer::default());
         let services = HubServices {
-            gate: Arc::new(Gate::new(authenticator, RateLimiter::new(rules), audit)),
+            gate: Arc::new(RequestGate::new(
+                authenticator,
+                RateLimiter::new(rules),
+                audit,
+            )),
             signer: Arc::new(UrlSigner::new(&store.signing_key().await.unwrap())),
             store,
             dialer: Arc::clone(&sockets) as Arc<dyn CircuitDialer>,
@@ -239,7 +243,7 @@ impl Bench {
     }
 
     /// Returns the audit log after dropping the hub.
-    fn audited(self) -> Vec<Value> {
+    fn audit_lines(self) -> Vec<Value> {
         let path: PathBuf = self.directory.path().join("audit.log");
         let Self {
             directory,

@@ -37,21 +37,21 @@ use crate::{
 };
 
 /// Longer than anything here takes, in paused time.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TEST_TIMEOUT: Duration = Duration::from_secs(600);
 /// Buffer size of the in-memory sockets.
 const SOCKET_BYTES: usize = 64 << 10;
 const NOW: Timestamp = Timestamp::from_seconds(1_800_000_000);
 
-struct Rig {
+struct HubFixture {
     rendezvous: Arc<RendezvousAcceptor>,
-    store: Arc<OneEnvironment>,
+    store: Arc<SingleEnvironmentStore>,
     stop: watch::Sender<bool>,
     harness: PublicKey,
 }
 
-impl Rig {
+impl HubFixture {
     fn new() -> Self {
-        let store = Arc::new(OneEnvironment::default());
+        let store = Arc::new(SingleEnvironmentStore::default());
         let executor_table = Arc::new(ExecutorTable::default());
         let (stop, stopping) = watch::channel(false);
         let key = SigningKey::from_bytes(&[7; SigningKey::LEN]).unwrap();
@@ -131,7 +131,7 @@ impl Rig {
                 tokio::task::yield_now().await;
             }
         };
-        timeout(PATIENCE, detached).await.unwrap();
+        timeout(TEST_TIMEOUT, detached).await.unwrap();
     }
 
     fn counts(&self, line: &str) -> bool {
@@ -184,7 +184,7 @@ impl Client {
     }
 
     async fn send_message(&mut self, message: Message) {
-        timeout(PATIENCE, self.socket.send(message))
+        timeout(TEST_TIMEOUT, self.socket.send(message))
             .await
             .unwrap()
             .unwrap();
@@ -192,7 +192,7 @@ impl Client {
 
     /// Returns the next frame, or the close code.
     async fn next(&mut self) -> Result<Bytes, Option<u16>> {
-        timeout(PATIENCE, self.read()).await.unwrap()
+        timeout(TEST_TIMEOUT, self.read()).await.unwrap()
     }
 
     async fn read(&mut self) -> Result<Bytes, Option<u16>> {
@@ -211,28 +211,28 @@ impl Client {
     /// Drops the connection without a close frame, and waits until the rendezvous has noticed.
     async fn cut(self) {
         drop(self.socket);
-        timeout(PATIENCE, self.serving).await.unwrap().unwrap();
+        timeout(TEST_TIMEOUT, self.serving).await.unwrap().unwrap();
     }
 }
 
 /// How the store fails after recording an executor.
 #[derive(Clone, Copy, Debug)]
-enum Broken {
+enum StoreFailure {
     Fails,
     Hangs,
 }
 
 /// A store with one environment and the registration `reg-1`.
 #[derive(Debug)]
-struct OneEnvironment {
+struct SingleEnvironmentStore {
     current: Mutex<RegistrationId>,
     presence: Mutex<Option<Presence>>,
     /// Failure after an executor was recorded.
-    broken: Mutex<Option<Broken>>,
+    broken: Mutex<Option<StoreFailure>>,
     executor: PublicKey,
 }
 
-impl Default for OneEnvironment {
+impl Default for SingleEnvironmentStore {
     fn default() -> Self {
         Self {
             current: Mutex::new("reg-1".parse().unwrap()),
@@ -243,7 +243,7 @@ impl Default for OneEnvironment {
     }
 }
 
-impl OneEnvironment {
+impl SingleEnvironmentStore {
     fn is_attached(&self) -> bool {
         self.presence.lock().unwrap().is_some()
     }
@@ -253,7 +253,7 @@ fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
     Box::pin(std::future::ready(value))
 }
 
-impl Store for OneEnvironment {
+impl Store for SingleEnvironmentStore {
     fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         ready(Ok(()))
     }
@@ -313,8 +313,8 @@ impl Store for OneEnvironment {
         *self.presence.lock().unwrap() = Some(presence);
         match *self.broken.lock().unwrap() {
             None => {}
-            Some(Broken::Fails) => return ready(Err(StoreError::Closed.into())),
-            Some(Broken::Hangs) => return Box::pin(std::future::pending()),
+            Some(StoreFailure::Fails) => return ready(Err(StoreError::Closed.into())),
+            Some(StoreFailure::Hangs) => return Box::pin(std::future::pending()),
         }
         ready(Ok(()))
     }

@@ -8,16 +8,16 @@ use uuid::Uuid;
 /// Caller: the text is not an id of 1 to 128 characters `A-Z a-z 0-9 _ -`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected 1 to {MAX_BYTES} characters out of A-Z, a-z, 0-9, `_` and `-`")]
-pub struct IdError;
+pub struct HubIdError;
 
 /// Longest id. Ids appear in URLs, NATS subjects and log lines.
 const MAX_BYTES: usize = 128;
 
 /// Accepts only characters that need no escaping in a URL, a NATS subject or a log line.
-fn check(text: &str) -> Result<(), IdError> {
+fn check(text: &str) -> Result<(), HubIdError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     if text.is_empty() || text.len() > MAX_BYTES || !text.bytes().all(allowed) {
-        return Err(IdError);
+        return Err(HubIdError);
     }
     Ok(())
 }
@@ -36,9 +36,9 @@ macro_rules! id {
         }
 
         impl FromStr for $name {
-            type Err = IdError;
+            type Err = HubIdError;
 
-            fn from_str(text: &str) -> Result<Self, IdError> {
+            fn from_str(text: &str) -> Result<Self, HubIdError> {
                 check(text)?;
                 Ok(Self(text.into()))
             }
@@ -126,7 +126,7 @@ mod tests {
             "a\n",
             too_long.as_str(),
         ] {
-            assert_eq!(bad.parse::<EnvironmentId>(), Err(IdError), "{bad:?}");
+            assert_eq!(bad.parse::<EnvironmentId>(), Err(HubIdError), "{bad:?}");
             let json = serde_json::to_string(bad).unwrap();
             assert!(
                 serde_json::from_str::<EnvironmentId>(&json).is_err(),

@@ -136,7 +136,8 @@ impl JwtAuthority {
         let payload = URL_SAFE_NO_PAD
             .decode_to_vec(payload)
             .map_err(|_| JwtError::Claims)?;
-        let claims: JwtClaims = serde_json::from_slice(&payload).map_err(|_| JwtError::Claims)?;
+        let claims: HubJwtClaims =
+            serde_json::from_slice(&payload).map_err(|_| JwtError::Claims)?;
         // An absent list selects the default. An empty list probably meant to allow nothing.
         if claims.roles.as_ref().is_some_and(Vec::is_empty)
             || claims.environments.as_ref().is_some_and(Vec::is_empty)
@@ -170,7 +171,7 @@ pub enum JwtError {
 
 /// The claims that are used besides those that [`JwtRules`] checks. Others are ignored.
 #[derive(Deserialize)]
-struct JwtClaims {
+struct HubJwtClaims {
     sub: PrincipalName,
     #[serde(default)]
     roles: Option<Vec<Role>>,

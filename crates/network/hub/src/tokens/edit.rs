@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use uuid::Uuid;
 
 use super::{
-    Entry, Token, TokenDigest, TokenFileError, TokenId,
+    Entry, HubTokenDigest, HubTokenFileError, Token, TokenId,
     file::{self, MAX_TOKENS},
 };
 use crate::{
@@ -69,7 +69,7 @@ pub fn create(
         environments: new.environments,
         created_at: now,
         expires_at: new.expires_at,
-        digest: TokenDigest::of(token.expose()),
+        digest: HubTokenDigest::of(token.expose()),
     };
     entries.push(entry.clone());
     write(&lock, &entries)?;
@@ -80,7 +80,7 @@ pub fn create(
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or is invalid.
-pub fn list(path: &Path) -> Result<Vec<Entry>, TokenFileError> {
+pub fn list(path: &Path) -> Result<Vec<Entry>, HubTokenFileError> {
     read_or_none(path)
 }
 
@@ -98,9 +98,9 @@ pub fn revoke(path: &Path, id: &TokenId) -> Result<Entry, TokenEditError> {
     Ok(revoked)
 }
 
-fn read_or_none(path: &Path) -> Result<Vec<Entry>, TokenFileError> {
+fn read_or_none(path: &Path) -> Result<Vec<Entry>, HubTokenFileError> {
     match file::read(path) {
-        Err(TokenFileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+        Err(HubTokenFileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             Ok(Vec::new())
         }
         read => read,
@@ -118,7 +118,7 @@ fn write(lock: &FileLock, entries: &[Entry]) -> Result<(), TokenEditError> {
 pub enum TokenEditError {
     /// Caller: see the source.
     #[error(transparent)]
-    Read(#[from] TokenFileError),
+    Read(#[from] HubTokenFileError),
     /// Host: the file or its directory cannot be written.
     #[error("failed to write the token file")]
     Write(#[source] io::Error),

@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use toml::value::Datetime;
 
-use super::{TokenDigest, TokenId};
+use super::{HubTokenDigest, TokenId};
 use crate::{
     principal::{Environments, GlobError, PrincipalName, Role, Roles},
     store::Timestamp,
@@ -44,7 +44,7 @@ pub struct Entry {
     /// Expiry. Invalid from this time on. `None`: never expires.
     pub expires_at: Option<Timestamp>,
     #[serde(skip)]
-    pub(super) digest: TokenDigest,
+    pub(super) digest: HubTokenDigest,
 }
 
 /// Serde passes a reference to the field.
@@ -57,7 +57,7 @@ fn globs<S: serde::Serializer>(
 
 /// All tokens of a file, by hash.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TokenTable(HashMap<TokenDigest, Arc<Entry>>);
+pub(super) struct TokenTable(HashMap<HubTokenDigest, Arc<Entry>>);
 
 impl TokenTable {
     pub(super) fn new(entries: Vec<Entry>) -> Self {
@@ -66,7 +66,7 @@ impl TokenTable {
     }
 
     pub(super) fn find(&self, token: &str) -> Option<&Arc<Entry>> {
-        self.0.get(&TokenDigest::of(token))
+        self.0.get(&HubTokenDigest::of(token))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -77,7 +77,7 @@ impl TokenTable {
 /// Why a token file is invalid. Errors never repeat its content, which might be a token.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum TokenFileError {
+pub enum HubTokenFileError {
     /// Host: the file cannot be read.
     #[error("failed to read the token file {path}")]
     Io {
@@ -145,8 +145,8 @@ pub enum TokenEntryProblem {
 }
 
 /// Reads a file. A missing file is an error like any other.
-pub(super) fn read(path: &Path) -> Result<Vec<Entry>, TokenFileError> {
-    let io = |source| TokenFileError::Io {
+pub(super) fn read(path: &Path) -> Result<Vec<Entry>, HubTokenFileError> {
+    let io = |source| HubTokenFileError::Io {
         path: path.to_owned(),
         source,
     };
@@ -154,24 +154,24 @@ pub(super) fn read(path: &Path) -> Result<Vec<Entry>, TokenFileError> {
     let file = File::open(path).map_err(io)?;
     let read = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
     if read.map_err(io)? as u64 > MAX_FILE_BYTES {
-        return Err(TokenFileError::TooLarge {
+        return Err(HubTokenFileError::TooLarge {
             path: path.to_owned(),
         });
     }
     parse(&text, path)
 }
 
-pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Entry>, TokenFileError> {
-    let document: TokenFile = toml::from_str(text).map_err(|error| {
+pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Entry>, HubTokenFileError> {
+    let document: TokenDocument = toml::from_str(text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start));
-        TokenFileError::Syntax {
+        HubTokenFileError::Syntax {
             path: path.to_owned(),
             line: before.map_or(0, |before| before.matches('\n').count()) + 1,
             message: error.message().to_owned(),
         }
     })?;
     if document.token.len() > MAX_TOKENS {
-        return Err(TokenFileError::TooMany {
+        return Err(HubTokenFileError::TooMany {
             path: path.to_owned(),
         });
     }
@@ -182,7 +182,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Entry>, TokenFileErro
             let fresh = ids.insert(entry.id.clone()) && digests.insert(entry.digest);
             fresh.then_some(entry).ok_or(TokenEntryProblem::Repeated)
         });
-        entry.map_err(|problem| TokenFileError::Entry {
+        entry.map_err(|problem| HubTokenFileError::Entry {
             path: path.to_owned(),
             index: index + 1,
             problem,
@@ -194,13 +194,13 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Entry>, TokenFileErro
 /// Serializes a file.
 pub(super) fn text(entries: &[Entry]) -> Result<String, toml::ser::Error> {
     let token = entries.iter().map(TokenRow::of).collect();
-    let body = toml::to_string(&TokenFile { token })?;
+    let body = toml::to_string(&TokenDocument { token })?;
     Ok(format!("{HEADER}\n{body}"))
 }
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct TokenFile {
+struct TokenDocument {
     #[serde(default)]
     token: Vec<TokenRow>,
 }
@@ -244,7 +244,7 @@ impl TokenRow {
                 .map_err(TokenEntryProblem::Environments)?,
             created_at: timestamp(self.created_at)?,
             expires_at: self.expires_at.map(timestamp).transpose()?,
-            digest: TokenDigest::from_hex(&self.sha256).ok_or(TokenEntryProblem::Digest)?,
+            digest: HubTokenDigest::from_hex(&self.sha256).ok_or(TokenEntryProblem::Digest)?,
         })
     }
 }

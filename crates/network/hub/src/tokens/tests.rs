@@ -7,8 +7,8 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
 use super::{
-    ActiveTokens, AuthenticateError, JwtAuthority, JwtError, NewToken, TokenAuthenticator,
-    TokenEditError, TokenFileError, TokenFileHealth, TokenId, create, file, list, revoke,
+    ActiveTokens, AuthenticateError, HubTokenFileError, JwtAuthority, JwtError, NewToken,
+    TokenAuthenticator, TokenEditError, TokenFileHealth, TokenId, create, file, list, revoke,
 };
 use crate::{
     principal::{AuthEvidence, Environments, Role, Roles},
@@ -371,7 +371,7 @@ fn errors_name_line_or_entry_and_never_quote_content() {
     for (text, expected) in syntax {
         let error = file::parse(&text, path).unwrap_err();
         assert!(!error.to_string().contains("exh_abc"), "{error}");
-        let TokenFileError::Syntax { line, .. } = error else {
+        let HubTokenFileError::Syntax { line, .. } = error else {
             panic!("{error}");
         };
         assert_eq!(line, expected, "{text}");
@@ -388,13 +388,13 @@ fn errors_name_line_or_entry_and_never_quote_content() {
     for text in entries {
         let error = file::parse(&text, path).unwrap_err();
         assert!(
-            matches!(error, TokenFileError::Entry { index: 1, .. }),
+            matches!(error, HubTokenFileError::Entry { index: 1, .. }),
             "{error}"
         );
     }
     let twice = file::parse(&format!("{good}{good}"), path).unwrap_err();
     assert!(
-        matches!(twice, TokenFileError::Entry { index: 2, .. }),
+        matches!(twice, HubTokenFileError::Entry { index: 2, .. }),
         "{twice}"
     );
 }

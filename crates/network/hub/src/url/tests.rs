@@ -1,7 +1,7 @@
 use exec_relay::identity::Identity;
 use http::StatusCode;
 
-use super::{HostError, PublicUrl, RendezvousUrlError, UrlClaims, UrlSigner};
+use super::{PublicUrl, PublicUrlError, RendezvousUrlError, UrlClaims, UrlSigner};
 use crate::{
     limits,
     store::{EnvironmentId, RegistrationId, SigningKey, Timestamp},
@@ -198,7 +198,7 @@ fn public_url_takes_precedence_over_the_host_header() {
         "http://h?x",
         "http://h#x",
     ] {
-        assert_eq!(fixed(bad), Err(HostError::Public), "{bad}");
+        assert_eq!(fixed(bad), Err(PublicUrlError::Public), "{bad}");
     }
 }
 
@@ -219,6 +219,6 @@ fn valid_host_header_is_used_unchanged() {
         Some("u@h"),
         Some(":80"),
     ] {
-        assert_eq!(url(bad), Err(HostError::Host), "{bad:?}");
+        assert_eq!(url(bad), Err(PublicUrlError::Host), "{bad:?}");
     }
 }

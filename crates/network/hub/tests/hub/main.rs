@@ -1,5 +1,5 @@
 //! Tests of a complete hub over loopback sockets.
 #![expect(clippy::unwrap_used, reason = "the functions below are parts of tests")]
 
-mod rig;
+mod fixture;
 mod serving;

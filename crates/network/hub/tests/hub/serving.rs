@@ -24,37 +24,37 @@ use exec_wire::outgoing::Outgoing;
 use tempfile::tempdir;
 use tokio::{sync::mpsc, time::timeout};
 
-use crate::rig::{Client, Rig, config, frame, id, resume, token};
+use crate::fixture::{Client, HubFixture, config, frame, id, resume, token};
 
 #[tokio::test]
 async fn health_readiness_and_metrics_need_no_token() {
-    let rig = Rig::start().await;
-    assert_eq!(rig.ask("GET", "/healthz").await.0, 200);
-    assert_eq!(rig.ask("GET", "/readyz").await.0, 200);
-    assert_eq!(rig.ask("POST", "/healthz").await.0, 405);
-    let (status, metrics) = rig.ask("GET", "/metrics").await;
+    let fixture = HubFixture::start().await;
+    assert_eq!(fixture.ask("GET", "/healthz").await.0, 200);
+    assert_eq!(fixture.ask("GET", "/readyz").await.0, 200);
+    assert_eq!(fixture.ask("POST", "/healthz").await.0, 405);
+    let (status, metrics) = fixture.ask("GET", "/metrics").await;
     assert_eq!(status, 200);
     let counted = "exec_hub_requests_total{route=\"health\",status=\"200\"} 1";
     assert!(metrics.contains(counted), "{metrics}");
     for unknown in ["/", "/metrics/", "/rendezvous", "/cloud", "/hub/v1/nothing"] {
-        assert_eq!(rig.ask("GET", unknown).await.0, 404, "{unknown}");
+        assert_eq!(fixture.ask("GET", unknown).await.0, 404, "{unknown}");
     }
-    let refused = rig.ask("POST", "/cloud/environment/e/connect").await.0;
+    let refused = fixture.ask("POST", "/cloud/environment/e/connect").await.0;
     assert_eq!(refused, 401);
-    assert_eq!(rig.ask("GET", "/hub/v1/environments").await.0, 401);
+    assert_eq!(fixture.ask("GET", "/hub/v1/environments").await.0, 401);
 }
 
 #[tokio::test]
 async fn frames_are_relayed_and_counted_and_websockets_audited() {
-    let rig = Rig::start().await;
-    let mut executor = rig.executor("env").await;
-    let mut harness = rig.harness("env").await;
+    let fixture = HubFixture::start().await;
+    let mut executor = fixture.executor("env").await;
+    let mut harness = fixture.harness("env").await;
     harness.send(resume("s")).await;
     assert_eq!(executor.next().await, Ok(resume("s")));
     let answer = frame("s", Body::Handshake("m2".into()));
     executor.send(answer.clone()).await;
     assert_eq!(harness.next().await, Ok(answer));
-    let metrics = rig.ask("GET", "/metrics").await.1;
+    let metrics = fixture.ask("GET", "/metrics").await.1;
     for line in [
         "exec_hub_sockets{role=\"executor\"} 1",
         "exec_hub_sockets{role=\"harness\"} 1",
@@ -65,8 +65,8 @@ async fn frames_are_relayed_and_counted_and_websockets_audited() {
     }
     drop(executor);
     assert_eq!(harness.next().await, Err(Some(1012)));
-    let log = rig.directory.path().join("audit.jsonl");
-    rig.hub.stop().await;
+    let log = fixture.directory.path().join("audit.jsonl");
+    fixture.hub.stop().await;
     let log = std::fs::read_to_string(log).unwrap();
     for action in ["register", "executor_socket", "connect", "harness_socket"] {
         assert!(log.contains(action), "{action}\n{log}");
@@ -76,33 +76,33 @@ async fn frames_are_relayed_and_counted_and_websockets_audited() {
 
 #[tokio::test]
 async fn refused_urls_get_the_status_of_their_role() {
-    let rig = Rig::start().await;
+    let fixture = HubFixture::start().await;
     let identity = Identity::generate();
-    let executor = rig.register("env", &identity).await;
+    let executor = fixture.register("env", &identity).await;
     let socket = Client::open(&executor).await.unwrap();
-    let harness = rig.harness_url("env").await;
+    let harness = fixture.harness_url("env").await;
     let forged = |url: &str| url.replace("sig=", "sig=x");
     assert_eq!(Client::open(&forged(&executor)).await.err(), Some(403));
     assert_eq!(Client::open(&forged(&harness)).await.err(), Some(401));
     let path = harness.split_once("/rendezvous").unwrap().1;
     let path = format!("/rendezvous{path}");
-    assert_eq!(rig.ask("GET", &path).await.0, 426);
-    assert_eq!(rig.ask("POST", &path).await.0, 405);
+    assert_eq!(fixture.ask("GET", &path).await.0, 426);
+    assert_eq!(fixture.ask("POST", &path).await.0, 405);
     drop(socket);
-    let renewed = rig.register("env", &identity).await;
+    let renewed = fixture.register("env", &identity).await;
     assert_eq!(Client::open(&executor).await.err(), Some(410));
     assert!(Client::open(&renewed).await.is_ok());
 }
 
 #[tokio::test]
 async fn registering_again_closes_the_previous_websocket() {
-    let rig = Rig::start().await;
-    let mut old = rig.executor("env").await;
-    let mut harness = rig.harness("env").await;
-    let mut new = rig.executor("env").await;
+    let fixture = HubFixture::start().await;
+    let mut old = fixture.executor("env").await;
+    let mut harness = fixture.harness("env").await;
+    let mut new = fixture.executor("env").await;
     assert_eq!(old.next().await, Err(Some(1012)));
     assert_eq!(harness.next().await, Err(Some(1012)));
-    let mut harness = rig.harness("env").await;
+    let mut harness = fixture.harness("env").await;
     harness.send(resume("s")).await;
     assert_eq!(new.next().await, Ok(resume("s")));
 }
@@ -117,8 +117,8 @@ async fn invalid_urls_are_rate_limited() {
         address: few,
         ..RateLimitConfig::default()
     };
-    let rig = Rig::start_with(rates).await;
-    let executor = rig.register("env", &Identity::generate()).await;
+    let fixture = HubFixture::start_with(rates).await;
+    let executor = fixture.register("env", &Identity::generate()).await;
     let forged = executor.replace("sig=", "sig=x");
     let mut answers = Vec::new();
     // The limit refills one per second, and this takes less than ten.
@@ -131,50 +131,50 @@ async fn invalid_urls_are_rate_limited() {
 
 #[tokio::test]
 async fn executor_is_online_once_its_upgrade_is_answered() {
-    let rig = Rig::start().await;
+    let fixture = HubFixture::start().await;
     let mut sockets = Vec::new();
     for round in 0..50 {
         let environment = format!("env-{round}");
-        sockets.push(rig.executor(&environment).await);
-        rig.harness_url(&environment).await;
+        sockets.push(fixture.executor(&environment).await);
+        fixture.harness_url(&environment).await;
     }
 }
 
 #[tokio::test]
 async fn stopping_hub_closes_with_restart_code_and_clients_reconnect() {
-    let rig = Rig::start().await;
-    let url = rig.register("env", &Identity::generate()).await;
+    let fixture = HubFixture::start().await;
+    let url = fixture.register("env", &Identity::generate()).await;
     let mut executor = Client::open(&url).await.unwrap();
-    let mut harness = rig.harness("env").await;
+    let mut harness = fixture.harness("env").await;
     harness.send(resume("s")).await;
     assert_eq!(executor.next().await, Ok(resume("s")));
-    let (rig, told) = tokio::join!(rig.restart(), async {
+    let (fixture, told) = tokio::join!(fixture.restart(), async {
         (executor.next().await, harness.next().await)
     });
     assert_eq!(told, (Err(Some(1012)), Err(Some(1012))));
     // Registrations and the signing key survive the process.
     let mut executor = Client::open(&url).await.unwrap();
-    let mut harness = rig.harness("env").await;
+    let mut harness = fixture.harness("env").await;
     harness.send(resume("t")).await;
     assert_eq!(executor.next().await, Ok(resume("t")));
 }
 
 #[tokio::test]
 async fn dropped_hub_closes_its_websockets() {
-    let rig = Rig::start().await;
-    let mut executor = rig.executor("env").await;
-    let mut harness = rig.harness("env").await;
-    let mut waiting = rig.executor("other").await;
-    drop(rig);
+    let fixture = HubFixture::start().await;
+    let mut executor = fixture.executor("env").await;
+    let mut harness = fixture.harness("env").await;
+    let mut waiting = fixture.executor("other").await;
+    drop(fixture);
     let told = tokio::join!(executor.next(), harness.next(), waiting.next());
     assert_eq!(told, (Err(Some(1012)), Err(Some(1012)), Err(Some(1012))));
 }
 
 #[tokio::test]
 async fn idle_hub_stops_immediately() {
-    let rig = Rig::start().await;
+    let fixture = HubFixture::start().await;
     let before = std::time::Instant::now();
-    rig.hub.stop().await;
+    fixture.hub.stop().await;
     assert!(before.elapsed() < exec_hub::limits::STOP);
 }
 
@@ -211,15 +211,15 @@ async fn tls_is_served_and_reflected_in_urls() {
 
 #[tokio::test]
 async fn failures_to_serve_are_start_errors() {
-    let rig = Rig::start().await;
+    let fixture = HubFixture::start().await;
     let other = tempdir().unwrap();
     let taken = HubConfig {
-        listen: rig.hub.address(),
+        listen: fixture.hub.address(),
         ..config(&other)
     };
     let error = Hub::start(taken).await.unwrap_err();
     assert!(matches!(error, HubStartError::Listen { .. }), "{error:?}");
-    let in_use = config(&rig.directory);
+    let in_use = config(&fixture.directory);
     let error = Hub::start(in_use).await.unwrap_err();
     assert!(matches!(error, HubStartError::Open(_)), "{error:?}");
 
@@ -264,12 +264,12 @@ async fn failures_to_serve_are_start_errors() {
     );
 }
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Starts an executor that echoes every message.
-async fn echo(rig: &Rig, environment: &str) {
+async fn echo(fixture: &HubFixture, environment: &str) {
     let settings = Settings {
-        registry: rig.registry(),
+        registry: fixture.registry(),
         environment: id(environment),
         identity: Arc::new(Identity::generate()),
         dialing: Dialing::default(),
@@ -287,45 +287,45 @@ async fn echo(rig: &Rig, environment: &str) {
             });
         }
     });
-    rig.executors(1).await;
+    fixture.executors(1).await;
 }
 
 /// Connects a harness.
-async fn connect(rig: &Rig, environment: &str) -> Link {
+async fn connect(fixture: &HubFixture, environment: &str) -> Link {
     let identity = Arc::new(Identity::generate());
-    let tickets = RegistryTickets::new(rig.registry(), id(environment), Arc::clone(&identity));
+    let tickets = RegistryTickets::new(fixture.registry(), id(environment), Arc::clone(&identity));
     let opened = open(identity, Arc::new(tickets), HarnessOptions::default());
-    timeout(PATIENCE, opened).await.unwrap().unwrap()
+    timeout(TEST_TIMEOUT, opened).await.unwrap().unwrap()
 }
 
-async fn say(link: &mut Link, message: &[u8]) {
+async fn send_message(link: &mut Link, message: &[u8]) {
     link.writer
         .push(Outgoing::Text(message.to_vec()), Encoding::Text);
     link.writer.flush().await.unwrap();
-    let heard = timeout(PATIENCE, link.reader.next()).await.unwrap();
+    let heard = timeout(TEST_TIMEOUT, link.reader.next()).await.unwrap();
     assert_eq!(heard.unwrap().unwrap(), message);
 }
 
 #[tokio::test]
 async fn messages_of_any_size_are_echoed() {
-    let rig = Rig::start().await;
-    echo(&rig, "env").await;
-    let mut link = connect(&rig, "env").await;
+    let fixture = HubFixture::start().await;
+    echo(&fixture, "env").await;
+    let mut link = connect(&fixture, "env").await;
     for size in [1, 1000, 61_440, 61_441, 3_000_000] {
-        say(&mut link, &vec![b'x'; size]).await;
+        send_message(&mut link, &vec![b'x'; size]).await;
     }
-    let mut other = connect(&rig, "env").await;
-    say(&mut other, b"another harness").await;
-    say(&mut link, b"the first one").await;
+    let mut other = connect(&fixture, "env").await;
+    send_message(&mut other, b"another harness").await;
+    send_message(&mut link, b"the first one").await;
 }
 
 #[tokio::test]
 async fn link_survives_a_hub_restart() {
-    let rig = Rig::start().await;
-    echo(&rig, "env").await;
-    let mut link = connect(&rig, "env").await;
-    say(&mut link, b"before").await;
-    let rig = rig.restart().await;
-    say(&mut link, b"after").await;
-    rig.hub.stop().await;
+    let fixture = HubFixture::start().await;
+    echo(&fixture, "env").await;
+    let mut link = connect(&fixture, "env").await;
+    send_message(&mut link, b"before").await;
+    let fixture = fixture.restart().await;
+    send_message(&mut link, b"after").await;
+    fixture.hub.stop().await;
 }

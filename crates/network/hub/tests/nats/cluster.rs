@@ -26,7 +26,7 @@ use tokio::{
 };
 
 /// Longer than anything here takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
@@ -68,14 +68,14 @@ impl Cluster {
     }
 
     /// Starts a TCP proxy that tries the nodes in this order.
-    pub(crate) async fn door(&self, order: [usize; 3]) -> Door {
-        Door::open(order.map(|index| self.nodes[index].address)).await
+    pub(crate) async fn proxy(&self, order: [usize; 3]) -> NodeProxy {
+        NodeProxy::open(order.map(|index| self.nodes[index].address)).await
     }
 
     /// Returns a client of the registry behind a proxy.
-    pub(crate) fn registry(&self, door: &Door) -> Registry {
+    pub(crate) fn registry(&self, proxy: &NodeProxy) -> Registry {
         let token = Bearer::new(Token::new(&self.token).unwrap());
-        let base = BaseUrl::parse(&door.url()).unwrap();
+        let base = BaseUrl::parse(&proxy.url()).unwrap();
         Registry::new(base, Arc::new(token), Http::without_tls().unwrap()).unwrap()
     }
 }
@@ -106,7 +106,7 @@ impl Node {
     pub(crate) fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             // A runtime must not be shut down within async code.
-            let stop = std::thread::spawn(move || runtime.shutdown_timeout(PATIENCE));
+            let stop = std::thread::spawn(move || runtime.shutdown_timeout(TEST_TIMEOUT));
             stop.join().unwrap();
         }
     }
@@ -152,18 +152,18 @@ async fn broker(directory: &Path) -> (Child, String) {
             }
         }
     };
-    let url = timeout(PATIENCE, listening).await.unwrap();
+    let url = timeout(TEST_TIMEOUT, listening).await.unwrap();
     // Drain its output, so that it never blocks on it.
     tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
     (child, url)
 }
 
-pub(crate) struct Door {
+pub(crate) struct NodeProxy {
     address: SocketAddr,
     _task: JoinSet<()>,
 }
 
-impl Door {
+impl NodeProxy {
     pub(crate) async fn open(nodes: [SocketAddr; 3]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

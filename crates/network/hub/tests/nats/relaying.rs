@@ -23,41 +23,44 @@ use tokio::{
     time::{interval, timeout},
 };
 
-use crate::cluster::{Cluster, PATIENCE};
+use crate::cluster::{Cluster, TEST_TIMEOUT};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_of_any_size_cross_nodes() {
     let cluster = Cluster::start().await;
-    let here = cluster.door([0, 1, 2]).await;
-    let there = cluster.door([1, 2, 0]).await;
+    let here = cluster.proxy([0, 1, 2]).await;
+    let there = cluster.proxy([1, 2, 0]).await;
     echo(cluster.registry(&here), "env");
     let mut link = connect(cluster.registry(&there), "env").await;
     for size in [1, 1000, 61_440, 61_441, 3_000_000] {
-        say(&mut link, &vec![b'x'; size]).await;
+        send_message(&mut link, &vec![b'x'; size]).await;
     }
     let mut same = connect(cluster.registry(&here), "env").await;
-    say(&mut same, b"at the executor's own node").await;
-    say(&mut link, b"at another").await;
+    send_message(&mut same, b"at the executor's own node").await;
+    send_message(&mut link, b"at another").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rolling_restart_interrupts_no_link() {
     let mut cluster = Cluster::start().await;
-    let here = cluster.door([0, 1, 2]).await;
-    let there = cluster.door([1, 2, 0]).await;
+    let here = cluster.proxy([0, 1, 2]).await;
+    let there = cluster.proxy([1, 2, 0]).await;
     echo(cluster.registry(&here), "env");
     let mut link = connect(cluster.registry(&there), "env").await;
-    say(&mut link, b"three nodes").await;
+    send_message(&mut link, b"three nodes").await;
     cluster.nodes[1].stop().await;
-    say(&mut link, b"two nodes").await;
+    send_message(&mut link, b"two nodes").await;
     cluster.nodes[0].stop().await;
-    say(&mut link, b"one node").await;
+    send_message(&mut link, b"one node").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn executor_is_online_on_every_node_once_its_upgrade_is_answered() {
     let cluster = Cluster::start().await;
-    let doors = (cluster.door([0, 1, 2]).await, cluster.door([1, 2, 0]).await);
+    let doors = (
+        cluster.proxy([0, 1, 2]).await,
+        cluster.proxy([1, 2, 0]).await,
+    );
     let (here, there) = (cluster.registry(&doors.0), cluster.registry(&doors.1));
     let identity = Identity::generate();
     for round in 0..20 {
@@ -87,10 +90,10 @@ async fn node_killed_under_load_loses_no_message_and_recovers_in_seconds() {
             let environment = format!("env-{executor}-{harness}");
             let [here, there] =
                 [executor, harness].map(|first| [first, (first + 1) % 3, (first + 2) % 3]);
-            let (here, there) = (cluster.door(here).await, cluster.door(there).await);
+            let (here, there) = (cluster.proxy(here).await, cluster.proxy(there).await);
             echo(cluster.registry(&here), &environment);
             let link = connect(cluster.registry(&there), &environment).await;
-            loads.push(((executor, harness), Load::start(link)));
+            loads.push(((executor, harness), LoadClient::start(link)));
             doors.push((here, there));
         }
     }
@@ -165,29 +168,29 @@ pub(crate) async fn connect(registry: Registry, environment: &str) -> Link {
             pause.tick().await;
         }
     };
-    timeout(PATIENCE, registered).await.unwrap();
+    timeout(TEST_TIMEOUT, registered).await.unwrap();
     let tickets = RegistryTickets::new(registry, environment, Arc::clone(&identity));
     let opened = open(identity, Arc::new(tickets), HarnessOptions::default());
-    timeout(PATIENCE, opened).await.unwrap().unwrap()
+    timeout(TEST_TIMEOUT, opened).await.unwrap().unwrap()
 }
 
-pub(crate) async fn say(link: &mut Link, message: &[u8]) {
+pub(crate) async fn send_message(link: &mut Link, message: &[u8]) {
     link.writer
         .push(Outgoing::Text(message.to_vec()), Encoding::Text);
     link.writer.flush().await.unwrap();
-    let heard = timeout(PATIENCE, link.reader.next()).await.unwrap();
+    let heard = timeout(TEST_TIMEOUT, link.reader.next()).await.unwrap();
     assert_eq!(heard.unwrap().unwrap(), message);
 }
 
 /// A harness that sends numbered messages continuously and verifies the echoes.
-pub(crate) struct Load {
+pub(crate) struct LoadClient {
     seen: watch::Receiver<u64>,
     stop: watch::Sender<bool>,
     sent: JoinHandle<u64>,
     received: JoinHandle<(u64, Duration)>,
 }
 
-impl Load {
+impl LoadClient {
     pub(crate) fn start(link: Link) -> Self {
         let (stop, stopped) = watch::channel(false);
         let (count, seen) = watch::channel(0);
@@ -239,14 +242,14 @@ impl Load {
     pub(crate) async fn more(&mut self, count: u64) {
         let target = *self.seen.borrow() + count;
         let seen = self.seen.wait_for(|seen| *seen >= target);
-        timeout(PATIENCE, seen).await.unwrap().unwrap();
+        timeout(TEST_TIMEOUT, seen).await.unwrap().unwrap();
     }
 
     /// Stops it and returns the longest interruption.
     pub(crate) async fn finish(self) -> Duration {
         self.stop.send_replace(true);
-        let sent = timeout(PATIENCE, self.sent).await.unwrap().unwrap();
-        let (received, longest) = timeout(PATIENCE, self.received).await.unwrap().unwrap();
+        let sent = timeout(TEST_TIMEOUT, self.sent).await.unwrap().unwrap();
+        let (received, longest) = timeout(TEST_TIMEOUT, self.received).await.unwrap().unwrap();
         assert_eq!(received, sent, "every message came back once");
         longest
     }

@@ -50,7 +50,7 @@ pub struct AgentIdentitySettings {
 pub struct AgentIdentity {
     runtime_id: String,
     key: AgentKey,
-    task: TaskId,
+    task: AgentTaskId,
     account: AccountId,
     fedramp: FedrampHosting,
 }
@@ -216,7 +216,7 @@ async fn verify_token(
     }
 }
 
-async fn fetch_keys(issuer: &BaseUrl, http: &Http) -> Result<KeySet, AgentIdentityError> {
+async fn fetch_keys(issuer: &BaseUrl, http: &Http) -> Result<IssuerKeySet, AgentIdentityError> {
     Reach::Private.admit(issuer.url())?;
     let path = if issuer.to_string().contains("/backend-api") {
         "wham/agent-identities/jwks"
@@ -243,7 +243,7 @@ async fn fetch_keys(issuer: &BaseUrl, http: &Http) -> Result<KeySet, AgentIdenti
 }
 
 /// Finds a key by id. Keys of other types are ignored, because key sets mix them.
-fn find_key(keys: &KeySet, id: &str) -> Result<DecodingKey, AgentIdentityError> {
+fn find_key(keys: &IssuerKeySet, id: &str) -> Result<DecodingKey, AgentIdentityError> {
     let named = |key: &&Value| key.get("kid").and_then(Value::as_str) == Some(id);
     let key = keys.keys.iter().find(named);
     let key = key.ok_or(AgentIdentityError::UnknownKey)?;
@@ -255,7 +255,7 @@ fn find_key(keys: &KeySet, id: &str) -> Result<DecodingKey, AgentIdentityError> 
 }
 
 #[derive(Debug, Deserialize)]
-struct KeySet {
+struct IssuerKeySet {
     keys: Vec<Value>,
 }
 
@@ -315,7 +315,7 @@ const MAX_TASK_BYTES: usize = 64 << 10;
 
 /// The id of a task. Not secret, but `Debug` redacts it anyway.
 #[derive(Clone)]
-struct TaskId(String);
+struct AgentTaskId(String);
 
 /// Registers a task. Retries transient failures a few times.
 async fn register_task(
@@ -323,7 +323,7 @@ async fn register_task(
     key: &AgentKey,
     issuer: &BaseUrl,
     http: &Http,
-) -> Result<TaskId, AgentIdentityError> {
+) -> Result<AgentTaskId, AgentIdentityError> {
     Reach::Private.admit(issuer.url())?;
     let url = task_url(issuer, runtime_id)?;
     let delay = RegistryDelay::random();
@@ -347,7 +347,7 @@ async fn try_register_task(
     runtime_id: &str,
     key: &AgentKey,
     http: &Http,
-) -> Result<TaskId, AgentIdentityError> {
+) -> Result<AgentTaskId, AgentIdentityError> {
     let timestamp = rfc3339(SystemTime::now());
     let signature = key.sign(&format!("{runtime_id}:{timestamp}"));
     let request = TaskRequest {
@@ -419,19 +419,19 @@ struct TaskResponse {
 }
 
 impl TaskResponse {
-    fn open(self, key: &AgentKey) -> Option<TaskId> {
+    fn open(self, key: &AgentKey) -> Option<AgentTaskId> {
         let id = match (self.task_id, self.encrypted_task_id) {
             (Some(id), _) => id,
             (None, Some(sealed)) => String::from_utf8(key.unseal(sealed.expose())?).ok()?,
             (None, None) => return None,
         };
-        (!id.trim().is_empty()).then_some(TaskId(id))
+        (!id.trim().is_empty()).then_some(AgentTaskId(id))
     }
 }
 
-impl fmt::Debug for TaskId {
+impl fmt::Debug for AgentTaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TaskId(..)")
+        f.write_str("AgentTaskId(..)")
     }
 }
 

@@ -65,7 +65,7 @@ impl CredentialPipe {
     where
         R: AsyncRead + Send + Unpin + 'static,
     {
-        let mut lines = LineReader::new(reader);
+        let mut lines = CredentialLineReader::new(reader);
         let first = timeout(FIRST_FRAME_TIMEOUT, lines.next())
             .await
             .map_err(|_| PipeError::Late(FIRST_FRAME_TIMEOUT))??;
@@ -227,12 +227,12 @@ pub(super) const MAX_LINE: usize = 16_384;
 
 /// Reads complete lines.
 #[derive(Debug)]
-pub(in crate::credentials) struct LineReader<R> {
+pub(in crate::credentials) struct CredentialLineReader<R> {
     reader: BufReader<R>,
     line: Vec<u8>,
 }
 
-impl<R: AsyncRead + Unpin> LineReader<R> {
+impl<R: AsyncRead + Unpin> CredentialLineReader<R> {
     pub(in crate::credentials) fn new(reader: R) -> Self {
         Self {
             reader: BufReader::new(reader),

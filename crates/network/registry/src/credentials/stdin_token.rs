@@ -12,7 +12,7 @@ use tokio::io::AsyncRead;
 
 use super::{
     AccountId, BodyDisclosure, CredentialError, Credentials, PipeError, Reach, Token,
-    credential_pipe::LineReader,
+    credential_pipe::CredentialLineReader,
 };
 
 /// A bearer token for every request to the registry.
@@ -99,7 +99,7 @@ impl Credentials for ChatGptToken {
 
 /// Reads one line. Returns `None` if it is incomplete or too long.
 async fn line(reader: impl AsyncRead + Unpin) -> Result<Option<Vec<u8>>, StdinTokenError> {
-    match LineReader::new(reader).next().await {
+    match CredentialLineReader::new(reader).next().await {
         Ok(Some(mut line)) => {
             if line.last() == Some(&b'\r') {
                 line.pop();

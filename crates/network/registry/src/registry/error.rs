@@ -161,7 +161,7 @@ impl RegistryError {
 /// Returns the displayable text of an error response: code and message, or the body if it has
 /// neither.
 fn display_text(read: Option<&ErrorBody>, body: &[u8]) -> Option<String> {
-    let said = match read.map(|body| &body.error) {
+    let text = match read.map(|body| &body.error) {
         Some(error) => {
             let parts = [error.code.as_deref(), error.message.as_deref()];
             let parts: Vec<_> = parts.into_iter().flatten().collect();
@@ -171,13 +171,13 @@ fn display_text(read: Option<&ErrorBody>, body: &[u8]) -> Option<String> {
     };
     // Prevents terminal escape sequences.
     let printable = |c: char| if c.is_control() { ' ' } else { c };
-    let said: String = said
+    let text: String = text
         .trim()
         .chars()
         .take(MAX_TEXT_CHARS)
         .map(printable)
         .collect();
-    (!said.is_empty()).then_some(said)
+    (!text.is_empty()).then_some(text)
 }
 
 fn text_suffix(text: Option<&String>) -> String {

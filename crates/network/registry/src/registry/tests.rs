@@ -17,7 +17,7 @@ use tokio::{net::TcpListener, time::Instant};
 use super::{RegistryError, ResponseMember, *};
 use crate::{
     api::{
-        Code, ConnectResponse, EnvironmentId, RegisterResponse, SECURITY_PROFILE, Secret,
+        Code, EnvironmentId, HarnessConnectResponse, RegisterResponse, SECURITY_PROFILE, Secret,
         ValidateRequest,
     },
     credentials::{
@@ -84,7 +84,10 @@ fn json(status: u16, body: &Value) -> Response<Full<Bytes>> {
 }
 
 /// Sends `connect` to a registry with the given response.
-async fn connect(status: u16, body: impl Into<Bytes>) -> Result<ConnectResponse, RegistryError> {
+async fn connect(
+    status: u16,
+    body: impl Into<Bytes>,
+) -> Result<HarnessConnectResponse, RegistryError> {
     let body = body.into();
     let server = Server::start(move |_, _| answer(status, body.clone())).await;
     registry(&server).connect(&environment(), &key()).await

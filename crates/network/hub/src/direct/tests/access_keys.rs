@@ -8,15 +8,15 @@ use super::{ask, refused, upgrade};
 use crate::{
     direct::{AccessKeys, AccessKeysError},
     rate_limit::{RateLimitConfig, RateRule},
-    registry::tests::{Bench, Reply},
+    registry::tests::{Reply, TestHub},
 };
 
 const BODY: &str = r#"{"transport":"direct_jsonrpc_v1"}"#;
 const FILE: &str = "[[key]]\nid = \"AKID\"\nsecret = \"s3cret\"\nprincipal = \"farm\"\n\
     environments = [\"build-*\"]\n";
 
-async fn bench() -> Bench {
-    Bench::with(
+async fn hub() -> TestHub {
+    TestHub::with(
         RateLimitConfig::default(),
         Some(AccessKeys::parse(FILE).unwrap()),
     )
@@ -33,7 +33,7 @@ fn keys(id: &str, secret: &str) -> AwsKeys {
 
 /// Signs a request as an executor does.
 fn sign(
-    bench: &Bench,
+    hub: &TestHub,
     keys: &AwsKeys,
     service: &str,
     method: &str,
@@ -52,7 +52,7 @@ fn sign(
         region: "eu-west-1".to_owned(),
         service: service.to_owned(),
     };
-    let at = std::time::UNIX_EPOCH + Duration::from_millis(bench.moment.at.millis());
+    let at = std::time::UNIX_EPOCH + Duration::from_millis(hub.moment.at.millis());
     let mut signed = HeaderMap::new();
     Signature::new(request, keys, &scope, &SigV4Timestamp::new(at))
         .unwrap()
@@ -60,14 +60,14 @@ fn sign(
     signed
 }
 
-async fn register(bench: &Bench, environment: &str, signed: HeaderMap, body: &str) -> Reply {
+async fn register(hub: &TestHub, environment: &str, signed: HeaderMap, body: &str) -> Reply {
     let mut request = Request::post(format!("/cloud/environment/{environment}/direct/register"))
         .header("host", "hub.example:8765")
         .header("content-type", "application/json")
         .body(body.to_owned())
         .unwrap();
     request.headers_mut().extend(signed);
-    bench.send(request).await
+    hub.send(request).await
 }
 
 fn url(environment: &str) -> String {
@@ -76,37 +76,33 @@ fn url(environment: &str) -> String {
 
 #[tokio::test]
 async fn signed_requests_register_and_dial() {
-    let mut bench = bench().await;
+    let mut hub = hub().await;
     let farm = keys("AKID", "s3cret");
-    let signed = sign(&bench, &farm, "execute-api", "POST", &url("build-1"), BODY);
-    let registered = register(&bench, "build-1", signed, BODY).await;
+    let signed = sign(&hub, &farm, "execute-api", "POST", &url("build-1"), BODY);
+    let registered = register(&hub, "build-1", signed, BODY).await;
     let dialled = registered.text("url").replace("ws://", "http://");
-    let signed = sign(&bench, &farm, "execute-api", "GET", &dialled, "");
+    let signed = sign(&hub, &farm, "execute-api", "GET", &dialled, "");
     let path = super::path(&registered);
     let parts = upgrade(&path, signed);
-    assert!(ask(&bench, &parts).await.is_ok());
+    assert!(ask(&hub, &parts).await.is_ok());
     let elsewhere = upgrade("/direct/build-1", parts.headers.clone());
     assert_eq!(
-        refused(&bench, &elsewhere).await.0,
+        refused(&hub, &elsewhere).await.0,
         401,
         "it was signed for another path"
     );
-    bench.advance(Duration::from_secs(301));
-    assert_eq!(
-        refused(&bench, &parts).await.0,
-        401,
-        "it was signed long ago"
-    );
+    hub.advance(Duration::from_secs(301));
+    assert_eq!(refused(&hub, &parts).await.0, 401, "it was signed long ago");
 }
 
 #[tokio::test]
 async fn forged_and_foreign_signatures_are_refused() {
-    let bench = bench().await;
+    let hub = hub().await;
     let farm = keys("AKID", "s3cret");
     let unauthorized = (401, "unauthorized");
     let attempts = [
         sign(
-            &bench,
+            &hub,
             &keys("AKID", "guess"),
             "execute-api",
             "POST",
@@ -114,30 +110,30 @@ async fn forged_and_foreign_signatures_are_refused() {
             BODY,
         ),
         sign(
-            &bench,
+            &hub,
             &keys("OTHER", "s3cret"),
             "execute-api",
             "POST",
             &url("build-1"),
             BODY,
         ),
-        sign(&bench, &farm, "s3", "POST", &url("build-1"), BODY),
-        sign(&bench, &farm, "execute-api", "POST", &url("build-2"), BODY),
-        sign(&bench, &farm, "execute-api", "POST", &url("build-1"), "{}"),
+        sign(&hub, &farm, "s3", "POST", &url("build-1"), BODY),
+        sign(&hub, &farm, "execute-api", "POST", &url("build-2"), BODY),
+        sign(&hub, &farm, "execute-api", "POST", &url("build-1"), "{}"),
     ];
     for signed in attempts {
-        let reply = register(&bench, "build-1", signed, BODY).await;
+        let reply = register(&hub, "build-1", signed, BODY).await;
         assert_eq!(reply.refusal(), unauthorized);
     }
-    let signed = sign(&bench, &farm, "execute-api", "POST", &url("other"), BODY);
-    let reply = register(&bench, "other", signed, BODY).await;
+    let signed = sign(&hub, &farm, "execute-api", "POST", &url("other"), BODY);
+    let reply = register(&hub, "other", signed, BODY).await;
     assert_eq!(
         reply.refusal(),
         (403, "forbidden"),
         "the key is for other environments"
     );
 
-    let without = Bench::new().await;
+    let without = TestHub::new().await;
     let signed = sign(
         &without,
         &farm,
@@ -154,14 +150,14 @@ async fn forged_and_foreign_signatures_are_refused() {
 
 #[tokio::test]
 async fn access_key_has_the_executor_role_only() {
-    let bench = bench().await;
+    let hub = hub().await;
     let farm = keys("AKID", "s3cret");
-    let signed = sign(&bench, &farm, "execute-api", "POST", &url("build-1"), BODY);
-    register(&bench, "build-1", signed, BODY).await;
+    let signed = sign(&hub, &farm, "execute-api", "POST", &url("build-1"), BODY);
+    register(&hub, "build-1", signed, BODY).await;
     let harness = "http://hub.example:8765/direct/build-1";
-    let signed = sign(&bench, &farm, "execute-api", "GET", harness, "");
+    let signed = sign(&hub, &farm, "execute-api", "GET", harness, "");
     let parts = upgrade("/direct/build-1", signed);
-    assert_eq!(refused(&bench, &parts).await, (403, "forbidden"));
+    assert_eq!(refused(&hub, &parts).await, (403, "forbidden"));
 }
 
 #[test]
@@ -210,18 +206,18 @@ fn invalid_files_are_rejected_without_showing_secrets() {
 
 #[tokio::test]
 async fn body_is_read_only_if_the_signature_names_a_known_key() {
-    let bench = bench().await;
+    let hub = hub().await;
     let large = "x".repeat(1 << 20);
     for (id, expected) in [("OTHER", 401), ("AKID", 413)] {
         let signed = sign(
-            &bench,
+            &hub,
             &keys(id, "guess"),
             "execute-api",
             "POST",
             &url("build-1"),
             BODY,
         );
-        let reply = register(&bench, "build-1", signed, &large).await;
+        let reply = register(&hub, "build-1", signed, &large).await;
         assert_eq!(reply.refusal().0, expected, "{id}");
     }
 }
@@ -236,19 +232,12 @@ async fn forged_signatures_are_rate_limited() {
         address: few,
         principal: few,
     };
-    let bench = Bench::with(rules, Some(AccessKeys::parse(FILE).unwrap())).await;
+    let hub = TestHub::with(rules, Some(AccessKeys::parse(FILE).unwrap())).await;
     let mut answers = Vec::new();
     for _ in 0..3 {
         let forged = keys("AKID", "guess");
-        let signed = sign(
-            &bench,
-            &forged,
-            "execute-api",
-            "POST",
-            &url("build-1"),
-            BODY,
-        );
-        let reply = register(&bench, "build-1", signed, BODY).await;
+        let signed = sign(&hub, &forged, "execute-api", "POST", &url("build-1"), BODY);
+        let reply = register(&hub, "build-1", signed, BODY).await;
         answers.push(reply.refusal().0);
     }
     assert_eq!(answers, [401, 401, 429]);

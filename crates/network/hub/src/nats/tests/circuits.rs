@@ -9,12 +9,12 @@ use super::*;
 #[tokio::test]
 async fn frames_cross_nodes_both_ways() {
     let broker = Broker::start().await;
-    let Across {
+    let BridgedCluster {
         mut near,
         mut far,
         nodes,
         ..
-    } = Across::new(&broker).await;
+    } = BridgedCluster::new(&broker).await;
     for _ in 0..100 {
         echo(&mut near, &mut far).await;
     }
@@ -37,7 +37,7 @@ async fn local_circuit_does_not_use_the_broker() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_of_all_sizes_arrive_unchanged_and_in_order() {
     let broker = Broker::start().await;
-    let across = Across::new(&broker).await;
+    let across = BridgedCluster::new(&broker).await;
     let (mut near, mut far) = (across.near, across.far);
     let frame = |n: usize| {
         let size = [1, 40, 300, 61_500, 5, 262_144, 9_000][n % 7];
@@ -68,7 +68,7 @@ async fn frames_of_all_sizes_arrive_unchanged_and_in_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_harness_applies_backpressure_across_nodes_without_loss() {
     let broker = Broker::start().await;
-    let across = Across::new(&broker).await;
+    let across = BridgedCluster::new(&broker).await;
     let (mut near, mut far) = (across.near, across.far);
     let frame = Bytes::from(vec![9; 32 * 1024]);
     let mut sent = 0_usize;
@@ -106,7 +106,7 @@ async fn slow_harness_applies_backpressure_across_nodes_without_loss() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closed_end_is_noticed_although_the_other_does_not_read() {
     let broker = Broker::start().await;
-    let mut across = Across::new(&broker).await;
+    let mut across = BridgedCluster::new(&broker).await;
     fill(&mut across.far).await;
     drop(across.far);
     eventually(async || across.nodes[0].mesh.circuits() == 0).await;
@@ -135,7 +135,7 @@ async fn fill(end: &mut Circuit) {
 #[tokio::test]
 async fn close_reason_crosses_nodes() {
     let broker = Broker::start().await;
-    let mut across = Across::new(&broker).await;
+    let mut across = BridgedCluster::new(&broker).await;
     for reason in [
         CloseReason::Moved,
         CloseReason::Refused,
@@ -162,7 +162,7 @@ async fn close_reason_crosses_nodes() {
 #[tokio::test]
 async fn cancelled_dial_leaves_no_circuit() {
     let broker = Broker::start().await;
-    let mut across = Across::new(&broker).await;
+    let mut across = BridgedCluster::new(&broker).await;
     for _ in 0..10 {
         let mut dial = Box::pin(across.nodes[1].dial(&across.registration));
         let mut polls = 0;
@@ -184,7 +184,7 @@ async fn cancelled_dial_leaves_no_circuit() {
 #[tokio::test]
 async fn dialling_a_missing_executor_fails() {
     let broker = Broker::start().await;
-    let across = Across::new(&broker).await;
+    let across = BridgedCluster::new(&broker).await;
     let mut other = across.registration.clone();
     other.id = RegistrationId::generate();
     assert_eq!(
@@ -205,7 +205,7 @@ async fn dialling_a_missing_executor_fails() {
 #[tokio::test]
 async fn unexpected_packet_closes_only_its_circuit_at_both_ends() {
     let broker = Broker::start().await;
-    let mut across = Across::new(&broker).await;
+    let mut across = BridgedCluster::new(&broker).await;
     let intruder = broker.client().await;
     let seen = intruder.subscribe("exec-hub.circuit.>").await.unwrap();
     intruder.flush().await.unwrap();
@@ -232,7 +232,7 @@ async fn unexpected_packet_closes_only_its_circuit_at_both_ends() {
 #[tokio::test]
 async fn executor_that_reconnects_elsewhere_closes_its_old_circuits() {
     let broker = Broker::start().await;
-    let mut across = Across::new(&broker).await;
+    let mut across = BridgedCluster::new(&broker).await;
     // The first node has not noticed that its connection is dead.
     let mut moved = across.nodes[2].connect(&across.registration).await;
     assert_eq!(
@@ -261,7 +261,7 @@ async fn executor_that_reconnects_elsewhere_closes_its_old_circuits() {
 #[tokio::test]
 async fn new_registration_closes_the_old_websocket_on_any_node() {
     let broker = Broker::start().await;
-    let mut across = Across::new(&broker).await;
+    let mut across = BridgedCluster::new(&broker).await;
     let environment = across.registration.environment.clone();
     let new = across.nodes[2].register("env").await;
     across.nodes[2]
@@ -280,7 +280,7 @@ async fn new_registration_closes_the_old_websocket_on_any_node() {
 #[tokio::test]
 async fn registration_during_a_partition_closes_the_websocket_later() {
     let mut broker = Broker::start().await;
-    let mut across = Across::new(&broker).await;
+    let mut across = BridgedCluster::new(&broker).await;
     let [first, second, _third] = &across.nodes;
     // The first node misses the event.
     let new = second.register("env").await;
@@ -305,7 +305,7 @@ async fn registration_during_a_partition_closes_the_websocket_later() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_racing_websockets_on_three_nodes_stays() {
     let broker = Broker::start().await;
-    let across = Across::new(&broker).await;
+    let across = BridgedCluster::new(&broker).await;
     let registration = &across.registration;
     for _ in 0..10 {
         let [a, b, c] = &across.nodes;

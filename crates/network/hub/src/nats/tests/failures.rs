@@ -11,7 +11,7 @@ use crate::{
 #[tokio::test]
 async fn killed_node_affects_only_its_own_circuits() {
     let broker = Broker::start().await;
-    let mut across = Across::new(&broker).await;
+    let mut across = BridgedCluster::new(&broker).await;
     let registration = across.nodes[2].register("other").await;
     let mut bystander = across.nodes[2].connect(&registration).await;
     let mut here = across.nodes[1].dial(&registration).await.unwrap();
@@ -55,7 +55,7 @@ async fn killed_node_affects_only_its_own_circuits() {
 #[tokio::test]
 async fn executor_notices_the_harness_of_a_killed_node() {
     let broker = Broker::start().await;
-    let mut across = Across::new(&broker).await;
+    let mut across = BridgedCluster::new(&broker).await;
     let [_first, dead, _third] = across.nodes;
     drop(dead);
     let killed = Instant::now();
@@ -73,7 +73,7 @@ async fn executor_notices_the_harness_of_a_killed_node() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_from_a_dying_node_have_no_gaps() {
     let broker = Broker::start().await;
-    let across = Across::new(&broker).await;
+    let across = BridgedCluster::new(&broker).await;
     let (mut near, mut far) = (across.near, across.far);
     let [dead, _second, _third] = across.nodes;
     let send = tokio::spawn(async move {
@@ -106,7 +106,7 @@ async fn frames_from_a_dying_node_have_no_gaps() {
 #[tokio::test]
 async fn stopping_node_announces_its_shutdown() {
     let broker = Broker::start().await;
-    let mut across = Across::new(&broker).await;
+    let mut across = BridgedCluster::new(&broker).await;
     // All nodes have received each other's heartbeats.
     eventually(async || across.nodes[1].mesh.nodes() == 3).await;
     across.nodes[0].mesh.leave().await;
@@ -132,7 +132,7 @@ async fn stopping_node_announces_its_shutdown() {
 #[tokio::test]
 async fn broker_restart_affects_only_bridged_circuits() {
     let mut broker = Broker::start().await;
-    let mut across = Across::new(&broker).await;
+    let mut across = BridgedCluster::new(&broker).await;
     let mut local = across.nodes[0].dial(&across.registration).await.unwrap();
     let mut local_far = across.executor.accept().await;
 
@@ -184,12 +184,12 @@ async fn broker_restart_affects_only_bridged_circuits() {
 async fn lost_data_connection_closes_its_circuits_at_both_ends() {
     for cut_off in [0, 1] {
         let broker = Broker::start().await;
-        let cable = Cable::to(&broker).await;
+        let proxy = CuttableProxy::to(&broker).await;
         let mut configs = [broker.config(), broker.config(), broker.config()];
-        configs[cut_off] = broker.config_at(&cable.url());
-        let mut across = Across::over(configs).await;
+        configs[cut_off] = broker.config_at(&proxy.url());
+        let mut across = BridgedCluster::over(configs).await;
         echo(&mut across.near, &mut across.far).await;
-        cable.cut();
+        proxy.cut();
         let cut = Instant::now();
         assert_eq!(
             close_reason(&mut across.near).await,
@@ -212,7 +212,7 @@ async fn lost_data_connection_closes_its_circuits_at_both_ends() {
 #[tokio::test]
 async fn websocket_end_during_a_broker_outage_is_recorded_afterwards() {
     let mut broker = Broker::start().await;
-    let across = Across::new(&broker).await;
+    let across = BridgedCluster::new(&broker).await;
     broker.kill().await;
     eventually(async || !across.nodes[0].mesh.is_connected()).await;
     let store = across.nodes[0].mesh.store();
@@ -239,7 +239,7 @@ async fn websocket_end_during_a_broker_outage_is_recorded_afterwards() {
 #[tokio::test]
 async fn broker_that_lost_its_data_is_repopulated() {
     let mut broker = Broker::start().await;
-    let mut across = Across::new(&broker).await;
+    let mut across = BridgedCluster::new(&broker).await;
     let key = across.nodes[0].mesh.store().signing_key().await.unwrap();
     broker.kill().await;
     broker.restart_empty().await;

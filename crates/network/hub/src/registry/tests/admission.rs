@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use hyper::body::{Body, Frame, SizeHint};
 use serde_json::{Value, json};
 
-use super::{Bench, key, plain};
+use super::{TestHub, key, plain};
 use crate::{
     rate_limit::{RateLimitConfig, RateRule},
     registry::{BodyBudget, RequestBody, request_body::MAX_BYTES},
@@ -29,8 +29,8 @@ const MANY: RateRule = RateRule {
 
 #[tokio::test]
 async fn requests_without_a_token_are_refused_and_audited() {
-    let bench = Bench::new().await;
-    bench.token("alice");
+    let hub = TestHub::new().await;
+    hub.token("alice");
     for operation in ["register", "connect", "validate", "direct/register"] {
         for authorization in [None, Some("Bearer exh_forged"), Some("Basic YTpi")] {
             let path = format!("/cloud/environment/env-1/{operation}");
@@ -38,12 +38,12 @@ async fn requests_without_a_token_are_refused_and_audited() {
             if let Some(authorization) = authorization {
                 request = request.header("authorization", authorization);
             }
-            let reply = bench.send(request.body("{}".to_owned()).unwrap()).await;
+            let reply = hub.send(request.body("{}".to_owned()).unwrap()).await;
             assert_eq!(reply.refusal(), (401, "unauthorized"), "{operation}");
             assert_eq!(reply.headers["www-authenticate"], "Bearer");
         }
     }
-    let lines = bench.audited();
+    let lines = hub.audit_lines();
     assert_eq!(lines.len(), 12);
     for line in lines {
         assert_eq!(line["reason"], "unauthorized");
@@ -55,19 +55,19 @@ async fn requests_without_a_token_are_refused_and_audited() {
 
 #[tokio::test]
 async fn audit_log_names_principals_without_secrets() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
-    let registered = bench.register("env-1", &alice, &key()).await;
-    bench.attach("env-1", &registered).await;
-    let connected = bench.connect("env-1", &alice, &key()).await;
-    bench.connect("env-1", &bench.token("bob"), &key()).await;
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
+    let registered = hub.register("env-1", &alice, &key()).await;
+    hub.attach("env-1", &registered).await;
+    let connected = hub.connect("env-1", &alice, &key()).await;
+    hub.connect("env-1", &hub.token("bob"), &key()).await;
     let secrets = [
         alice.expose().to_owned(),
         connected.text("harness_key_authorization").to_owned(),
         connected.text("url").to_owned(),
         registered.text("url").to_owned(),
     ];
-    let lines = bench.audited();
+    let lines = hub.audit_lines();
     let told: Vec<_> = lines
         .iter()
         .map(|line| {
@@ -99,22 +99,22 @@ async fn connect_above_the_rate_limit_gets_retry_after() {
         address: MANY,
         principal: FEW,
     };
-    let mut bench = Bench::with(rules, None).await;
-    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
+    let mut hub = TestHub::with(rules, None).await;
+    let (alice, bob) = (hub.token("alice"), hub.token("bob"));
     for _ in 0..2 {
-        let reply = bench.connect("env-1", &alice, &key()).await;
+        let reply = hub.connect("env-1", &alice, &key()).await;
         assert_eq!(reply.status, StatusCode::CONFLICT);
     }
-    let reply = bench.connect("env-1", &alice, &key()).await;
+    let reply = hub.connect("env-1", &alice, &key()).await;
     assert_eq!(reply.refusal(), (429, "too_many_requests"));
     assert_eq!(reply.headers["retry-after"], "1");
     assert_eq!(
-        bench.connect("env-1", &bob, &key()).await.status,
+        hub.connect("env-1", &bob, &key()).await.status,
         StatusCode::CONFLICT
     );
-    bench.advance(Duration::from_secs(1));
+    hub.advance(Duration::from_secs(1));
     assert_eq!(
-        bench.connect("env-1", &alice, &key()).await.status,
+        hub.connect("env-1", &alice, &key()).await.status,
         StatusCode::CONFLICT
     );
 }
@@ -125,11 +125,11 @@ async fn address_rate_limit_applies_before_authentication() {
         address: FEW,
         principal: MANY,
     };
-    let bench = Bench::with(rules, None).await;
+    let hub = TestHub::with(rules, None).await;
     let connect = |address: &str| {
         let request = plain(Method::POST, "/cloud/environment/env-1/connect");
         let peer = Peer::Network(address.parse().unwrap());
-        bench.send_from(request.body(String::new()).unwrap(), peer)
+        hub.send_from(request.body(String::new()).unwrap(), peer)
     };
     for _ in 0..2 {
         assert_eq!(
@@ -153,10 +153,10 @@ async fn registering_is_not_rate_limited() {
         address: FEW,
         principal: FEW,
     };
-    let bench = Bench::with(rules, None).await;
-    let (alice, mine) = (bench.token("alice"), key());
+    let hub = TestHub::with(rules, None).await;
+    let (alice, mine) = (hub.token("alice"), key());
     for _ in 0..20 {
-        let reply = bench.register("env-1", &alice, &mine).await;
+        let reply = hub.register("env-1", &alice, &mine).await;
         assert_eq!(reply.status, StatusCode::OK);
     }
 }
@@ -168,14 +168,14 @@ async fn invalid_tokens_are_rate_limited_on_all_endpoints() {
         principal: MANY,
     };
     for operation in ["register", "direct/register", "connect", "validate"] {
-        let bench = Bench::with(rules, None).await;
-        let alice = bench.token("alice");
+        let hub = TestHub::with(rules, None).await;
+        let alice = hub.token("alice");
         let guess = || {
             let path = format!("/cloud/environment/env-1/{operation}");
             let request = plain(Method::POST, &path)
                 .header("content-type", "application/json")
                 .header("authorization", "Bearer exh_forged");
-            bench.send(request.body("{}".to_owned()).unwrap())
+            hub.send(request.body("{}".to_owned()).unwrap())
         };
         for _ in 0..2 {
             assert_eq!(guess().await.refusal(), (401, "unauthorized"));
@@ -183,14 +183,14 @@ async fn invalid_tokens_are_rate_limited_on_all_endpoints() {
         let limited = (429, "too_many_requests");
         assert_eq!(guess().await.refusal(), limited, "{operation}");
         // Executors treat a refusal as final: those with a valid token are admitted.
-        let registered = bench.register("env-1", &alice, &key()).await;
+        let registered = hub.register("env-1", &alice, &key()).await;
         assert_eq!(registered.status, StatusCode::OK);
     }
 }
 
 #[tokio::test]
 async fn body_is_not_read_before_authentication() {
-    let bench = Bench::new().await;
+    let hub = TestHub::new().await;
     for operation in ["register", "direct/register", "connect", "validate"] {
         let path = format!("/cloud/environment/env-1/{operation}");
         let request = plain(Method::POST, &path)
@@ -198,27 +198,27 @@ async fn body_is_not_read_before_authentication() {
             .header("authorization", "Bearer exh_forged")
             .header("content-length", "1000000")
             .body("x".repeat(1_000_000));
-        let reply = bench.send(request.unwrap()).await;
+        let reply = hub.send(request.unwrap()).await;
         assert_eq!(reply.refusal(), (401, "unauthorized"), "{operation}");
     }
 }
 
 #[tokio::test]
 async fn unknown_paths_and_methods_are_refused() {
-    let bench = Bench::new().await;
-    let bearer = format!("Bearer {}", bench.token("alice").expose());
+    let hub = TestHub::new().await;
+    let bearer = format!("Bearer {}", hub.token("alice").expose());
     for path in [
         "/cloud/environment/env-1",
         "/cloud/environment/env-1/other",
         "/cloud/",
     ] {
         let request = plain(Method::POST, path).header("authorization", &bearer);
-        let reply = bench.send(request.body(String::new()).unwrap()).await;
+        let reply = hub.send(request.body(String::new()).unwrap()).await;
         assert_eq!(reply.refusal(), (404, "not_found"), "{path}");
     }
     for method in [Method::GET, Method::PUT, Method::DELETE, Method::OPTIONS] {
         let request = plain(method, "/cloud/environment/env-1/register");
-        let reply = bench.send(request.body(String::new()).unwrap()).await;
+        let reply = hub.send(request.body(String::new()).unwrap()).await;
         assert_eq!(reply.refusal(), (405, "method_not_allowed"));
         assert_eq!(reply.headers["allow"], "POST");
     }
@@ -226,24 +226,24 @@ async fn unknown_paths_and_methods_are_refused() {
 
 #[tokio::test]
 async fn ids_are_not_decoded_and_must_be_plain() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
     let long = "x".repeat(129);
     for id in ["a%20b", "%61", "a.b", "", "..", long.as_str()] {
-        let reply = bench.register(id, &alice, &key()).await;
+        let reply = hub.register(id, &alice, &key()).await;
         assert_eq!(reply.refusal(), (400, "invalid_environment_id"), "{id}");
     }
 }
 
 #[tokio::test]
 async fn body_must_be_json_of_the_expected_shape_and_size() {
-    let bench = Bench::new().await;
-    let bearer = format!("Bearer {}", bench.token("alice").expose());
+    let hub = TestHub::new().await;
+    let bearer = format!("Bearer {}", hub.token("alice").expose());
     let send = |kind: &'static str, body: String| {
         let request = plain(Method::POST, "/cloud/environment/env-1/register")
             .header("authorization", &bearer)
             .header("content-type", kind);
-        bench.send(request.body(body).unwrap())
+        hub.send(request.body(body).unwrap())
     };
     let good = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key()});
     for kind in ["application/json", "Application/JSON; charset=utf-8"] {
@@ -293,32 +293,32 @@ async fn incomplete_large_bodies_are_bounded_and_small_ones_pass() {
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
     )]);
-    let reading = |body: Sent| {
+    let reading = |body: ScriptedBody| {
         let (headers, budget) = (headers.clone(), budget.clone());
         async move { RequestBody::read(&headers, body, &budget).await }
     };
     let mut unfinished = Vec::new();
     for _ in 0..crate::limits::BODY_BYTES / MAX_BYTES {
-        let mut read = Box::pin(reading(Sent::half(MAX_BYTES)));
+        let mut read = Box::pin(reading(ScriptedBody::half(MAX_BYTES)));
         assert!(futures_util::poll!(&mut read).is_pending());
         unfinished.push(read);
     }
-    let refused = reading(Sent::half(MAX_BYTES)).await.unwrap_err();
+    let refused = reading(ScriptedBody::half(MAX_BYTES)).await.unwrap_err();
     assert_eq!(refused.code, "authentication_service_unavailable");
-    assert!(reading(Sent::whole("{}")).await.is_ok());
+    assert!(reading(ScriptedBody::whole("{}")).await.is_ok());
     drop(unfinished.pop());
-    let mut read = Box::pin(reading(Sent::half(MAX_BYTES)));
+    let mut read = Box::pin(reading(ScriptedBody::half(MAX_BYTES)));
     assert!(futures_util::poll!(&mut read).is_pending());
 }
 
 /// A body with a declared length that never ends unless it is sent as a whole.
-struct Sent {
+struct ScriptedBody {
     rest: Option<Bytes>,
     length: usize,
     ends: bool,
 }
 
-impl Sent {
+impl ScriptedBody {
     fn half(length: usize) -> Self {
         Self {
             rest: Some(vec![b' '; length / 2].into()),
@@ -336,7 +336,7 @@ impl Sent {
     }
 }
 
-impl Body for Sent {
+impl Body for ScriptedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -358,8 +358,8 @@ impl Body for Sent {
 
 #[tokio::test]
 async fn request_without_a_valid_host_is_refused() {
-    let bench = Bench::new().await;
-    let bearer = format!("Bearer {}", bench.token("alice").expose());
+    let hub = TestHub::new().await;
+    let bearer = format!("Bearer {}", hub.token("alice").expose());
     let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key()});
     for host in [None, Some("a@b"), Some("")] {
         let mut request = http::Request::post("/cloud/environment/env-1/register")
@@ -368,7 +368,7 @@ async fn request_without_a_valid_host_is_refused() {
         if let Some(host) = host {
             request = request.header("host", host);
         }
-        let reply = bench.send(request.body(body.to_string()).unwrap()).await;
+        let reply = hub.send(request.body(body.to_string()).unwrap()).await;
         assert_eq!(reply.refusal(), (400, "invalid_request"), "{host:?}");
     }
 }

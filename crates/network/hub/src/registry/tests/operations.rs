@@ -1,11 +1,11 @@
 use std::{sync::Arc, time::Duration};
 
-use exec_registry::api::{ConnectResponse, RegisterResponse};
+use exec_registry::api::{HarnessConnectResponse, RegisterResponse};
 use exec_relay::identity::PublicKey;
 use http::StatusCode;
 use serde_json::json;
 
-use super::{Bench, Reply, key};
+use super::{Reply, TestHub, key};
 use crate::{
     circuit_dialer::CircuitDialer,
     executor_table::ExecutorTable,
@@ -18,18 +18,18 @@ use crate::{
 
 #[tokio::test]
 async fn executor_url_is_signed_for_its_registration() {
-    let bench = Bench::new().await;
-    let reply = bench.register("env-1", &bench.token("alice"), &key()).await;
+    let hub = TestHub::new().await;
+    let reply = hub.register("env-1", &hub.token("alice"), &key()).await;
     assert_eq!(reply.status, StatusCode::OK);
     let registered: RegisterResponse = serde_json::from_value(reply.body).unwrap();
     assert_eq!(registered.environment_id, "env-1");
     assert_eq!(registered.security_profile, "noise_hybrid_ik_v1");
     let url = url::Url::parse(registered.url.expose()).unwrap();
     assert_eq!(url.origin().ascii_serialization(), "ws://hub.example:8765");
-    let pass = bench
+    let pass = hub
         .services
         .signer
-        .check(url.path(), url.query(), bench.moment.at);
+        .check(url.path(), url.query(), hub.moment.at);
     let expected = UrlClaims::Executor {
         environment: "env-1".parse().unwrap(),
         registration: registered.executor_registration_id.parse().unwrap(),
@@ -40,14 +40,14 @@ async fn executor_url_is_signed_for_its_registration() {
 
 #[tokio::test]
 async fn second_registration_supersedes_the_first() {
-    let bench = Bench::new().await;
-    let (alice, mine) = (bench.token("alice"), key());
-    let first = bench.register("env-1", &alice, &mine).await;
-    bench.attach("env-1", &first).await;
-    let second = bench.register("env-1", &alice, &mine).await;
+    let hub = TestHub::new().await;
+    let (alice, mine) = (hub.token("alice"), key());
+    let first = hub.register("env-1", &alice, &mine).await;
+    hub.attach("env-1", &first).await;
+    let second = hub.register("env-1", &alice, &mine).await;
     let id = second.text("executor_registration_id");
     assert_ne!(first.text("executor_registration_id"), id);
-    let told = bench.sockets.told();
+    let told = hub.sockets.told();
     let last = ("env-1".parse().unwrap(), Some(id.parse().unwrap()));
     assert_eq!(
         told.last(),
@@ -58,128 +58,122 @@ async fn second_registration_supersedes_the_first() {
 
 #[tokio::test]
 async fn newer_executor_wins_and_the_older_waits_until_it_disconnects() {
-    let mut bench = Bench::new().await;
-    let (alice, old, young) = (bench.token("alice"), key(), key());
-    let first = bench.register("env-1", &alice, &old).await;
-    bench.attach("env-1", &first).await;
-    let second = bench.register("env-1", &alice, &young).await;
+    let mut hub = TestHub::new().await;
+    let (alice, old, young) = (hub.token("alice"), key(), key());
+    let first = hub.register("env-1", &alice, &old).await;
+    hub.attach("env-1", &first).await;
+    let second = hub.register("env-1", &alice, &young).await;
     assert_eq!(second.status, StatusCode::OK);
     let conflict = (503, "registration_conflict");
     assert_eq!(
-        bench.register("env-1", &alice, &old).await.refusal(),
+        hub.register("env-1", &alice, &old).await.refusal(),
         conflict
     );
-    bench.attach("env-1", &second).await;
-    bench.advance(Duration::from_secs(3600));
+    hub.attach("env-1", &second).await;
+    hub.advance(Duration::from_secs(3600));
     assert_eq!(
-        bench.register("env-1", &alice, &old).await.refusal(),
+        hub.register("env-1", &alice, &old).await.refusal(),
         conflict
     );
 
     let environment = "env-1".parse().unwrap();
-    let presence = bench
+    let presence = hub
         .services
         .store
         .presence(&environment)
         .await
         .unwrap()
         .unwrap();
-    bench
-        .services
+    hub.services
         .store
-        .detach(&presence, bench.moment.at)
+        .detach(&presence, hub.moment.at)
         .await
         .unwrap();
     // The executor may be reconnecting.
     assert_eq!(
-        bench.register("env-1", &alice, &old).await.refusal(),
+        hub.register("env-1", &alice, &old).await.refusal(),
         conflict
     );
-    bench.advance(Duration::from_secs(30));
+    hub.advance(Duration::from_secs(30));
     assert_eq!(
-        bench.register("env-1", &alice, &old).await.status,
+        hub.register("env-1", &alice, &old).await.status,
         StatusCode::OK
     );
 }
 
 #[tokio::test]
 async fn registration_completes_after_the_client_disconnects() {
-    let bench = Bench::new().await;
-    let (alice, mine) = (bench.token("alice"), key());
-    let mut request = Box::pin(bench.register("env-1", &alice, &mine));
+    let hub = TestHub::new().await;
+    let (alice, mine) = (hub.token("alice"), key());
+    let mut request = Box::pin(hub.register("env-1", &alice, &mine));
     // The store has recorded it, but the response is not sent yet.
     assert!(futures_util::poll!(&mut request).is_pending());
     drop(request);
-    let line = bench.await_line("register").await;
+    let line = hub.await_line("register").await;
     assert_eq!(line["outcome"], "allowed");
     let environment = "env-1".parse().unwrap();
-    let current = bench.services.store.registration(&environment).await;
+    let current = hub.services.store.registration(&environment).await;
     let current = current.unwrap().unwrap().id;
     assert_eq!(line["registration"], current.as_str());
-    assert_eq!(bench.sockets.told(), [(environment, Some(current))]);
+    assert_eq!(hub.sockets.told(), [(environment, Some(current))]);
 }
 
 #[tokio::test]
 async fn only_the_owner_registers_and_globs_restrict_claims() {
-    let bench = Bench::new().await;
+    let hub = TestHub::new().await;
     let forbidden = (403, "forbidden");
-    let alice = bench.token("alice");
+    let alice = hub.token("alice");
     assert_eq!(
-        bench.register("env-1", &alice, &key()).await.status,
+        hub.register("env-1", &alice, &key()).await.status,
         StatusCode::OK
     );
-    let bob = bench.token_for("bob", &[Role::Executor, Role::Admin], &["*"]);
+    let bob = hub.token_for("bob", &[Role::Executor, Role::Admin], &["*"]);
     assert_eq!(
-        bench.register("env-1", &bob, &key()).await.refusal(),
+        hub.register("env-1", &bob, &key()).await.refusal(),
         forbidden
     );
-    let narrow = bench.token_for("carol", &[Role::Executor], &["box-*"]);
+    let narrow = hub.token_for("carol", &[Role::Executor], &["box-*"]);
     assert_eq!(
-        bench.register("env-2", &narrow, &key()).await.refusal(),
+        hub.register("env-2", &narrow, &key()).await.refusal(),
         forbidden
     );
     assert_eq!(
-        bench.register("box-2", &narrow, &key()).await.status,
+        hub.register("box-2", &narrow, &key()).await.status,
         StatusCode::OK
     );
-    let harness = bench.token_for("dave", &[Role::Harness], &[]);
+    let harness = hub.token_for("dave", &[Role::Harness], &[]);
     assert_eq!(
-        bench.register("env-3", &harness, &key()).await.refusal(),
+        hub.register("env-3", &harness, &key()).await.refusal(),
         forbidden
     );
-    let same_person = bench.token_for("alice", &[Role::Harness], &[]);
+    let same_person = hub.token_for("alice", &[Role::Harness], &[]);
     assert_eq!(
-        bench
-            .register("env-1", &same_person, &key())
-            .await
-            .refusal(),
+        hub.register("env-1", &same_person, &key()).await.refusal(),
         forbidden
     );
 }
 
 #[tokio::test]
 async fn another_security_profile_is_refused() {
-    let bench = Bench::new().await;
+    let hub = TestHub::new().await;
     let body = json!({"security_profile": "plain", "executor_public_key": key()});
-    let reply = bench
-        .post("env-1/register", &bench.token("alice"), &body)
-        .await;
+    let reply = hub.post("env-1/register", &hub.token("alice"), &body).await;
     assert_eq!(reply.refusal(), (400, "unsupported_security_profile"));
 }
 
 #[tokio::test]
 async fn environment_quota_is_per_principal() {
-    let bench = Bench::new().await;
-    let (mallory, bob, mine) = (bench.token("mallory"), bench.token("bob"), key());
+    let hub = TestHub::new().await;
+    let (mallory, bob, mine) = (hub.token("mallory"), hub.token("bob"), key());
     let direct = json!({"transport": "direct_jsonrpc_v1"});
     let claims = (0..1024).map(|n| {
-        let (bench, mallory, mine, direct) = (&bench, &mallory, &mine, &direct);
+        let (hub, mallory, mine, direct) = (&hub, &mallory, &mine, &direct);
         async move {
             if n % 2 == 0 {
-                bench.register(&format!("env-{n}"), mallory, mine).await
+                hub.register(&format!("env-{n}"), mallory, mine).await
             } else {
                 let path = format!("env-{n}/direct/register");
-                bench.post(&path, mallory, direct).await
+                hub.post(&path, mallory, direct).await
             }
         }
     });
@@ -187,42 +181,38 @@ async fn environment_quota_is_per_principal() {
         assert_eq!(reply.status, StatusCode::OK);
     }
     let limit = (403, "environment_limit");
-    let more = bench.register("more", &mallory, &mine).await;
+    let more = hub.register("more", &mallory, &mine).await;
     assert_eq!(more.refusal(), limit);
-    let more = bench.post("more/direct/register", &mallory, &direct).await;
+    let more = hub.post("more/direct/register", &mallory, &direct).await;
     assert_eq!(more.refusal(), limit);
     // Existing environments can be registered again, and other principals are not affected.
-    let again = bench.register("env-0", &mallory, &mine).await;
+    let again = hub.register("env-0", &mallory, &mine).await;
     assert_eq!(again.status, StatusCode::OK);
-    let other = bench.register("more", &bob, &mine).await;
+    let other = hub.register("more", &bob, &mine).await;
     assert_eq!(other.status, StatusCode::OK);
-    let removed = bench.services.store.remove(&"env-7".parse().unwrap()).await;
+    let removed = hub.services.store.remove(&"env-7".parse().unwrap()).await;
     assert!(removed.unwrap());
-    let room = bench.register("room", &mallory, &mine).await;
+    let room = hub.register("room", &mallory, &mine).await;
     assert_eq!(room.status, StatusCode::OK);
-    let bench = bench.restart().await;
-    let more = bench.register("more-still", &mallory, &mine).await;
+    let hub = hub.restart().await;
+    let more = hub.register("more-still", &mallory, &mine).await;
     assert_eq!(more.refusal(), limit, "the quota survives a restart");
 }
 
 #[tokio::test]
 async fn late_registration_response_keeps_a_newer_registration() {
-    let bench = Bench::new().await;
+    let hub = TestHub::new().await;
     let executor_table = Arc::new(ExecutorTable::default());
     let services = HubServices {
         dialer: Arc::clone(&executor_table) as Arc<dyn CircuitDialer>,
-        ..bench.services.clone()
+        ..hub.services.clone()
     };
-    let registry = RegistryService::new(services, Arc::clone(&bench.direct));
-    let alice = bench.token("alice");
+    let registry = RegistryService::new(services, Arc::clone(&hub.direct));
+    let alice = hub.token("alice");
     let register = |key| {
         let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key});
-        let (bench, registry, alice) = (&bench, &registry, &alice);
-        async move {
-            bench
-                .post_to(registry, "env-1/register", alice, &body)
-                .await
-        }
+        let (hub, registry, alice) = (&hub, &registry, &alice);
+        async move { hub.post_to(registry, "env-1/register", alice, &body).await }
     };
     let mut late = Box::pin(register(key()));
     assert!(futures_util::poll!(&mut late).is_pending());
@@ -238,13 +228,13 @@ async fn late_registration_response_keeps_a_newer_registration() {
 
 #[tokio::test]
 async fn connect_response_belongs_to_one_registration() {
-    let bench = Bench::new().await;
-    let (alice, executor, harness) = (bench.token("alice"), key(), key());
-    let registered = bench.register("env-1", &alice, &executor).await;
-    bench.attach("env-1", &registered).await;
-    let reply = bench.connect("env-1", &alice, &harness).await;
+    let hub = TestHub::new().await;
+    let (alice, executor, harness) = (hub.token("alice"), key(), key());
+    let registered = hub.register("env-1", &alice, &executor).await;
+    hub.attach("env-1", &registered).await;
+    let reply = hub.connect("env-1", &alice, &harness).await;
     assert_eq!(reply.status, StatusCode::OK);
-    let connected: ConnectResponse = serde_json::from_value(reply.body).unwrap();
+    let connected: HarnessConnectResponse = serde_json::from_value(reply.body).unwrap();
     assert_eq!(connected.environment_id, "env-1");
     assert_eq!(connected.executor_public_key, executor);
     let id = registered.text("executor_registration_id");
@@ -252,146 +242,143 @@ async fn connect_response_belongs_to_one_registration() {
     assert!(connected.harness_key_authorization.expose().len() >= 43);
 
     let url = url::Url::parse(connected.url.expose()).unwrap();
-    let check = |now| bench.services.signer.check(url.path(), url.query(), now);
+    let check = |now| hub.services.signer.check(url.path(), url.query(), now);
     assert!(matches!(
-        check(bench.moment.at),
+        check(hub.moment.at),
         Ok(UrlClaims::Harness { .. })
     ));
-    let late = bench.moment.at.plus(Duration::from_secs(61));
+    let late = hub.moment.at.plus(Duration::from_secs(61));
     assert_eq!(check(late), Err(RendezvousUrlError::Expired));
 }
 
 #[tokio::test]
 async fn environment_is_offline_without_an_executor_of_the_current_registration() {
-    let bench = Bench::new().await;
-    let (alice, executor) = (bench.token("alice"), key());
+    let hub = TestHub::new().await;
+    let (alice, executor) = (hub.token("alice"), key());
     let offline = (409, "environment_offline");
-    let unknown = bench.connect("env-1", &alice, &key()).await;
+    let unknown = hub.connect("env-1", &alice, &key()).await;
     assert_eq!(unknown.refusal(), offline, "not registered yet");
     for token in [
-        bench.token_for("bob", &[Role::Executor], &[]),
-        bench.token_for("bob", &[Role::Harness], &["box-*"]),
+        hub.token_for("bob", &[Role::Executor], &[]),
+        hub.token_for("bob", &[Role::Harness], &["box-*"]),
     ] {
-        let never = bench.connect("env-1", &token, &key()).await;
+        let never = hub.connect("env-1", &token, &key()).await;
         assert_eq!(never.refusal(), (403, "forbidden"));
     }
 
-    let first = bench.register("env-1", &alice, &executor).await;
+    let first = hub.register("env-1", &alice, &executor).await;
     assert_eq!(
-        bench.connect("env-1", &alice, &key()).await.refusal(),
+        hub.connect("env-1", &alice, &key()).await.refusal(),
         offline
     );
-    bench.attach("env-1", &first).await;
+    hub.attach("env-1", &first).await;
     assert_eq!(
-        bench.connect("env-1", &alice, &key()).await.status,
+        hub.connect("env-1", &alice, &key()).await.status,
         StatusCode::OK
     );
     // The websocket of the first registration is still open; it could not complete handshakes of
     // the second.
-    bench.register("env-1", &alice, &executor).await;
+    hub.register("env-1", &alice, &executor).await;
     assert_eq!(
-        bench.connect("env-1", &alice, &key()).await.refusal(),
+        hub.connect("env-1", &alice, &key()).await.refusal(),
         offline
     );
 }
 
 #[tokio::test]
 async fn owners_and_matching_tokens_may_connect() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
-    let registered = bench.register("env-1", &alice, &key()).await;
-    bench.attach("env-1", &registered).await;
-    let named = bench.token_for("bob", &[Role::Harness], &["env-*"]);
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
+    let registered = hub.register("env-1", &alice, &key()).await;
+    hub.attach("env-1", &registered).await;
+    let named = hub.token_for("bob", &[Role::Harness], &["env-*"]);
     assert_eq!(
-        bench.connect("env-1", &named, &key()).await.status,
+        hub.connect("env-1", &named, &key()).await.status,
         StatusCode::OK
     );
-    let limit_failure = bench.token_for("bob", &[Role::Harness], &[]);
+    let limit_failure = hub.token_for("bob", &[Role::Harness], &[]);
     assert_eq!(
-        bench
-            .connect("env-1", &limit_failure, &key())
-            .await
-            .refusal(),
+        hub.connect("env-1", &limit_failure, &key()).await.refusal(),
         (409, "environment_offline")
     );
     let refused = [
-        bench.token_for("bob", &[Role::Harness], &["box-*"]),
-        bench.token_for("alice", &[Role::Executor], &[]),
-        bench.token_for("root", &[Role::Admin], &["*"]),
+        hub.token_for("bob", &[Role::Harness], &["box-*"]),
+        hub.token_for("alice", &[Role::Executor], &[]),
+        hub.token_for("root", &[Role::Admin], &["*"]),
     ];
     for token in refused {
-        let reply = bench.connect("env-1", &token, &key()).await;
+        let reply = hub.connect("env-1", &token, &key()).await;
         assert_eq!(reply.refusal(), (403, "forbidden"));
     }
 }
 
 #[tokio::test]
 async fn unused_authorizations_are_limited_per_principal() {
-    let mut bench = Bench::new().await;
+    let mut hub = TestHub::new().await;
     let (alice, mallory) = (
-        bench.token("alice"),
-        bench.token_for("mallory", &[Role::Harness], &["*"]),
+        hub.token("alice"),
+        hub.token_for("mallory", &[Role::Harness], &["*"]),
     );
-    let registered = bench.register("env-1", &alice, &key()).await;
-    bench.attach("env-1", &registered).await;
+    let registered = hub.register("env-1", &alice, &key()).await;
+    hub.attach("env-1", &registered).await;
     let harness = key();
     for _ in 0..1024 {
-        let reply = bench.connect("env-1", &mallory, &harness).await;
+        let reply = hub.connect("env-1", &mallory, &harness).await;
         assert_eq!(reply.status, StatusCode::OK);
     }
-    let reply = bench.connect("env-1", &mallory, &harness).await;
+    let reply = hub.connect("env-1", &mallory, &harness).await;
     assert_eq!(reply.refusal(), (429, "too_many_requests"));
     assert!(reply.headers.contains_key("retry-after"));
-    let other = bench.connect("env-1", &alice, &harness).await;
+    let other = hub.connect("env-1", &alice, &harness).await;
     assert_eq!(other.status, StatusCode::OK);
-    bench.advance(Duration::from_secs(60));
-    let later = bench.connect("env-1", &mallory, &harness).await;
+    hub.advance(Duration::from_secs(60));
+    let later = hub.connect("env-1", &mallory, &harness).await;
     assert_eq!(later.status, StatusCode::OK);
 }
 
 #[tokio::test]
 async fn connect_does_not_reveal_environments_of_others() {
-    let bench = Bench::new().await;
-    let alice = bench.token("alice");
-    let registered = bench.register("env-1", &alice, &key()).await;
-    bench.attach("env-1", &registered).await;
+    let hub = TestHub::new().await;
+    let alice = hub.token("alice");
+    let registered = hub.register("env-1", &alice, &key()).await;
+    hub.attach("env-1", &registered).await;
     for token in [
-        bench.token_for("bob", &[Role::Harness], &[]),
-        bench.token_for("bob", &[Role::Harness], &["box-*"]),
+        hub.token_for("bob", &[Role::Harness], &[]),
+        hub.token_for("bob", &[Role::Harness], &["box-*"]),
     ] {
-        let foreign = bench.connect("env-1", &token, &key()).await;
-        let unknown = bench.connect("env-2", &token, &key()).await;
+        let foreign = hub.connect("env-1", &token, &key()).await;
+        let unknown = hub.connect("env-2", &token, &key()).await;
         assert_eq!(
             (foreign.status, foreign.body),
             (unknown.status, unknown.body)
         );
     }
-    let lines = bench.audited();
+    let lines = hub.audit_lines();
     let reasons: Vec<_> = lines.iter().map(|line| &line["reason"]).collect();
     let expected = ["forbidden", "environment_offline", "forbidden", "forbidden"];
     assert_eq!(reasons[1..], expected, "the audit log shows the reason");
 }
 
 /// A connected executor, and a harness with a connect response for it.
-struct Scene {
-    bench: Bench,
+struct ConnectedPair {
+    hub: TestHub,
     alice: Token,
     harness: PublicKey,
     registration: String,
     authorization: String,
 }
 
-impl Scene {
+impl ConnectedPair {
     async fn new() -> Self {
-        let bench = Bench::new().await;
-        let (alice, harness) = (bench.token("alice"), key());
-        let registered = bench.register("env-1", &alice, &key()).await;
-        bench.attach("env-1", &registered).await;
-        let connected = bench.connect("env-1", &alice, &harness).await;
+        let hub = TestHub::new().await;
+        let (alice, harness) = (hub.token("alice"), key());
+        let registered = hub.register("env-1", &alice, &key()).await;
+        hub.attach("env-1", &registered).await;
+        let connected = hub.connect("env-1", &alice, &harness).await;
         Self {
             registration: registered.text("executor_registration_id").to_owned(),
             authorization: connected.text("harness_key_authorization").to_owned(),
-            bench,
+            hub,
             alice,
             harness,
         }
@@ -407,7 +394,7 @@ impl Scene {
     ) -> Reply {
         let body = json!({"executor_registration_id": registration,
             "harness_public_key": harness, "harness_key_authorization": authorization});
-        self.bench
+        self.hub
             .post(&format!("{environment}/validate"), token, &body)
             .await
     }
@@ -435,10 +422,10 @@ fn assert_valid(reply: &Reply, valid: bool) {
 
 #[tokio::test]
 async fn authorization_is_valid_once() {
-    let scene = Scene::new().await;
+    let scene = ConnectedPair::new().await;
     assert_valid(&scene.validate().await, true);
     assert_valid(&scene.validate().await, false);
-    let validations: Vec<_> = scene.bench.audited().into_iter().rev().take(2).collect();
+    let validations: Vec<_> = scene.hub.audit_lines().into_iter().rev().take(2).collect();
     assert_eq!(validations[1]["outcome"], "allowed");
     assert_eq!(validations[1]["harness"], "alice");
     assert_eq!(validations[0]["reason"], "invalid_authorization");
@@ -446,7 +433,7 @@ async fn authorization_is_valid_once() {
 
 #[tokio::test]
 async fn one_of_many_concurrent_validations_succeeds() {
-    let scene = Scene::new().await;
+    let scene = ConnectedPair::new().await;
     let all = futures_util::future::join_all((0..16).map(|_| scene.validate())).await;
     let valid = all
         .iter()
@@ -457,17 +444,17 @@ async fn one_of_many_concurrent_validations_succeeds() {
 
 #[tokio::test]
 async fn authorization_expires_after_a_minute() {
-    let mut scene = Scene::new().await;
-    scene.bench.advance(Duration::from_secs(60));
+    let mut scene = ConnectedPair::new().await;
+    scene.hub.advance(Duration::from_secs(60));
     assert_valid(&scene.validate().await, false);
-    let mut scene = Scene::new().await;
-    scene.bench.advance(Duration::from_millis(59_999));
+    let mut scene = ConnectedPair::new().await;
+    scene.hub.advance(Duration::from_millis(59_999));
     assert_valid(&scene.validate().await, true);
 }
 
 #[tokio::test]
 async fn forged_and_borrowed_authorizations_are_refused() {
-    let scene = Scene::new().await;
+    let scene = ConnectedPair::new().await;
     let (registration, authorization) = (&scene.registration, &scene.authorization);
     let mut forged = authorization.clone();
     forged.replace_range(..1, if forged.starts_with('A') { "B" } else { "A" });
@@ -483,7 +470,7 @@ async fn forged_and_borrowed_authorizations_are_refused() {
 
 #[tokio::test]
 async fn validation_with_another_key_or_registration_consumes_the_authorization() {
-    let scene = Scene::new().await;
+    let scene = ConnectedPair::new().await;
     let (registration, authorization) = (&scene.registration, &scene.authorization);
     let stolen = scene
         .ask("env-1", &scene.alice, registration, &key(), authorization)
@@ -491,22 +478,22 @@ async fn validation_with_another_key_or_registration_consumes_the_authorization(
     assert_valid(&stolen, false);
     assert_valid(&scene.validate().await, false);
 
-    let scene = Scene::new().await;
+    let scene = ConnectedPair::new().await;
     let (harness, authorization) = (&scene.harness, &scene.authorization);
     let other = scene
         .ask("env-1", &scene.alice, "reg-other", harness, authorization)
         .await;
     assert_valid(&other, false);
     assert_valid(&scene.validate().await, false);
-    let lines = scene.bench.audited();
+    let lines = scene.hub.audit_lines();
     let reason = &lines[lines.len() - 2]["reason"];
     assert_eq!(reason, "registration_superseded");
 }
 
 #[tokio::test]
 async fn authorization_is_invalid_in_another_environment() {
-    let scene = Scene::new().await;
-    let other = scene.bench.register("env-2", &scene.alice, &key()).await;
+    let scene = ConnectedPair::new().await;
+    let other = scene.hub.register("env-2", &scene.alice, &key()).await;
     let registration = other.text("executor_registration_id");
     let (harness, authorization) = (&scene.harness, &scene.authorization);
     let reply = scene
@@ -518,8 +505,8 @@ async fn authorization_is_invalid_in_another_environment() {
 
 #[tokio::test]
 async fn authorization_ends_with_its_registration() {
-    let scene = Scene::new().await;
-    let newer = scene.bench.register("env-1", &scene.alice, &key()).await;
+    let scene = ConnectedPair::new().await;
+    let newer = scene.hub.register("env-1", &scene.alice, &key()).await;
     assert_valid(&scene.validate().await, false);
     let current = newer.text("executor_registration_id");
     let (harness, authorization) = (&scene.harness, &scene.authorization);
@@ -531,8 +518,8 @@ async fn authorization_ends_with_its_registration() {
 
 #[tokio::test]
 async fn only_the_owner_validates() {
-    let scene = Scene::new().await;
-    let bob = scene.bench.token("bob");
+    let scene = ConnectedPair::new().await;
+    let bob = scene.hub.token("bob");
     let (registration, authorization) = (&scene.registration, &scene.authorization);
     let reply = scene
         .ask("env-1", &bob, registration, &scene.harness, authorization)
@@ -543,10 +530,10 @@ async fn only_the_owner_validates() {
 
 #[tokio::test]
 async fn validate_does_not_reveal_environments_of_others() {
-    let scene = Scene::new().await;
-    let bob = scene.bench.token("bob");
-    let harness = scene.bench.token_for("carol", &[Role::Harness], &[]);
-    let narrow = scene.bench.token_for("dave", &[Role::Executor], &["box-*"]);
+    let scene = ConnectedPair::new().await;
+    let bob = scene.hub.token("bob");
+    let harness = scene.hub.token_for("carol", &[Role::Harness], &[]);
+    let narrow = scene.hub.token_for("dave", &[Role::Executor], &["box-*"]);
     let (registration, authorization) = (&scene.registration, &scene.authorization);
     for token in [&bob, &harness, &narrow] {
         let ask = |environment| {
@@ -564,7 +551,7 @@ async fn validate_does_not_reveal_environments_of_others() {
             (missing.status, missing.body)
         );
     }
-    let lines = scene.bench.audited();
+    let lines = scene.hub.audit_lines();
     let reasons: Vec<_> = lines[lines.len() - 6..]
         .iter()
         .map(|line| line["reason"].as_str().unwrap())

@@ -8,17 +8,17 @@ use http::StatusCode;
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::Message;
 
-use super::{Broken, Rig, SOCKET_BYTES, data, environment, handshake, reset, resume};
+use super::{HubFixture, SOCKET_BYTES, StoreFailure, data, environment, handshake, reset, resume};
 use crate::{circuit::CloseReason, limits};
 
 #[tokio::test(start_paused = true)]
 async fn lost_executor_closes_its_harnesses_and_its_presence() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut one = rig.stream(&mut executor, "one").await;
-    let mut two = rig.stream(&mut executor, "two").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut one = fixture.stream(&mut executor, "one").await;
+    let mut two = fixture.stream(&mut executor, "two").await;
     executor.send(data("one", 0, 5)).await;
-    assert!(rig.store.is_attached());
+    assert!(fixture.store.is_attached());
     executor.cut().await;
     assert_eq!(
         one.next().await,
@@ -27,156 +27,167 @@ async fn lost_executor_closes_its_harnesses_and_its_presence() {
     );
     assert_eq!(one.next().await, Err(Some(1012)));
     assert_eq!(two.next().await, Err(Some(1012)));
-    assert!(!rig.store.is_attached());
-    assert!(rig.counts("exec_hub_sockets{role=\"executor\"} 0"));
+    assert!(!fixture.store.is_attached());
+    assert!(fixture.counts("exec_hub_sockets{role=\"executor\"} 0"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn executor_is_attached_before_its_upgrade_is_answered() {
-    let rig = Rig::new();
-    let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
-    assert!(rig.store.is_attached());
-    assert_eq!(rig.rendezvous.executor_table.attached().len(), 1);
+    let fixture = HubFixture::new();
+    let admission = fixture.admit(&fixture.executor_url("reg-1")).await.unwrap();
+    assert!(fixture.store.is_attached());
+    assert_eq!(fixture.rendezvous.executor_table.attached().len(), 1);
     // A harness may be faster than the rest of the upgrade.
-    let mut harness = rig.harness().await;
+    let mut harness = fixture.harness().await;
     harness.send(resume("s")).await;
-    let mut executor = rig.open(admission).await;
+    let mut executor = fixture.open(admission).await;
     assert_eq!(executor.next().await, Ok(resume("s")));
 }
 
 #[tokio::test(start_paused = true)]
 async fn failed_upgrade_detaches_the_executor() {
-    let rig = Rig::new();
-    let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
+    let fixture = HubFixture::new();
+    let admission = fixture.admit(&fixture.executor_url("reg-1")).await.unwrap();
     drop(admission);
-    assert!(rig.rendezvous.executor_table.attached().is_empty());
-    rig.until_detached().await;
+    assert!(fixture.rendezvous.executor_table.attached().is_empty());
+    fixture.until_detached().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn store_failure_refuses_the_executor_without_presence() {
-    for broken in [Broken::Fails, Broken::Hangs] {
-        let rig = Rig::new();
-        *rig.store.broken.lock().unwrap() = Some(broken);
-        let refused = rig.admit(&rig.executor_url("reg-1")).await.unwrap_err();
+    for broken in [StoreFailure::Fails, StoreFailure::Hangs] {
+        let fixture = HubFixture::new();
+        *fixture.store.broken.lock().unwrap() = Some(broken);
+        let refused = fixture
+            .admit(&fixture.executor_url("reg-1"))
+            .await
+            .unwrap_err();
         // The executor keeps its URL and retries.
         let expected = StatusCode::SERVICE_UNAVAILABLE;
         assert_eq!(refused.status(), expected, "{broken:?}");
-        assert!(rig.rendezvous.executor_table.attached().is_empty());
+        assert!(fixture.rendezvous.executor_table.attached().is_empty());
         // A leftover presence would block standby executors forever.
-        rig.until_detached().await;
+        fixture.until_detached().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn new_websocket_of_the_same_registration_replaces_the_old_one() {
-    let rig = Rig::new();
-    let mut old = rig.executor().await;
-    let mut harness = rig.stream(&mut old, "s").await;
-    let mut new = rig.executor().await;
+    let fixture = HubFixture::new();
+    let mut old = fixture.executor().await;
+    let mut harness = fixture.stream(&mut old, "s").await;
+    let mut new = fixture.executor().await;
     assert_eq!(old.next().await, Err(Some(1012)));
     assert_eq!(harness.next().await, Err(Some(1012)));
     old.cut().await;
     assert!(
-        rig.store.is_attached(),
+        fixture.store.is_attached(),
         "the old socket leaves the new one alone"
     );
-    let mut harness = rig.stream(&mut new, "s").await;
+    let mut harness = fixture.stream(&mut new, "s").await;
     new.send(data("s", 0, 1)).await;
     assert_eq!(harness.next().await, Ok(data("s", 0, 1)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn malformed_frames_and_text_of_an_executor_are_dropped() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut harness = rig.stream(&mut executor, "s").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut harness = fixture.stream(&mut executor, "s").await;
     executor.send(Bytes::from_static(b"garbage")).await;
     executor.send_message(Message::Text("text".into())).await;
     executor.send(data("nobody", 0, 1)).await;
     executor.send(data("s", 0, 1)).await;
     assert_eq!(harness.next().await, Ok(data("s", 0, 1)));
-    assert!(rig.counts("exec_hub_frames_dropped_total{reason=\"garbage\"} 2"));
-    assert!(rig.counts("exec_hub_frames_dropped_total{reason=\"unknown_stream\"} 1"));
+    assert!(fixture.counts("exec_hub_frames_dropped_total{reason=\"garbage\"} 2"));
+    assert!(fixture.counts("exec_hub_frames_dropped_total{reason=\"unknown_stream\"} 1"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn executor_url_is_valid_while_its_registration_is_current() {
-    let rig = Rig::new();
-    assert!(rig.admit(&rig.executor_url("reg-1")).await.is_ok());
-    let refused = rig.admit(&rig.executor_url("reg-2")).await.unwrap_err();
+    let fixture = HubFixture::new();
+    assert!(fixture.admit(&fixture.executor_url("reg-1")).await.is_ok());
+    let refused = fixture
+        .admit(&fixture.executor_url("reg-2"))
+        .await
+        .unwrap_err();
     assert_eq!(refused.status(), StatusCode::GONE);
 }
 
 #[tokio::test(start_paused = true)]
 async fn forged_urls_are_refused_by_role() {
-    let rig = Rig::new();
-    let status = async |url: &str| rig.admit(url).await.unwrap_err().status();
-    let executor = rig.executor_url("reg-1").replace("env-1", "env-2");
+    let fixture = HubFixture::new();
+    let status = async |url: &str| fixture.admit(url).await.unwrap_err().status();
+    let executor = fixture.executor_url("reg-1").replace("env-1", "env-2");
     assert_eq!(status(&executor).await, StatusCode::FORBIDDEN);
-    let harness = rig.harness_url().replace("env-1", "env-2");
+    let harness = fixture.harness_url().replace("env-1", "env-2");
     assert_eq!(status(&harness).await, StatusCode::UNAUTHORIZED);
 }
 
 #[tokio::test(start_paused = true)]
 async fn supersession_closes_the_websocket_and_invalidates_its_url() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut harness = rig.stream(&mut executor, "s").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut harness = fixture.stream(&mut executor, "s").await;
     let next: crate::store::RegistrationId = "reg-2".parse().unwrap();
-    *rig.store.current.lock().unwrap() = next;
-    let dialer = &rig.rendezvous.dialer;
-    dialer.supersede(environment(), &*rig.store).await;
+    *fixture.store.current.lock().unwrap() = next;
+    let dialer = &fixture.rendezvous.dialer;
+    dialer.supersede(environment(), &*fixture.store).await;
     assert_eq!(executor.next().await, Err(Some(1012)));
     assert_eq!(harness.next().await, Err(Some(1012)));
-    let refused = rig.admit(&rig.executor_url("reg-1")).await.unwrap_err();
+    let refused = fixture
+        .admit(&fixture.executor_url("reg-1"))
+        .await
+        .unwrap_err();
     assert_eq!(refused.status(), StatusCode::GONE);
 }
 
 #[tokio::test(start_paused = true)]
 async fn registration_superseded_during_the_upgrade_is_closed() {
-    let rig = Rig::new();
-    let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
-    *rig.store.current.lock().unwrap() = "reg-2".parse().unwrap();
-    let dialer = &rig.rendezvous.dialer;
-    dialer.supersede(environment(), &*rig.store).await;
-    let mut executor = rig.open(admission).await;
+    let fixture = HubFixture::new();
+    let admission = fixture.admit(&fixture.executor_url("reg-1")).await.unwrap();
+    *fixture.store.current.lock().unwrap() = "reg-2".parse().unwrap();
+    let dialer = &fixture.rendezvous.dialer;
+    dialer.supersede(environment(), &*fixture.store).await;
+    let mut executor = fixture.open(admission).await;
     assert_eq!(executor.next().await, Err(Some(1012)));
-    assert!(rig.rendezvous.executor_table.attached().is_empty());
+    assert!(fixture.rendezvous.executor_table.attached().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn hub_shutdown_closes_all_websockets() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut harness = rig.stream(&mut executor, "s").await;
-    rig.stop.send(true).unwrap();
-    rig.rendezvous
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut harness = fixture.stream(&mut executor, "s").await;
+    fixture.stop.send(true).unwrap();
+    fixture
+        .rendezvous
         .executor_table
         .close_all(CloseReason::Stopping);
     assert_eq!(executor.next().await, Err(Some(1012)));
     assert_eq!(harness.next().await, Err(Some(1012)));
-    let refused = rig.admit(&rig.harness_url()).await.unwrap_err();
+    let refused = fixture.admit(&fixture.harness_url()).await.unwrap_err();
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test(start_paused = true)]
 async fn executor_admitted_just_before_shutdown_is_closed() {
-    let rig = Rig::new();
-    let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
-    rig.stop.send(true).unwrap();
-    rig.rendezvous
+    let fixture = HubFixture::new();
+    let admission = fixture.admit(&fixture.executor_url("reg-1")).await.unwrap();
+    fixture.stop.send(true).unwrap();
+    fixture
+        .rendezvous
         .executor_table
         .close_all(CloseReason::Stopping);
-    assert_eq!(rig.open(admission).await.next().await, Err(Some(1012)));
+    assert_eq!(fixture.open(admission).await.next().await, Err(Some(1012)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn frames_pass_unchanged_in_order_to_their_harness_only() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut one = rig.stream(&mut executor, "one").await;
-    let mut two = rig.stream(&mut executor, "two").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut one = fixture.stream(&mut executor, "one").await;
+    let mut two = fixture.stream(&mut executor, "two").await;
     for seq in 0..300 {
         executor.send(data("one", seq, 10)).await;
         executor.send(data("two", seq, 20)).await;
@@ -185,15 +196,15 @@ async fn frames_pass_unchanged_in_order_to_their_harness_only() {
         assert_eq!(two.next().await, Ok(data("two", seq, 20)));
         assert_eq!(executor.next().await, Ok(data("one", seq, 30)));
     }
-    assert!(rig.counts("exec_hub_frames_total{to=\"harness\"} 600"));
-    assert!(rig.counts("exec_hub_frames_total{to=\"executor\"} 302"));
+    assert!(fixture.counts("exec_hub_frames_total{to=\"harness\"} 600"));
+    assert!(fixture.counts("exec_hub_frames_total{to=\"executor\"} 302"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn largest_frame_passes_and_a_larger_one_closes_the_websocket() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut harness = rig.stream(&mut executor, "s").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut harness = fixture.stream(&mut executor, "s").await;
     let head = data("s", 0, 200_000).len() - 200_000;
     let largest = data("s", 0, limits::MAX_FRAME_BYTES - head);
     assert_eq!(largest.len(), limits::MAX_FRAME_BYTES);
@@ -211,15 +222,15 @@ async fn largest_frame_passes_and_a_larger_one_closes_the_websocket() {
 
 #[tokio::test(start_paused = true)]
 async fn malformed_frame_closes_only_its_sender() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut good = rig.stream(&mut executor, "good").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut good = fixture.stream(&mut executor, "good").await;
     for (message, code) in [
         (Message::Binary(Bytes::from_static(b"\xff\xff\xff")), 1007),
         (Message::Binary(Bytes::new()), 1007),
         (Message::Text("{}".into()), 1003),
     ] {
-        let mut bad = rig.stream(&mut executor, "bad").await;
+        let mut bad = fixture.stream(&mut executor, "bad").await;
         bad.send_message(message).await;
         assert_eq!(bad.next().await, Err(Some(code)));
         assert_eq!(
@@ -229,14 +240,14 @@ async fn malformed_frame_closes_only_its_sender() {
     }
     good.send(data("good", 0, 1)).await;
     assert_eq!(executor.next().await, Ok(data("good", 0, 1)));
-    assert!(rig.counts("exec_hub_frames_dropped_total{reason=\"garbage\"} 2"));
+    assert!(fixture.counts("exec_hub_frames_dropped_total{reason=\"garbage\"} 2"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn executor_gets_a_reset_for_every_stream_of_a_lost_harness() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut harness = rig.stream(&mut executor, "one").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut harness = fixture.stream(&mut executor, "one").await;
     harness.send(resume("two")).await;
     assert_eq!(executor.next().await, Ok(resume("two")));
     harness.cut().await;
@@ -244,25 +255,25 @@ async fn executor_gets_a_reset_for_every_stream_of_a_lost_harness() {
         assert_eq!(executor.next().await, Ok(reset(id, "harness_disconnected")));
     }
     executor.send(data("one", 0, 1)).await;
-    let mut other = rig.stream(&mut executor, "one").await;
+    let mut other = fixture.stream(&mut executor, "one").await;
     executor.send(data("one", 1, 1)).await;
     assert_eq!(other.next().await, Ok(data("one", 1, 1)));
-    assert!(rig.counts("exec_hub_frames_dropped_total{reason=\"unknown_stream\"} 1"));
+    assert!(fixture.counts("exec_hub_frames_dropped_total{reason=\"unknown_stream\"} 1"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn harness_without_an_executor_is_closed() {
-    let rig = Rig::new();
-    let mut harness = rig.harness().await;
+    let fixture = HubFixture::new();
+    let mut harness = fixture.harness().await;
     assert_eq!(harness.next().await, Err(Some(1013)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn excess_handshakes_are_reset_without_affecting_others() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut eager = rig.stream(&mut executor, "s").await;
-    let mut other = rig.stream(&mut executor, "o").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut eager = fixture.stream(&mut executor, "s").await;
+    let mut other = fixture.stream(&mut executor, "o").await;
     for _ in 0..limits::UNANSWERED_HANDSHAKES {
         eager.send(handshake("s")).await;
         assert_eq!(executor.next().await, Ok(handshake("s")));
@@ -275,9 +286,9 @@ async fn excess_handshakes_are_reset_without_affecting_others() {
 
 #[tokio::test(start_paused = true)]
 async fn harness_with_failed_handshakes_is_closed_after_the_last_reset() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut harness = rig.stream(&mut executor, "s").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut harness = fixture.stream(&mut executor, "s").await;
     let refusal = reset("s", "noise_relay_protocol_error");
     for _ in 0..limits::FAILED_HANDSHAKES {
         harness.send(handshake("s")).await;
@@ -290,10 +301,10 @@ async fn harness_with_failed_handshakes_is_closed_after_the_last_reset() {
 
 #[tokio::test(start_paused = true)]
 async fn stream_continues_when_its_harness_reconnects_first() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut old = rig.stream(&mut executor, "s").await;
-    let mut new = rig.stream(&mut executor, "s").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut old = fixture.stream(&mut executor, "s").await;
+    let mut new = fixture.stream(&mut executor, "s").await;
     assert_eq!(old.next().await, Err(Some(1000)));
     executor.send(data("s", 0, 1)).await;
     assert_eq!(new.next().await, Ok(data("s", 0, 1)));
@@ -303,9 +314,9 @@ async fn stream_continues_when_its_harness_reconnects_first() {
 
 #[tokio::test(start_paused = true)]
 async fn silent_harness_is_closed() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let harness = rig.stream(&mut executor, "s").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let harness = fixture.stream(&mut executor, "s").await;
     // It neither reads nor answers pings; the executor does while waiting.
     assert_eq!(
         executor.next().await,
@@ -324,9 +335,9 @@ fn flood() -> u32 {
 
 #[tokio::test(start_paused = true)]
 async fn slow_harness_applies_backpressure_without_loss() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut slow = rig.stream(&mut executor, "slow").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut slow = fixture.stream(&mut executor, "slow").await;
     let mut sent = 0;
     let before = Instant::now();
     while timeout(
@@ -359,10 +370,10 @@ async fn slow_harness_applies_backpressure_without_loss() {
 
 #[tokio::test(start_paused = true)]
 async fn stalled_harness_is_closed_and_others_continue() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let stuck = rig.stream(&mut executor, "stuck").await;
-    let mut live = rig.stream(&mut executor, "live").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let stuck = fixture.stream(&mut executor, "stuck").await;
+    let mut live = fixture.stream(&mut executor, "live").await;
     let before = Instant::now();
     let sending = async {
         for seq in 0..flood() {
@@ -384,9 +395,9 @@ async fn stalled_harness_is_closed_and_others_continue() {
 
 #[tokio::test(start_paused = true)]
 async fn too_slow_harness_is_closed_before_the_executor_times_out() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut trickle = rig.stream(&mut executor, "trickle").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut trickle = fixture.stream(&mut executor, "trickle").await;
     let before = Instant::now();
     let sending = async {
         for seq in 0..flood() * 2 {
@@ -412,9 +423,9 @@ async fn too_slow_harness_is_closed_before_the_executor_times_out() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_but_progressing_harness_is_not_closed() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut steady = rig.stream(&mut executor, "steady").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut steady = fixture.stream(&mut executor, "steady").await;
     let begun = Instant::now();
     let sending = async {
         let mut sent = 0;
@@ -441,9 +452,9 @@ async fn slow_but_progressing_harness_is_not_closed() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_executor_applies_backpressure_without_loss() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut harness = rig.stream(&mut executor, "s").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut harness = fixture.stream(&mut executor, "s").await;
     let mut sent = 0;
     while timeout(Duration::from_secs(1), harness.send(data("s", sent, FRAME)))
         .await
@@ -467,10 +478,10 @@ async fn slow_executor_applies_backpressure_without_loss() {
 
 #[tokio::test(start_paused = true)]
 async fn busy_harness_does_not_delay_a_quiet_one() {
-    let rig = Rig::new();
-    let mut executor = rig.executor().await;
-    let mut busy = rig.stream(&mut executor, "busy").await;
-    let mut quiet = rig.stream(&mut executor, "quiet").await;
+    let fixture = HubFixture::new();
+    let mut executor = fixture.executor().await;
+    let mut busy = fixture.stream(&mut executor, "busy").await;
+    let mut quiet = fixture.stream(&mut executor, "quiet").await;
     let mut sent = 0_u32;
     while timeout(
         Duration::from_millis(1),

@@ -69,23 +69,23 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 /// Normalises dot segments and repeated slashes, then percent-encodes the path, including existing
 /// escapes. Every AWS service except S3 expects this double encoding.
 fn path(path: &str) -> String {
-    let mut kept: Vec<&str> = Vec::new();
+    let mut segments: Vec<&str> = Vec::new();
     for segment in path.split('/') {
         match segment {
             "" | "." => {}
             ".." => {
-                kept.pop();
+                segments.pop();
             }
-            segment => kept.push(segment),
+            segment => segments.push(segment),
         }
     }
     let mut text = String::with_capacity(path.len() + 1);
-    for segment in &kept {
+    for segment in &segments {
         text.push('/');
         encode(segment, &mut text);
     }
     let is_directory = ["/", "/.", "/.."].iter().any(|end| path.ends_with(end));
-    if kept.is_empty() || is_directory {
+    if segments.is_empty() || is_directory {
         text.push('/');
     }
     text

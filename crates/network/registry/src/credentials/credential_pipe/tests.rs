@@ -235,7 +235,7 @@ fn frame_must_match_the_environment_and_not_be_expired() {
 }
 
 async fn all(input: &[u8]) -> (Vec<usize>, Option<PipeError>) {
-    let (mut lines, mut found) = (LineReader::new(input), Vec::new());
+    let (mut lines, mut found) = (CredentialLineReader::new(input), Vec::new());
     loop {
         match lines.next().await {
             Ok(Some(line)) => found.push(line.len()),

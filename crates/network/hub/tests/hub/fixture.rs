@@ -34,15 +34,15 @@ use tokio_tungstenite::{
 };
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-pub(crate) struct Rig {
+pub(crate) struct HubFixture {
     pub(crate) hub: Hub,
     pub(crate) directory: TempDir,
     pub(crate) token: String,
 }
 
-impl Rig {
+impl HubFixture {
     /// Starts a hub with a token of one principal.
     pub(crate) async fn start() -> Self {
         Self::start_with(RateLimitConfig::default()).await
@@ -117,7 +117,7 @@ impl Rig {
     pub(crate) async fn executors(&self, count: usize) {
         let line = format!("exec_hub_sockets{{role=\"executor\"}} {count}\n");
         let asking = async { while !self.ask("GET", "/metrics").await.1.contains(&line) {} };
-        timeout(PATIENCE, asking).await.unwrap();
+        timeout(TEST_TIMEOUT, asking).await.unwrap();
     }
 
     /// Sends a request without body and returns status and body.
@@ -128,7 +128,7 @@ impl Rig {
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut answer = String::new();
         let reading = stream.read_to_string(&mut answer);
-        timeout(PATIENCE, reading).await.unwrap().unwrap();
+        timeout(TEST_TIMEOUT, reading).await.unwrap().unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         (status, body.to_owned())
@@ -175,7 +175,7 @@ impl Client {
     /// Opens a URL, or returns the status of the refusal.
     pub(crate) async fn open(url: &str) -> Result<Self, u16> {
         let opened = tokio_tungstenite::connect_async(url);
-        match timeout(PATIENCE, opened).await.unwrap() {
+        match timeout(TEST_TIMEOUT, opened).await.unwrap() {
             Ok((socket, _)) => Ok(Self(socket)),
             Err(Error::Http(response)) => Err(response.status().as_u16()),
             Err(error) => panic!("{error}"),
@@ -184,12 +184,12 @@ impl Client {
 
     pub(crate) async fn send(&mut self, frame: Bytes) {
         let sent = self.0.send(Message::Binary(frame));
-        timeout(PATIENCE, sent).await.unwrap().unwrap();
+        timeout(TEST_TIMEOUT, sent).await.unwrap().unwrap();
     }
 
     /// Returns the next frame, or the close code.
     pub(crate) async fn next(&mut self) -> Result<Bytes, Option<u16>> {
-        timeout(PATIENCE, self.read()).await.unwrap()
+        timeout(TEST_TIMEOUT, self.read()).await.unwrap()
     }
 
     async fn read(&mut self) -> Result<Bytes, Option<u16>> {
