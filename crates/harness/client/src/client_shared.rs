@@ -66,7 +66,7 @@ pub(crate) enum DeferredRelease {
     /// A watch to end.
     Watch(WatchId),
     /// A missing-path watch to end.
-    Missing(u64),
+    MissingWatch(u64),
     /// A streamed body to cancel.
     Body(HttpRequestId),
 }

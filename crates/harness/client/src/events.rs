@@ -66,7 +66,7 @@ struct EventsState {
     written: [u64; 3],
     /// Why no further event will arrive, although the process is not closed.
     failure: Option<ProcessError>,
-    /// Why the server cannot be asked about a closed process any more.
+    /// Why calls for a closed process fail after its session was lost.
     orphaned: Option<ProcessError>,
     released: bool,
     os_pid: Option<u32>,

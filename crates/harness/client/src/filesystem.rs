@@ -255,7 +255,7 @@ impl ExecutorFileSystem for RemoteFileSystem {
             sandbox: missing.sandbox,
         };
         let release_guard =
-            ReleaseGuard::new(self.client.shared(), DeferredRelease::Missing(*last));
+            ReleaseGuard::new(self.client.shared(), DeferredRelease::MissingWatch(*last));
         self.call(
             params,
             OpenedResource::MissingWatch(*last, over),

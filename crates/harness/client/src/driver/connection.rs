@@ -397,7 +397,7 @@ async fn path_changed(path: &mut Option<watch::Receiver<Path>>) -> Path {
     {
         return *watched.borrow_and_update();
     }
-    // There is no path, or it has ended. The link then ends, too, and reports it.
+    // The link has no path, or the path has ended. The link then ends, too, and reports it.
     std::future::pending().await
 }
 

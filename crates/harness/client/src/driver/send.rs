@@ -279,7 +279,7 @@ impl ClientConnection {
                         self.send_unanswered(&Unwatch { watch_id });
                     }
                 }
-                DeferredRelease::Missing(number) => self.end_missing_watch(number),
+                DeferredRelease::MissingWatch(number) => self.end_missing_watch(number),
                 DeferredRelease::Body(request_id) => {
                     if self.bodies.remove(&request_id) {
                         self.send_unanswered(&CancelHttpRequest { request_id });
@@ -313,9 +313,9 @@ impl ClientConnection {
     }
 
     /// Sends a response to a server request, if there is one.
-    pub(super) fn send_response(&mut self, answer: Option<Outgoing>) {
-        if let Some(answer) = answer {
-            self.link.writer.push(answer, self.encoding);
+    pub(super) fn send_response(&mut self, response: Option<Outgoing>) {
+        if let Some(response) = response {
+            self.link.writer.push(response, self.encoding);
         }
     }
 }

@@ -44,9 +44,9 @@ impl ScriptedServer {
 
     /// Returns the sequence number of the next acknowledgement of the process.
     async fn acknowledged(&mut self, id: &str) -> u64 {
-        let told = self.expect("process/acknowledge").await;
-        assert_eq!(told["params"]["processId"], id);
-        told["params"]["seq"].as_u64().unwrap()
+        let received = self.expect("process/acknowledge").await;
+        assert_eq!(received["params"]["processId"], id);
+        received["params"]["seq"].as_u64().unwrap()
     }
 }
 

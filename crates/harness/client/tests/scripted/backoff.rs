@@ -80,10 +80,10 @@ async fn replaced_server_ends_the_session_immediately() {
     connector.replace_server();
     drop(server);
     let failed = events(&process).await;
-    let gone = "server closed the connection; session was not resumed: executor key changed";
+    let reason = "server closed the connection; session was not resumed: executor key changed";
     assert!(
         matches!(&failed[..], [Event::Failed(ProcessError::Disconnected(Disconnect::Session(text)))]
-            if text == gone),
+            if text == reason),
         "{failed:?}"
     );
     assert_eq!(connector.times().len(), 1, "no further attempt");

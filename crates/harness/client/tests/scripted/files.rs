@@ -18,7 +18,7 @@ use exec_wire::{
 use futures_util::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 
-use crate::scripted_server::{ScriptedServer, hung_up, within};
+use crate::scripted_server::{ScriptedServer, server_closed, within};
 
 fn path() -> PathUri {
     "file:///path".parse().unwrap()
@@ -220,7 +220,7 @@ async fn watch_ends_with_its_connection() {
     assert!(within(watcher.changes.next()).await.is_some());
     assert_eq!(within(watcher.changes.next()).await, None);
     let failure = within(files.read_file(read())).await;
-    assert_eq!(failure, Err(FileError::Disconnected(hung_up())));
+    assert_eq!(failure, Err(FileError::Disconnected(server_closed())));
 }
 
 /// Watches for a missing path. Also returns the id of the watch.

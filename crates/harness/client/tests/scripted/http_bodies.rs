@@ -6,7 +6,7 @@ use exec_wire::http::HttpHeader;
 use futures_util::{StreamExt, future::FutureExt, join};
 use serde_json::{Value, json};
 
-use crate::scripted_server::{ScriptedServer, hung_up, within};
+use crate::scripted_server::{ScriptedServer, server_closed, within};
 
 const URL: &str = "http://127.0.0.1/";
 
@@ -142,9 +142,9 @@ async fn bodies_and_requests_fail_on_disconnect() {
         drop(server);
     };
     let (response, ()) = join!(http.request(HttpRequest::new("GET", URL)), hang_up);
-    let gone = HttpError::Disconnected(hung_up());
-    assert_eq!(response.unwrap_err(), gone);
-    assert_eq!(error(&mut body).await, gone);
+    let reason = HttpError::Disconnected(server_closed());
+    assert_eq!(response.unwrap_err(), reason);
+    assert_eq!(error(&mut body).await, reason);
 }
 
 #[tokio::test]

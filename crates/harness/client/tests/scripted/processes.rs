@@ -24,7 +24,9 @@ use futures_util::FutureExt;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::scripted_server::{LIMIT, ScriptedServer, command, events, hung_up, numbers, session};
+use crate::scripted_server::{
+    LIMIT, ScriptedServer, command, events, numbers, server_closed, session,
+};
 
 #[tokio::test]
 async fn mismatched_session_is_an_error() {
@@ -136,7 +138,7 @@ async fn disconnect_fails_everything_immediately() {
     let pending = process.wait(WaitUntil::Exited, None);
     server.expect("process/wait").await;
     drop(server);
-    let disconnected = ProcessError::Disconnected(hung_up());
+    let disconnected = ProcessError::Disconnected(server_closed());
     assert_eq!(
         timeout(LIMIT, pending).await.unwrap().unwrap_err(),
         disconnected.clone()
@@ -158,9 +160,9 @@ async fn disconnect_fails_everything_immediately() {
         assert_eq!(outcome, Err(disconnected.clone()));
     }
     let started = RemoteBackend::new(client.clone()).start(command("q")).await;
-    assert!(matches!(started, Err(StartError::Disconnected(gone)) if gone == hung_up()));
+    assert!(matches!(started, Err(StartError::Disconnected(reason)) if reason == server_closed()));
     let status = client.call(ReadEnvironmentStatus).await;
-    let error = ExecServerError::Disconnected(hung_up());
+    let error = ExecServerError::Disconnected(server_closed());
     assert_eq!(error.fault(), Fault::Transport);
     assert_eq!(status, Err(error));
 }

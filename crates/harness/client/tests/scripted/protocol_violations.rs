@@ -153,12 +153,12 @@ async fn malformed_message_ends_the_connection() {
             .push(Outgoing::Text(message.into()), Encoding::Text)
             .await;
         for process in [bad, good] {
-            let told = events(&process).await;
+            let received = events(&process).await;
             assert!(
-                matches!(&told[..],
+                matches!(&received[..],
                     [Event::Failed(ProcessError::Disconnected(Disconnect::Protocol(text)))]
                     if text.starts_with(reason)),
-                "{told:?}"
+                "{received:?}"
             );
         }
         within(client.closed()).await;

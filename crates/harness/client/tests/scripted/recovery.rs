@@ -176,8 +176,8 @@ async fn lost_start_fails_and_is_terminated() {
     };
     let (started, mut server) = futures_util::join!(within(backend.start(command("p"))), play);
     let text = "connection broke before `process/start` was answered: server closed the connection";
-    let gone = Disconnect::Transport(text.to_owned());
-    assert!(matches!(started, Err(StartError::Disconnected(error)) if error == gone));
+    let reason = Disconnect::Transport(text.to_owned());
+    assert!(matches!(started, Err(StartError::Disconnected(error)) if error == reason));
     // The id is unused.
     server.start(&client, "p").await;
 }
@@ -239,8 +239,8 @@ async fn gap_fails_only_its_process() {
     assert_eq!(terminate["params"]["processId"], "lost");
     let text = "process lost failed: events 2 to 4 are lost";
     let error = ProcessError::from(RpcError::internal(text));
-    let told = events(&lost).await;
-    assert_eq!(told[1..], [Event::Failed(error.clone())]);
+    let received = events(&lost).await;
+    assert_eq!(received[1..], [Event::Failed(error.clone())]);
     assert_eq!(
         within(lost.wait(WaitUntil::Closed, None)).await,
         Err(error.clone())
@@ -418,11 +418,11 @@ async fn pages_without_progress_fail_their_process() {
     let mut server = connector.resume().await;
     let read = server.expect("process/read").await;
     server.page(&read, &[1], 1).await;
-    let told = events(&process).await;
+    let received = events(&process).await;
     assert!(
-        matches!(&told[..], [Event::Failed(ProcessError::Remote(error))]
+        matches!(&received[..], [Event::Failed(ProcessError::Remote(error))]
         if error.message.ends_with("`process/read` after 0 made no progress: it ended at 0")),
-        "{told:?}"
+        "{received:?}"
     );
 }
 

@@ -136,14 +136,14 @@ async fn non_idempotent_calls_fail_immediately() {
     let text = |method| {
         format!("connection broke before `{method}` was answered: server closed the connection")
     };
-    let gone = |method| Disconnect::Transport(text(method));
+    let reason = |method| Disconnect::Transport(text(method));
     assert_eq!(
         within(signal).await,
-        Err(ProcessError::Disconnected(gone("process/signal")))
+        Err(ProcessError::Disconnected(reason("process/signal")))
     );
     assert_eq!(
         within(remove).await,
-        Err(FileError::Disconnected(gone("fs/remove")))
+        Err(FileError::Disconnected(reason("fs/remove")))
     );
     let error = ExecServerError::Interrupted {
         method: "process/signal",
@@ -188,8 +188,8 @@ async fn terminate_is_sent_once() {
     let mut server = disconnect(&mut connector, server).await;
     let text =
         "connection broke before `process/terminate` was answered: server closed the connection";
-    let gone = Disconnect::Transport(text.to_owned());
-    assert_eq!(within(end).await, Err(ProcessError::Disconnected(gone)));
+    let reason = Disconnect::Transport(text.to_owned());
+    assert_eq!(within(end).await, Err(ProcessError::Disconnected(reason)));
     drop(client.call(ReadEnvironmentStatus));
     server.expect("environment/status").await;
 }

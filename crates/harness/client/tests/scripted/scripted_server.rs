@@ -28,7 +28,7 @@ use tokio::time::timeout;
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 /// The failure after a disconnect without recovery.
-pub(crate) fn hung_up() -> Disconnect {
+pub(crate) fn server_closed() -> Disconnect {
     Disconnect::Transport("server closed the connection".to_owned())
 }
 

@@ -299,10 +299,10 @@ async fn panic_in_the_driver_releases_all_waiters() {
     server
         .send(json!({"method": "network/policyDecision", "params": decision}))
         .await;
-    let gone = Disconnect::Transport("the client's driver was stopped".to_owned());
-    let error = ProcessError::Disconnected(gone.clone());
+    let reason = Disconnect::Transport("the client's driver was stopped".to_owned());
+    let error = ProcessError::Disconnected(reason.clone());
     assert_eq!(events(&started.process).await, [Event::Failed(error)]);
-    assert_eq!(within(call).await, Err(gone.into()));
+    assert_eq!(within(call).await, Err(reason.into()));
     within(client.closed()).await;
 }
 

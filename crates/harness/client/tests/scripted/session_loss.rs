@@ -62,11 +62,11 @@ async fn unknown_session_is_lost_immediately() {
     server
         .refuse(&initialize, -32600, "unknown session id s")
         .await;
-    let gone = Disconnect::Session(UNKNOWN.to_owned());
-    let error = ProcessError::Disconnected(gone.clone());
+    let reason = Disconnect::Session(UNKNOWN.to_owned());
+    let error = ProcessError::Disconnected(reason.clone());
     assert_eq!(within(pending).await, Err(error.clone()));
     let failure = within(queued).await.unwrap_err();
-    assert_eq!(failure, ExecServerError::Disconnected(gone));
+    assert_eq!(failure, ExecServerError::Disconnected(reason));
     assert_eq!(failure.fault(), Fault::Session);
     within(closed).await;
     assert_eq!(events(&process).await, [Event::Failed(error.clone())]);
@@ -153,12 +153,12 @@ async fn hanging_handshake_is_abandoned_in_time() {
     let end = timeout(Duration::from_secs(60), client.closed()).await;
     end.expect("timed out");
     assert_eq!(begin.elapsed().as_secs(), 45);
-    let told = events(&process).await;
+    let received = events(&process).await;
     let text = "did not answer `initialize` within 10s";
     assert!(
-        matches!(&told[..], [Event::Failed(ProcessError::Disconnected(gone))]
-            if gone.to_string().contains(text)),
-        "{told:?}"
+        matches!(&received[..], [Event::Failed(ProcessError::Disconnected(reason))]
+            if reason.to_string().contains(text)),
+        "{received:?}"
     );
 }
 
@@ -215,12 +215,12 @@ async fn non_resumable_server_is_not_reconnected() {
     let pending = client.call(ReadEnvironmentStatus);
     server.expect("environment/status").await;
     drop(server);
-    let gone = Disconnect::Transport("server closed the connection".to_owned());
+    let reason = Disconnect::Transport("server closed the connection".to_owned());
     assert_eq!(
         within(pending).await,
-        Err(ExecServerError::Disconnected(gone.clone()))
+        Err(ExecServerError::Disconnected(reason.clone()))
     );
-    let error = ProcessError::Disconnected(gone);
+    let error = ProcessError::Disconnected(reason);
     assert_eq!(events(&process).await, [Event::Failed(error)]);
     assert_eq!(connector.times().len(), 1);
     expect_new_session(&mut connector, &client).await;
@@ -246,7 +246,7 @@ async fn finished_process_stays_readable_after_session_loss() {
     server.output("p", 1, "YQ==").await;
     server.exited("p", 2).await;
     server.closed("p", 3).await;
-    let told = events(&process).await;
+    let received = events(&process).await;
     drop(server);
     let mut server = connector.accept().await;
     let initialize = server.expect("initialize").await;
@@ -256,12 +256,12 @@ async fn finished_process_stays_readable_after_session_loss() {
     within(client.closed()).await;
     let page = within(process.read(Read::default())).await.unwrap();
     assert_eq!((page.chunks.len(), page.closed), (1, true));
-    assert_eq!(events(&process).await, told);
+    assert_eq!(events(&process).await, received);
     let mut server = expect_new_session(&mut connector, &client).await;
     let _other = server.start(&client, "p").await;
     let ended = within(process.terminate(TerminateMode::Force)).await;
-    let gone = Disconnect::Session(UNKNOWN.to_owned());
-    assert_eq!(ended, Err(ProcessError::Disconnected(gone)));
+    let reason = Disconnect::Session(UNKNOWN.to_owned());
+    assert_eq!(ended, Err(ProcessError::Disconnected(reason)));
 }
 
 #[tokio::test(start_paused = true)]

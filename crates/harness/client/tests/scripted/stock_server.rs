@@ -109,7 +109,9 @@ async fn start_with_unsupported_members_is_rejected() {
         ),
     ] {
         match within(backend.start(command)).await {
-            Err(StartError::Refused { field: told, .. }) => assert_eq!(told, field),
+            Err(StartError::Refused {
+                field: received, ..
+            }) => assert_eq!(received, field),
             other => panic!("expected a refusal: {other:?}"),
         }
     }

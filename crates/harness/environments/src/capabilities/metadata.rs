@@ -260,15 +260,15 @@ mod tests {
             ("outer", Some("all"))
         );
         assert_eq!(plugin.files.mcp_config, Some(mcp));
-        let told = |skill: &SkillMetadata| (skill.qualified_name(), skill.description.clone());
-        let told: Vec<_> = found.skills.iter().map(|skill| told(skill)).collect();
+        let summarize = |skill: &SkillMetadata| (skill.qualified_name(), skill.description.clone());
+        let summaries: Vec<_> = found.skills.iter().map(|skill| summarize(skill)).collect();
         let pair = |name: &str, description: &str| (name.to_owned(), description.to_owned());
         let expected = [
             pair("outer:alpha", "first"),
             pair("sub:b", ""),
             pair("outer:subway", "third"),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(summaries, expected);
         assert_eq!(found.warnings, ["one left out"]);
     }
 
