@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scheme_chooses_the_proxy_and_exceptions_go_around_it() {
+    fn proxy_depends_on_scheme_and_no_proxy() {
         let (http, https) = (
             ("http_proxy", "http://p:1"),
             ("HTTPS_PROXY", "http://u:s@p:2"),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_cannot_be_used_is_an_error_without_its_password() {
+    fn invalid_proxy_is_an_error_without_its_password() {
         for url in ["socks5://u:s3cret@p:1", "http://u:s3cret%@p:1"] {
             let error = found("https://hub.example", &[("HTTPS_PROXY", url)]).unwrap_err();
             let text = format!("{:#}", anyhow::Error::from(error));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_takes_the_place_of_the_roots_and_another_is_added() {
+    fn ssl_cert_file_replaces_roots_and_codex_ca_certificate_adds_to_them() {
         let shown = |variables| format!("{:?}", found("https://h", variables).unwrap().trust);
         assert_eq!(shown(&[("SSL_CERT_FILE", "")]), shown(&[]));
         let only = shown(&[("SSL_CERT_FILE", "/a.pem")]);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_header_is_passed_over() {
+    fn invalid_header_variables_are_ignored() {
         let headers = |value| {
             let found = found(
                 "https://h",

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_that_is_replaced_is_presented_and_a_broken_file_is_passed_over() {
+    async fn replaced_token_is_used_and_invalid_file_is_ignored() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("token");
         std::fs::write(&path, "one\n").unwrap();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_token_is_refused_by_name() {
+    fn file_without_token_is_rejected_with_its_path() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("token");
         assert!(matches!(

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_grows_by_no_more_than_a_line_beyond_its_limit() {
+    fn log_exceeds_its_limit_by_at_most_one_line() {
         let budget = LogBudget(AtomicU64::new(0));
         let admitted = (0..100_000).filter(|_| budget.admits(100)).count() as u64;
         assert_eq!(admitted * 100, LIMIT.next_multiple_of(100));

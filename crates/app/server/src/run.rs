@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_person_is_told_who_may_connect_and_how() {
+    fn explanation_names_allowed_clients_and_next_command() {
         let told = |flags: &[&str]| {
             let config = ServerConfig::from_flags(flags).unwrap();
             explanation(&"ws://127.0.0.1:1".parse().unwrap(), &config)

@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn json_has_the_members_and_the_status_says_the_same() {
+fn json_members_and_exit_status_agree() {
     let output = doctor(&["doctor", "--json"]);
     assert_eq!(text(&output.stderr), "");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -51,7 +51,7 @@ fn json_has_the_members_and_the_status_says_the_same() {
 }
 
 #[test]
-fn text_tells_what_works_and_what_enforces() {
+fn text_report_lists_abilities_and_mechanisms() {
     let output = doctor(&["doctor"]);
     let report = text(&output.stdout);
     for words in [
@@ -70,7 +70,7 @@ fn text_tells_what_works_and_what_enforces() {
 }
 
 #[test]
-fn the_servers_settings_count() {
+fn doctor_applies_server_settings() {
     let output = doctor(&["--sandbox-mechanism=landlock", "doctor", "--json"]);
     assert_eq!(output.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -81,7 +81,7 @@ fn the_servers_settings_count() {
 }
 
 #[test]
-fn a_broken_configuration_is_told_as_the_server_would() {
+fn invalid_configuration_is_reported_like_by_the_server() {
     let output = doctor(&["-csession_ttl=soon", "doctor"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).starts_with("Error: -c `session_ttl`"));

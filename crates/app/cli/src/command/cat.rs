@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_numbered_through_blocks_and_files() {
+    fn line_numbers_continue_across_blocks_and_files() {
         let mut numbers = LineNumbers::default();
         let blocks: [&[u8]; 4] = [b"a\nb", b"c\n", b"", b"\nd"];
         let text: Vec<u8> = blocks.iter().flat_map(|block| numbers.add(block)).collect();

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_is_enough_if_it_is_the_only_one_and_an_id_is_always() {
+    fn unique_prefix_or_full_id_selects_a_process() {
         let processes = ["build", "build-2", "serve"].map(process);
         let picked =
             |typed| select_process(&processes, typed).map(|process| process.process_id.to_string());

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_cut_is_asked_again() {
+    async fn disconnected_requests_are_retried() {
         let asked = Cell::new(0);
         let outcome = retry_disconnected(|| {
             asked.set(asked.get() + 1);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_given_up_in_the_end_and_other_errors_at_once() {
+    async fn retries_are_limited_and_other_errors_fail_at_once() {
         let asked = Cell::new(0);
         let outcome = retry_disconnected(|| {
             asked.set(asked.get() + 1);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_told_from_others_and_without_its_number() {
+    fn missing_file_has_its_own_kind_and_no_error_number() {
         let text = "cannot open `/none`: No such file or directory (os error 2)".to_owned();
         let failure = file_failure(&FileError::NotFound(text));
         assert_eq!(failure.kind, FailureKind::NotFound);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_explanation_of_several_lines_is_put_on_one() {
+    fn multi_line_error_is_joined() {
         let text = "pattern cannot be used:\n    (\n    ^\nunclosed group".to_owned();
         let failure = file_failure(&FileError::Refused(text));
         assert_eq!(failure.kind, FailureKind::Usage);
@@ -197,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_a_number_is_kept() {
+    fn text_without_error_number_is_unchanged() {
         for text in ["odd (os error", "odd (os error x)", "plain"] {
             assert_eq!(plain(text), text);
         }
     }
 
     #[tokio::test]
-    async fn a_link_to_nothing_is_told_from_nothing() {
+    async fn dangling_link_is_distinguished_from_a_missing_path() {
         let directory = tempfile::tempdir().unwrap();
         symlink("none", directory.path().join("dead")).unwrap();
         symlink(".", directory.path().join("way")).unwrap();

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_two_matches_are_printed_once() {
+    fn overlapping_context_lines_are_printed_once() {
         let matches = [
             found("file:///a", 2, &["1"], &["3", "4"]),
             found("file:///a", 4, &["2", "3"], &["5"]),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn without_context_nothing_stands_between_matches() {
+    fn no_separator_without_context() {
         let matches = [
             found("file:///a", 2, &[], &[]),
             found("file:///b", 7, &[], &[]),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_cannot_command_a_terminal() {
+    fn control_characters_are_removed_from_lines() {
         assert_eq!(without_commands("a\tb\x1b[2J"), "a\tb?[2J");
     }
 }

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_have_names_and_numbers() {
+    fn signal_names_and_numbers_are_parsed() {
         for text in ["KILL", "sigkill", "SIGKILL", "9"] {
             assert_eq!(text.parse(), Ok(NamedSignal(ProcessSignal::Kill)), "{text}");
         }

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_goes_on_writing_is_read_to_where_it_was() {
+    async fn output_of_a_running_process_is_read_up_to_the_start_position() {
         let ask = async |after: OutputSeq| Ok(page(after, after.0 + 9, false));
         let retained_output = RetainedOutput::read(OutputSeq(3), ask).await.unwrap();
         assert_eq!(
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_ends_meanwhile_is_read_to_its_end() {
+    async fn output_of_a_process_that_exits_meanwhile_is_read_completely() {
         let ask = async |after: OutputSeq| Ok(page(after, 5, after.0 > 0));
         let retained_output = RetainedOutput::read(OutputSeq(3), ask).await.unwrap();
         assert_eq!(
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_counted_across_pieces() {
+    fn last_lines_are_counted_across_chunks() {
         let all = pieces(&[
             (Stdout, "one\ntw"),
             (Stdout, "o\nthree\n"),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_a_line() {
+    fn unterminated_line_counts_as_a_line() {
         let all = pieces(&[(Stdout, "one\ntwo")]);
         assert_eq!(last_lines(all.clone(), 1), pieces(&[(Stdout, "two")]));
         assert_eq!(last_lines(all.clone(), 2), all);

@@ -282,7 +282,7 @@ mod tests {
     };
 
     #[test]
-    fn a_long_line_has_mode_size_time_and_name() {
+    fn long_row_shows_mode_size_time_and_name() {
         assert_eq!(
             row("x", FILE).long(RowStyle::Plain),
             b"-rwxr-xr--           42 1970-01-01 00:00 x"
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_marked_and_harmless_on_a_terminal_only() {
+    fn names_are_marked_and_sanitised_only_on_a_terminal() {
         let link = FileMetadata {
             is_symlink: true,
             ..FILE
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_have_a_colour_where_colours_are_wanted() {
+    fn directories_are_coloured_on_request() {
         let directory = FileMetadata {
             is_directory: true,
             is_file: false,
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_text_is_printed_as_it_is() {
+    fn non_utf8_name_is_printed_unchanged() {
         let uri = PathUri::parse("file:///srv/%FF").unwrap();
         assert_eq!(
             ListingRow::new(b"\xff", uri, FILE).short(RowStyle::Plain),
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_read_in_utc() {
+    fn times_are_formatted_in_utc() {
         for (millis, text) in [
             (0, "1970-01-01 00:00"),
             (-1, "1969-12-31 23:59"),

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_colon_before_any_slash_names_an_environment() {
+    fn colon_before_the_first_slash_separates_the_environment() {
         assert_eq!(read(":/srv/x"), there(None, "/srv/x"));
         assert_eq!(read(":logs"), there(None, "logs"));
         assert_eq!(read("box:/x:y"), there(Some("box"), "/x:y"));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_path_and_a_url_are_refused() {
+    fn empty_path_and_url_are_rejected() {
         for wrong in ["", "ws://127.0.0.1:80/x"] {
             let failure = PathOperand::read(OsStr::new(wrong)).unwrap_err();
             assert_eq!(failure.kind, FailureKind::Usage, "{wrong}");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_name_stands_for_what_is_in_it() {
+    fn operand_without_a_name_stands_for_its_contents() {
         for (typed, named, directory) in [
             ("a/b", true, false),
             ("a/b/", true, true),

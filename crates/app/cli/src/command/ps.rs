@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_lines_are_cut_and_escape_codes_have_no_effect() {
+    fn columns_align_lines_are_truncated_and_escapes_are_quoted() {
         let process = |id: &str, argv: &[&str]| ProcessSummary {
             process_id: ProcessId::new(id).unwrap(),
             argv: argv.iter().map(|word| (*word).to_owned()).collect(),

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_have_units_and_are_not_nothing() {
+    fn durations_have_units_and_are_positive() {
         for (text, millis) in [
             ("90", 90_000),
             ("1.5s", 1500),

@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_program_is_told_from_a_missing_directory_and_from_one_that_cannot_be_executed() {
+    fn missing_program_missing_directory_and_not_executable_are_distinguished() {
         let kind = |text: &str| explain_refusal(text, true, "local").kind;
         let missing = "No such file or directory (os error 2)";
         assert_eq!(
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_refuses_is_not_taken_for_the_system() {
+    fn server_refusals_are_not_mistaken_for_os_errors() {
         let kind = |text| explain_refusal(text, false, "local").kind;
         assert_eq!(kind("env: A=(os error 2)"), FailureKind::Failed);
         assert_eq!(kind("process a already exists"), FailureKind::Usage);

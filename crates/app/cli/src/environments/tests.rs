@@ -18,12 +18,12 @@ use super::*;
 
 /// Variables and files of a process that selects environments.
 #[derive(Default)]
-struct Scene {
+struct SelectionFixture {
     variables: BTreeMap<&'static str, OsString>,
     files: BTreeMap<PathBuf, &'static str>,
 }
 
-impl Scene {
+impl SelectionFixture {
     fn variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.variables.insert(name, value.into());
         self

@@ -12,7 +12,7 @@ fn terminal(variables: &[(&str, &str)]) -> DetectedTerminal {
 }
 
 #[test]
-fn terminals_are_known_by_what_they_set() {
+fn terminals_are_detected_by_their_variables() {
     for (variables, token) in [
         (&[][..], "unknown"),
         (&[("TERM", "")], "unknown"),
@@ -89,7 +89,7 @@ fn terminals_are_known_by_what_they_set() {
 }
 
 #[test]
-fn multiplexers_and_ssh_are_seen_beside_the_terminal() {
+fn multiplexer_and_ssh_are_detected_with_the_terminal() {
     for (variables, token) in [
         (
             &[
@@ -123,7 +123,7 @@ fn multiplexers_and_ssh_are_seen_beside_the_terminal() {
 }
 
 #[test]
-fn hostile_variables_make_a_short_printable_token() {
+fn hostile_variables_yield_a_short_printable_token() {
     let long = "x".repeat(5000);
     for value in [
         "a\r\nX-Evil: 1",
@@ -153,7 +153,7 @@ fn hostile_variables_make_a_short_printable_token() {
 }
 
 #[test]
-fn a_remote_pty_gets_a_description_that_it_has() {
+fn remote_pty_gets_a_common_terminal_description() {
     for (variables, term, colorterm) in [
         (&[][..], "xterm-256color", None),
         (&[("TERM", "xterm")], "xterm", None),

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_value_of_network_is_optional_and_taken_only_before_the_command() {
+    fn network_value_is_optional_and_parsed_only_before_the_command() {
         let rewritten = |line: &str| {
             let words = line.split(' ').map(OsString::from).collect();
             let words = rewrite(words).unwrap();

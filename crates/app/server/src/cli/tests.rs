@@ -15,7 +15,7 @@ fn status(arguments: &[&str]) -> Option<i32> {
 }
 
 #[test]
-fn the_parser_is_well_formed() {
+fn clap_definition_is_valid() {
     Cli::command().debug_assert();
 }
 
@@ -61,7 +61,7 @@ fn every_flag_is_accepted() {
 }
 
 #[test]
-fn wrong_arguments_are_the_parsers_to_refuse() {
+fn invalid_arguments_are_rejected_by_the_parser() {
     let wrong: [&[&str]; 20] = [
         &["--listen=ws://localhost:0"],
         &["--concurrent-requests=0"],
@@ -90,7 +90,7 @@ fn wrong_arguments_are_the_parsers_to_refuse() {
 }
 
 #[test]
-fn doctor_takes_the_servers_options_before_it() {
+fn doctor_accepts_server_options_before_it() {
     let parsed = |line: &[&str]| {
         let line = ["exec-server"].iter().chain(line);
         let cli = Cli::read(line).unwrap();

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_is_shown_numbers_without_a_token() {
+    fn metrics_listener_requires_a_loopback_address() {
         for text in ["127.0.0.1:9464", "127.1.2.3:0", "[::1]:9464"] {
             let address = text.parse::<MetricsAddress>().unwrap().address();
             assert_eq!(address.to_string(), text);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_log_as_flags_and_variables_say() {
+    fn command_logging_follows_flags_and_variables() {
         let variables = |name: &str| -> Option<OsString> {
             match name {
                 "RUST_LOG" => Some("debug".into()),

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_concurrent_request_is_serial_and_none_is_an_error() {
+    fn one_concurrent_request_is_serial_and_zero_is_an_error() {
         let four = NonZeroUsize::new(4).unwrap();
         assert_eq!("1".parse(), Ok(ConcurrentRequests::Serial));
         assert_eq!("4".parse(), Ok(ConcurrentRequests::AtMost(four)));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_read_the_usual_words() {
+    fn switches_accept_common_boolean_words() {
         for text in ["true", "TRUE", "yes", "on", "1"] {
             assert_eq!(text.parse(), Ok(Switch(true)), "{text}");
         }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn mechanisms_and_namespaces_are_read_by_their_names() {
+    fn mechanism_and_pid_namespace_names_are_parsed() {
         let mechanisms = [
             ("cheapest", Mechanism::Cheapest),
             ("landlock", Mechanism::Landlock),

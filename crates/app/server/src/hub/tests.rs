@@ -25,7 +25,7 @@ fn tokens(home: &std::path::Path, arguments: &[&str]) -> anyhow::Result<(String,
 }
 
 #[test]
-fn a_token_is_printed_once_and_listed_until_it_is_revoked() {
+fn token_is_printed_once_and_listed_until_revoked() {
     use std::os::unix::fs::PermissionsExt;
 
     let home = tempfile::tempdir().unwrap();
@@ -66,7 +66,7 @@ fn a_token_is_printed_once_and_listed_until_it_is_revoked() {
 }
 
 #[test]
-fn a_token_written_to_a_file_is_for_this_account_only_and_replaces_nothing_unasked() {
+fn token_file_is_private_and_replaces_nothing_without_force() {
     use std::os::unix::fs::PermissionsExt;
 
     let home = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ fn a_token_written_to_a_file_is_for_this_account_only_and_replaces_nothing_unask
 }
 
 #[test]
-fn a_token_without_roles_in_the_flags_has_two() {
+fn token_has_two_default_roles() {
     let home = tempfile::tempdir().unwrap();
     let (_, said) = tokens(home.path(), &["create", "--name=a"]).unwrap();
     assert!(
@@ -118,7 +118,7 @@ fn a_token_without_roles_in_the_flags_has_two() {
 }
 
 #[test]
-fn what_cannot_be_is_an_error() {
+fn invalid_token_requests_are_errors() {
     let home = tempfile::tempdir().unwrap();
     let refused = |arguments: &[&str]| format!("{:#}", tokens(home.path(), arguments).unwrap_err());
     assert!(refused(&["create", "--name=a", "--environment=["]).contains("is no glob"));
@@ -171,7 +171,7 @@ fn flags_become_a_configuration() {
 }
 
 #[test]
-fn a_hub_without_tokens_or_without_tls_is_warned_about() {
+fn hub_without_tokens_or_tls_causes_warnings() {
     let home = tempfile::tempdir().unwrap();
     let told = |flags: &[&str]| hub(home.path(), flags).1;
     let nobody = told(&[]);
@@ -207,7 +207,7 @@ fn found(place: &TokenFileArgs, variables: &[(&str, &str)]) -> Option<(String, S
 }
 
 #[test]
-fn flags_come_before_our_home_and_that_before_the_accounts() {
+fn data_directory_prefers_flags_then_exec_server_home_then_home() {
     let nothing = TokenFileArgs::default();
     let both = [("EXEC_SERVER_HOME", "/e"), ("HOME", "/h")];
     let pair = |dir: &str, file: &str| Some((dir.to_owned(), file.to_owned()));
@@ -247,7 +247,7 @@ fn looks(pace: &mut ReleaseBackoff, count: usize, resident: u64) -> usize {
 }
 
 #[test]
-fn a_small_hub_is_left_alone() {
+fn small_hub_releases_no_memory() {
     assert_eq!(
         looks(&mut ReleaseBackoff::default(), 1000, WORTHWHILE - 1),
         0
@@ -255,7 +255,7 @@ fn a_small_hub_is_left_alone() {
 }
 
 #[test]
-fn memory_that_stays_in_use_is_tried_once_a_minute() {
+fn release_backs_off_to_once_a_minute() {
     let mut pace = ReleaseBackoff::default();
     looks(&mut pace, 60, BUSY);
     let tried = looks(&mut pace, 300, BUSY);
@@ -263,7 +263,7 @@ fn memory_that_stays_in_use_is_tried_once_a_minute() {
 }
 
 #[test]
-fn a_change_is_followed_at_once() {
+fn memory_is_released_soon_after_a_change() {
     let mut pace = ReleaseBackoff::default();
     looks(&mut pace, 100, BUSY);
     assert_eq!(looks(&mut pace, 1, BUSY + DIFFERENCE), 1);

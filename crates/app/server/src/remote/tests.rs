@@ -65,7 +65,7 @@ fn variables_have_an_order_and_the_sign_in_is_the_last() {
 }
 
 #[test]
-fn a_flag_decides_before_every_variable() {
+fn flags_take_precedence_over_variables() {
     for (flags, expected) in [
         (&["--remote-token-file=f"][..], "file"),
         (&["--executor-credential-stdin"], "stdin"),
@@ -84,7 +84,7 @@ fn a_flag_decides_before_every_variable() {
 }
 
 #[test]
-fn nothing_to_present_is_an_error_that_says_what_to_give() {
+fn missing_credentials_error_lists_the_options() {
     let error = choose(&[], &[("CODEX_HOME", "/empty")]).unwrap_err();
     assert!(matches!(error, RemoteConfigError::NoCredentials) && !error.is_usage());
     for word in [
@@ -102,7 +102,7 @@ fn nothing_to_present_is_an_error_that_says_what_to_give() {
 }
 
 #[test]
-fn wrong_variables_are_told_without_their_values() {
+fn invalid_variables_are_reported_without_their_values() {
     for (variable, value) in [
         ("CODEX_API_KEY", "s3cret\nx"),
         ("EXEC_SERVER_REMOTE_TOKEN", "s3cr\u{7f}t"),
@@ -121,7 +121,7 @@ fn wrong_variables_are_told_without_their_values() {
 }
 
 #[test]
-fn services_of_the_vendor_can_be_elsewhere() {
+fn vendor_service_urls_can_be_overridden() {
     let variables = [
         ("CODEX_AUTHAPI_BASE_URL", "http://127.0.0.1:1/a/"),
         (
@@ -154,7 +154,7 @@ fn services_of_the_vendor_can_be_elsewhere() {
 }
 
 #[test]
-fn keys_and_files_for_signatures_come_from_flags_and_variables() {
+fn aws_settings_come_from_flags_and_variables() {
     let flags = [
         "--remote-transport=direct",
         "--aws-sigv4",

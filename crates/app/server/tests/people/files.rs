@@ -1,38 +1,35 @@
 //! Files, as people copy, list, print, edit, find and watch them.
 
-mod changing;
-mod copying;
-mod editing;
-mod links;
-mod looking;
-mod modes;
-mod rerunning;
-mod resuming;
-mod stopping;
-mod targets;
-mod trees;
+mod changes;
+mod copy;
+mod copy_links;
+mod copy_resume;
+mod copy_trees;
+mod edit;
+mod listing;
+mod watch;
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use crate::cast::{Person, Server};
+use crate::test_user::{Server, TestUser};
 
 /// A person, a server of theirs, and a directory that stands for its machine.
-struct Scene {
-    person: Person,
+struct CopyFixture {
+    user: TestUser,
     server: Server,
     there: tempfile::TempDir,
 }
 
-impl Scene {
+impl CopyFixture {
     async fn new() -> Self {
-        let person = Person::new();
-        let server = person.server(&[]).await;
+        let user = TestUser::new();
+        let server = user.server(&[]).await;
         let there = tempfile::tempdir().unwrap();
         Self {
-            person,
+            user,
             server,
             there,
         }
@@ -40,7 +37,7 @@ impl Scene {
 
     /// A path in the directory that programs are started in.
     fn here(&self, name: &str) -> PathBuf {
-        self.person.work().join(name)
+        self.user.work().join(name)
     }
 
     /// A path on the server.
@@ -61,8 +58,8 @@ impl Scene {
     }
 
     /// Runs a command on this server.
-    async fn run(&self, command: &str, rest: &[&str]) -> crate::cast::Ended {
-        self.person.run(self.line(command, rest)).await
+    async fn run(&self, command: &str, rest: &[&str]) -> crate::test_user::CommandResult {
+        self.user.run(self.line(command, rest)).await
     }
 
     /// Runs a command on this server, and returns the JSON that it prints.

@@ -1,12 +1,12 @@
 //! The commands for people: the built program, run as a person runs it, against real servers.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-mod cast;
+mod environments;
+mod example_scripts;
 mod files;
-mod lies;
+mod lying_server;
 mod mcp;
-mod patterns;
-mod places;
 mod processes;
-mod sandboxing;
-mod watching;
+mod sandbox_flags;
+mod telemetry;
+mod test_user;

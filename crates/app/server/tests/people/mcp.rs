@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::cast::{Ended, Person, Server, product};
+use crate::test_user::{CommandResult, Server, TestUser, product};
 
 /// How long all cases of the client may take together.
 const CASES: Duration = Duration::from_secs(240);
@@ -36,10 +36,10 @@ fn outside() -> tempfile::TempDir {
 }
 
 /// Runs every case of the client.
-async fn drive(person: &Person, arguments: &[&str]) -> String {
+async fn drive(user: &TestUser, arguments: &[&str]) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/people/mcp_client.py");
     let mut client = Command::new(python());
-    for (name, value) in person.command::<[&str; 0]>([]).as_std().get_envs() {
+    for (name, value) in user.command::<[&str; 0]>([]).as_std().get_envs() {
         match value {
             Some(value) => client.env(name, value),
             None => client.env_remove(name),
@@ -48,12 +48,12 @@ async fn drive(person: &Person, arguments: &[&str]) -> String {
     client
         .arg(script)
         .arg("--workspace")
-        .arg(person.work())
+        .arg(user.work())
         .args(arguments)
         .stdin(Stdio::null())
         .kill_on_drop(true);
     let ended = timeout(CASES, client.output()).await.unwrap().unwrap();
-    let ended = Ended::from(ended);
+    let ended = CommandResult::from(ended);
     assert_eq!(ended.status, Some(0), "{}\n{}", ended.stdout, ended.stderr);
     assert!(ended.stdout.ends_with("done\n"), "{}", ended.stdout);
     ended.stdout
@@ -65,15 +65,15 @@ fn program() -> &'static str {
 
 #[tokio::test]
 async fn a_client_works_over_stdio_on_this_machine() {
-    let (person, outside) = (Person::new(), outside());
+    let (user, outside) = (TestUser::new(), outside());
     let outside = outside.path().to_str().unwrap();
-    let said = drive(&person, &["--outside", outside, "stdio", program(), "mcp"]).await;
+    let said = drive(&user, &["--outside", outside, "stdio", program(), "mcp"]).await;
     assert!(said.starts_with("speaks 2026-07-28\n"), "{said}");
 }
 
 #[tokio::test]
-async fn an_older_client_works_over_stdio_without_a_sandbox() {
-    let person = Person::new();
+async fn older_client_works_over_stdio_without_a_sandbox() {
+    let user = TestUser::new();
     let line = [
         "--mode",
         "legacy",
@@ -83,14 +83,14 @@ async fn an_older_client_works_over_stdio_without_a_sandbox() {
         "--sandbox",
         "none",
     ];
-    let said = drive(&person, &line).await;
+    let said = drive(&user, &line).await;
     assert!(said.starts_with("speaks 2025-11-25\n"), "{said}");
 }
 
 #[tokio::test]
 async fn a_client_works_over_stdio_on_a_server() {
-    let (person, outside) = (Person::new(), outside());
-    let server = person.unix_server(&[]).await;
+    let (user, outside) = (TestUser::new(), outside());
+    let server = user.unix_server(&[]).await;
     let outside = outside.path().to_str().unwrap();
     let line = [
         "--outside",
@@ -101,54 +101,54 @@ async fn a_client_works_over_stdio_on_a_server() {
         "--env",
         &server.url,
     ];
-    drive(&person, &line).await;
+    drive(&user, &line).await;
 }
 
 #[tokio::test]
 async fn a_client_works_over_http_on_this_machine() {
-    let (person, outside) = (Person::new(), outside());
-    let door = Server::of(&mut person.command(["mcp", "--http", "127.0.0.1:0"])).await;
+    let (user, outside) = (TestUser::new(), outside());
+    let door = Server::of(&mut user.command(["mcp", "--http", "127.0.0.1:0"])).await;
     assert!(door.url.ends_with("/mcp"), "{}", door.url);
     let outside = outside.path().to_str().unwrap();
-    drive(&person, &["--outside", outside, "http", &door.url]).await;
+    drive(&user, &["--outside", outside, "http", &door.url]).await;
 }
 
 #[tokio::test]
 async fn a_client_with_the_token_works_over_http_on_a_server() {
-    let (person, outside) = (Person::new(), outside());
-    let server = person.unix_server(&[]).await;
-    let token = person.keep("token", "s3cret\n");
-    let mut command = person.command(["mcp", "--http", "0.0.0.0:0", "--env", &server.url]);
+    let (user, outside) = (TestUser::new(), outside());
+    let server = user.unix_server(&[]).await;
+    let token = user.keep("token", "s3cret\n");
+    let mut command = user.command(["mcp", "--http", "0.0.0.0:0", "--env", &server.url]);
     let door = Server::of(command.arg("--http-token-file").arg(token)).await;
     let url = door.url.replace("0.0.0.0", "127.0.0.1");
     let outside = outside.path().to_str().unwrap();
     let line = ["--outside", outside, "--token", "s3cret", "http", &url];
-    drive(&person, &line).await;
+    drive(&user, &line).await;
 }
 
 #[tokio::test]
-async fn a_line_that_cannot_be_served_says_why() {
-    let person = Person::new();
-    let open = person.run(["mcp", "--http", "0.0.0.0:0"]).await;
+async fn invalid_mcp_options_are_explained() {
+    let user = TestUser::new();
+    let open = user.run(["mcp", "--http", "0.0.0.0:0"]).await;
     open.failed(2, &["could run commands", "--http-token-file"]);
-    let missing = person.run(["mcp", "--workspace", "nowhere"]).await;
+    let missing = user.run(["mcp", "--workspace", "nowhere"]).await;
     missing.failed(66, &["nowhere", "is not a directory"]);
-    let unknown = person.run(["mcp", "--env", "nobody"]).await;
+    let unknown = user.run(["mcp", "--env", "nobody"]).await;
     unknown.failed(78, &["nobody"]);
-    let token = person
+    let token = user
         .run(["mcp", "--http", "127.0.0.1:0", "--http-token-file", "none"])
         .await;
     token.failed(66, &["none"]);
-    let garbage = person.run_with(["mcp"], b"hello\n{}\n").await;
+    let garbage = user.run_with(["mcp"], b"hello\n{}\n").await;
     assert_eq!(garbage.status, Some(0), "{garbage:?}");
     assert!(garbage.stdout.contains("Invalid request"), "{garbage:?}");
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_at_once_is_no_failure() {
-    let person = Person::new();
+async fn immediate_disconnect_is_not_a_failure() {
+    let user = TestUser::new();
     let began = Instant::now();
-    let ended = person.run(["mcp"]).await;
+    let ended = user.run(["mcp"]).await;
     assert_eq!(
         (ended.status, ended.stdout.as_str()),
         (Some(0), ""),

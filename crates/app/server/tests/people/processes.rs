@@ -1,15 +1,13 @@
 //! Processes, as people run, leave, find and end them.
 
+mod cuttable_link;
+mod detach;
 mod detached;
-mod leaving;
-mod outages;
-mod signals;
-mod starts;
-mod stock;
-mod streams;
+mod disconnects;
+mod run;
+mod stock_server;
+mod terminal_window;
 mod terminals;
-mod window;
-mod wire;
 
 use std::{
     fs,
@@ -26,15 +24,15 @@ use tokio::{
     process::{Child, ChildStdout, Command},
 };
 
-use crate::cast::{PATIENCE, soon};
+use crate::test_user::{TIMEOUT, within_timeout};
 
 /// A program that runs, with what it prints line by line.
-struct Running {
+struct RunningCommand {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-impl Running {
+impl RunningCommand {
     fn start(command: &mut Command) -> Self {
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -44,7 +42,7 @@ impl Running {
 
     /// Waits for the next line, which must be this one.
     async fn says(&mut self, line: &str) {
-        let said = soon(self.lines.next_line()).await.unwrap();
+        let said = within_timeout(self.lines.next_line()).await.unwrap();
         assert_eq!(said.as_deref(), Some(line));
     }
 
@@ -56,8 +54,10 @@ impl Running {
     async fn end(&mut self) -> (ExitStatus, String) {
         let mut said = String::new();
         let mut stderr = self.child.stderr.take().unwrap();
-        soon(stderr.read_to_string(&mut said)).await.unwrap();
-        (soon(self.child.wait()).await.unwrap(), said)
+        within_timeout(stderr.read_to_string(&mut said))
+            .await
+            .unwrap();
+        (within_timeout(self.child.wait()).await.unwrap(), said)
     }
 }
 
@@ -72,7 +72,7 @@ fn gone(file: &Path) {
     // One that is gone already has no descriptor.
     if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
         let mut ended = [PollFd::new(&process, PollFlags::IN)];
-        let limit = Timespec::try_from(PATIENCE).unwrap();
+        let limit = Timespec::try_from(TIMEOUT).unwrap();
         assert_eq!(
             poll(&mut ended, Some(&limit)).unwrap(),
             1,

@@ -14,11 +14,11 @@ use tokio::{
     task::{spawn_blocking, yield_now},
 };
 
-use crate::program::{Server, example, product, run, soon, text};
+use crate::program::{Server, example, product, run, text, within_timeout};
 
 async fn connect(server: &Server) -> ExecServerClient {
     let args = RemoteExecServerConnectArgs::new(&*server.url, "test");
-    soon(ExecServerClient::connect_websocket(args))
+    within_timeout(ExecServerClient::connect_websocket(args))
         .await
         .unwrap()
 }
@@ -57,8 +57,11 @@ async fn works(environment: &Environment) {
             sandbox: Some(only(&PathUri::from_native(inside.path()).unwrap())),
         })
     };
-    assert_eq!(&soon(read(&inside)).await.unwrap()[..], b"content");
-    let refused = soon(read(&outside)).await.unwrap_err();
+    assert_eq!(
+        &within_timeout(read(&inside)).await.unwrap()[..],
+        b"content"
+    );
+    let refused = within_timeout(read(&outside)).await.unwrap_err();
     assert!(
         matches!(refused, FileError::NotFound(_) | FileError::Invalid(_)),
         "{refused:?}"
@@ -72,7 +75,7 @@ async fn helper_of(environment: &Environment) -> String {
 }
 
 #[tokio::test]
-async fn a_program_that_embeds_the_server_runs_commands_and_keeps_policies() {
+async fn embedded_server_runs_commands_and_enforces_policies() {
     let mut command = Command::new(example("embed_server"));
     command.arg("ws://127.0.0.1:0");
     let server = Server::of(command).await;
@@ -86,7 +89,7 @@ async fn a_program_that_embeds_the_server_runs_commands_and_keeps_policies() {
 }
 
 #[tokio::test]
-async fn a_local_environment_needs_no_server_and_no_other_program() {
+async fn local_environment_needs_neither_server_nor_other_program() {
     let environment = local_environment(&ExecServerRuntimePaths::default()).unwrap();
     works(&environment).await;
     let own = std::env::current_exe().unwrap().canonicalize().unwrap();
@@ -103,7 +106,7 @@ async fn another_program_can_be_the_helper() {
 }
 
 #[tokio::test]
-async fn a_helper_that_is_missing_is_told_before_anything_runs() {
+async fn missing_helper_is_reported_before_anything_runs() {
     let paths = ExecServerRuntimePaths::with_helper("/nonexistent/helper");
     let error = local_environment(&paths).unwrap_err().to_string();
     assert_eq!(
@@ -111,25 +114,27 @@ async fn a_helper_that_is_missing_is_told_before_anything_runs() {
         "cannot find the helper program `/nonexistent/helper`"
     );
     let server = run_main_with_listen_url("ws://127.0.0.1:0", paths);
-    assert_eq!(soon(server).await.unwrap_err().to_string(), error);
+    assert_eq!(within_timeout(server).await.unwrap_err().to_string(), error);
 }
 
 #[tokio::test]
-async fn a_helper_that_is_none_fails_commands_and_hangs_none() {
+async fn invalid_helper_fails_commands_without_hanging() {
     for helper in ["/bin/true", "/bin/cat"] {
         let paths = ExecServerRuntimePaths::with_helper(helper);
         let environment = local_environment(&paths).unwrap();
         let argv = vec!["/bin/true".to_owned()];
         let root = PathUri::parse("file:///").unwrap();
         let command = exec_server::Command::new(ProcessId::new("p").unwrap(), argv, root);
-        let error = soon(environment.backend.start(command)).await.unwrap_err();
+        let error = within_timeout(environment.backend.start(command))
+            .await
+            .unwrap_err();
         let told = format!("{:#}", anyhow::Error::from(error));
         assert!(told.contains("cannot create a process"), "{told}");
     }
 }
 
 #[tokio::test]
-async fn dropping_the_server_closes_its_door_and_ends_what_it_runs() {
+async fn dropping_the_server_closes_the_listener_and_ends_processes() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("socket");
     let url = format!("unix://{}", socket.display());
@@ -137,7 +142,7 @@ async fn dropping_the_server_closes_its_door_and_ends_what_it_runs() {
         run_main_with_listen_url(&url, ExecServerRuntimePaths::default()).await
     });
     let connect = || ExecServerClient::connect_unix(&socket, Default::default());
-    let client = soon(async {
+    let client = within_timeout(async {
         loop {
             match connect().await {
                 Ok(client) => break client,
@@ -151,9 +156,9 @@ async fn dropping_the_server_closes_its_door_and_ends_what_it_runs() {
     assert!(running.exists() && waiting.exists());
 
     server.abort();
-    assert!(soon(server).await.unwrap_err().is_cancelled());
+    assert!(within_timeout(server).await.unwrap_err().is_cancelled());
     assert!(connect().await.is_err());
-    soon(async {
+    within_timeout(async {
         while running.exists() || waiting.exists() {
             yield_now().await;
         }
@@ -188,7 +193,7 @@ async fn abandoned(socket: PathBuf) -> PathBuf {
             shown
         })
     };
-    let shown = soon(spawn_blocking(vanish)).await.unwrap();
+    let shown = within_timeout(spawn_blocking(vanish)).await.unwrap();
     // The server notices on the thread of the test.
     for _ in 0..1000 {
         yield_now().await;

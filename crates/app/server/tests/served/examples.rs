@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use crate::program::{Server, clean, example, product, run_example, soon, text};
+use crate::program::{Server, clean, example, product, run_example, text, within_timeout};
 
 /// Returns what an example wrote, if it ended well.
 #[track_caller]
@@ -13,7 +13,7 @@ fn written(output: &Output) -> &str {
 }
 
 #[tokio::test]
-async fn run_command_shows_the_output_and_ends_as_the_command_did() {
+async fn run_command_prints_output_and_exits_with_the_status() {
     let server = Server::start(&[]).await;
     let output = run_example("run_command", &[&server.url, "echo", "a b"]).await;
     assert_eq!(written(&output), "a b\n");
@@ -25,7 +25,7 @@ async fn run_command_shows_the_output_and_ends_as_the_command_did() {
 }
 
 #[tokio::test]
-async fn run_command_says_what_is_wrong() {
+async fn run_command_explains_errors() {
     let server = Server::start(&[]).await;
     let output = run_example("run_command", &[&server.url, "/nonexistent"]).await;
     assert_eq!(output.status.code(), Some(1));
@@ -52,7 +52,7 @@ async fn survive_disconnect_loses_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn local_or_remote_does_the_same_everywhere() {
+async fn local_or_remote_behaves_the_same_everywhere() {
     let server = Server::start(&[]).await;
     let home = tempfile::tempdir().unwrap();
     let file = format!(
@@ -66,7 +66,7 @@ async fn local_or_remote_does_the_same_everywhere() {
     std::fs::write(home.path().join("environments.toml"), file).unwrap();
     let mut command = tokio::process::Command::new(example("local_or_remote"));
     let command = clean(&mut command).env("CODEX_HOME", home.path());
-    let output = soon(command.output()).await.unwrap();
+    let output = within_timeout(command.output()).await.unwrap();
     let mut lines: Vec<_> = written(&output).lines().collect();
     let gone = lines.remove(2);
     assert_eq!(lines, ["*box: HELLO", " child: HELLO", " local: HELLO"]);
@@ -87,7 +87,7 @@ async fn local_or_remote_follows_the_variable() {
         let command = clean(&mut command)
             .env("CODEX_HOME", home.path())
             .env("CODEX_EXEC_SERVER_URL", url);
-        let output = soon(command.output()).await.unwrap();
+        let output = within_timeout(command.output()).await.unwrap();
         assert_eq!(written(&output), lines, "{url}");
     }
 }

@@ -8,7 +8,7 @@ use exec_server::{
 };
 use tempfile::TempDir;
 
-use crate::program::{Server, product, run, soon, text};
+use crate::program::{Server, product, run, text, within_timeout};
 
 /// Makes a manager of what a file says.
 fn manager(file: &str) -> (EnvironmentManager, TempDir) {
@@ -30,19 +30,23 @@ fn id(text: &str) -> EnvironmentId {
 
 /// Runs a script in one of them.
 async fn said(manager: &EnvironmentManager, name: &str, script: &str) -> String {
-    let environment = soon(manager.environment(&id(name))).await.unwrap();
+    let environment = within_timeout(manager.environment(&id(name)))
+        .await
+        .unwrap();
     let told = run(&environment, script).await;
     text(&told.stdout.data).trim().to_owned()
 }
 
 /// Why one of them cannot be opened, with all that caused it.
 async fn refusal(manager: &EnvironmentManager, name: &str) -> String {
-    let error = soon(manager.environment(&id(name))).await.unwrap_err();
+    let error = within_timeout(manager.environment(&id(name)))
+        .await
+        .unwrap_err();
     format!("{:#}", anyhow::Error::from(error))
 }
 
 #[tokio::test]
-async fn servers_are_connected_to_at_once_and_programs_are_started_when_asked_for() {
+async fn servers_connect_eagerly_and_programs_start_lazily() {
     let server = Server::start(&[]).await;
     let (manager, home) = manager(&format!(
         "default = 'box'\n\
@@ -67,7 +71,9 @@ async fn servers_are_connected_to_at_once_and_programs_are_started_when_asked_fo
         );
         assert!(matches!(state(name), EnvironmentState::Ready(_)));
     }
-    let child = soon(manager.environment(&id("child"))).await.unwrap();
+    let child = within_timeout(manager.environment(&id("child")))
+        .await
+        .unwrap();
     let cwd = child.backend.info().await.unwrap().cwd.unwrap();
     let below = home.path().canonicalize().unwrap().join("below");
     assert_eq!(cwd.to_native().unwrap(), below);
@@ -77,7 +83,7 @@ async fn servers_are_connected_to_at_once_and_programs_are_started_when_asked_fo
 }
 
 #[tokio::test]
-async fn a_token_opens_the_door_and_another_does_not() {
+async fn right_token_is_accepted_and_wrong_one_rejected() {
     let secrets = tempfile::tempdir().unwrap();
     let token_file = secrets.path().join("token");
     std::fs::write(&token_file, "right").unwrap();
@@ -98,7 +104,7 @@ async fn a_token_opens_the_door_and_another_does_not() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_reached_is_told_to_whoever_asks_and_to_nobody_else() {
+async fn unreachable_server_fails_only_its_own_environment() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (manager, home) = manager(&format!(
         "[[environments]]\nid = 'closed'\nurl = 'ws://127.0.0.1:1'\n\
@@ -123,19 +129,23 @@ async fn what_cannot_be_reached_is_told_to_whoever_asks_and_to_nobody_else() {
         assert!(refusal.contains(words), "{name}: {refusal}");
     }
     assert_eq!(said(&manager, "local", "echo here").await, "here");
-    let unknown = soon(manager.environment(&id("unknown"))).await.unwrap_err();
+    let unknown = within_timeout(manager.environment(&id("unknown")))
+        .await
+        .unwrap_err();
     assert!(matches!(unknown, EnvironmentError::Missing(_)), "{unknown}");
 }
 
 #[tokio::test]
-async fn a_server_that_comes_up_later_is_found_when_it_is_asked_for_again() {
+async fn server_started_later_is_found_on_retry() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
     let (manager, _home) = manager(&format!(
         "[[environments]]\nid = 'box'\nurl = 'ws://{address}'\n"
     ));
-    soon(manager.environment(&id("box"))).await.unwrap_err();
+    within_timeout(manager.environment(&id("box")))
+        .await
+        .unwrap_err();
     let mut command = tokio::process::Command::new(product());
     command.arg("--listen").arg(format!("ws://{address}"));
     let _server = Server::of(command).await;
@@ -143,7 +153,7 @@ async fn a_server_that_comes_up_later_is_found_when_it_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn without_a_runtime_there_is_no_manager() {
+async fn manager_requires_a_tokio_runtime() {
     let outside = std::thread::spawn(|| {
         let selection = EnvironmentSelection::find(SelectionInputs {
             lookup: &|_| None,

@@ -18,7 +18,7 @@ fn last<T: ?Sized>() -> &'static str {
 }
 
 #[test]
-fn names_stand_for_the_types_of_that_name() {
+fn reexported_names_match_their_types() {
     let names = [
         (last::<ExecServerClient>(), "ExecServerClient"),
         (last::<ExecServerError>(), "ExecServerError"),
@@ -64,7 +64,7 @@ fn names_stand_for_the_types_of_that_name() {
 }
 
 #[test]
-fn the_default_is_a_free_port_of_this_machine_alone() {
+fn default_listen_url_is_a_free_loopback_port() {
     assert_eq!(DEFAULT_LISTEN_URL, "ws://127.0.0.1:0");
     let config = ServerConfig::from_flags(["--listen", DEFAULT_LISTEN_URL]).unwrap();
     assert!(config.listen.is_loopback());

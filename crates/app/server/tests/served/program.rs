@@ -19,11 +19,11 @@ use tokio::{
 };
 
 /// Longest that anything may take here.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Waits, but not for ever.
-pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    timeout(PATIENCE, what).await.unwrap()
+pub(crate) async fn within_timeout<T>(what: impl Future<Output = T>) -> T {
+    timeout(TIMEOUT, what).await.unwrap()
 }
 
 /// A server. Dropping it kills it.
@@ -48,7 +48,7 @@ impl Server {
             .spawn();
         let mut child = child.unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let url = soon(lines.next_line()).await.unwrap().unwrap();
+        let url = within_timeout(lines.next_line()).await.unwrap().unwrap();
         Self { url, child }
     }
 
@@ -72,7 +72,7 @@ impl Server {
 
     /// Kills it.
     pub(crate) async fn kill(&mut self) {
-        soon(self.child.kill()).await.unwrap();
+        within_timeout(self.child.kill()).await.unwrap();
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) async fn stop(child: &mut Child) -> Option<i32> {
     let pid = i32::try_from(child.id().unwrap()).unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    soon(child.wait()).await.unwrap().code()
+    within_timeout(child.wait()).await.unwrap().code()
 }
 
 /// Returns the program that this package makes.
@@ -103,7 +103,7 @@ pub(crate) fn example(name: &str) -> PathBuf {
 /// Runs an example to its end.
 pub(crate) async fn run_example(name: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(example(name));
-    soon(clean(&mut command).args(arguments).output())
+    within_timeout(clean(&mut command).args(arguments).output())
         .await
         .unwrap()
 }
@@ -144,7 +144,7 @@ pub(crate) async fn run(environment: &Environment, script: &str) -> Communicated
         let told = started.process.communicate(input, Communicate::default());
         told.await.unwrap()
     };
-    soon(communicate).await
+    within_timeout(communicate).await
 }
 
 /// Returns bytes as text.

@@ -17,10 +17,10 @@ use tokio::{
 };
 
 use self::cast::{Executor, Hub};
-use crate::program::{Server, clean, example, product, run, run_example, soon, text};
+use crate::program::{Server, clean, example, product, run, run_example, text, within_timeout};
 
 #[tokio::test]
-async fn a_command_runs_behind_a_hub_and_everything_ends_in_order() {
+async fn command_runs_through_a_hub_and_everything_shuts_down_cleanly() {
     let hub = Hub::start().await;
     let executor = hub.executor("box");
     let client = hub.connect("box").await;
@@ -34,7 +34,7 @@ async fn a_command_runs_behind_a_hub_and_everything_ends_in_order() {
     let mut command = Program::new(product());
     command.args(["hub", "environments", "--url", &hub.server.url]);
     let command = clean(&mut command).env("EXEC_SERVER_HUB_TOKEN", &hub.token);
-    let listed = soon(command.output()).await.unwrap();
+    let listed = within_timeout(command.output()).await.unwrap();
     let lines: Vec<_> = text(&listed.stdout).lines().collect();
     assert_eq!(lines.len(), 2, "{listed:?}");
     let words: Vec<_> = lines[1].split_whitespace().collect();
@@ -46,7 +46,7 @@ async fn a_command_runs_behind_a_hub_and_everything_ends_in_order() {
 }
 
 #[tokio::test]
-async fn a_hub_that_is_killed_and_comes_back_costs_no_byte_and_no_session() {
+async fn killed_and_restarted_hub_loses_no_bytes_and_no_session() {
     let mut hub = Hub::start().await;
     let _executor = hub.executor("box");
     let client = hub.connect("box").await;
@@ -58,7 +58,7 @@ async fn a_hub_that_is_killed_and_comes_back_costs_no_byte_and_no_session() {
         argv,
         PathUri::parse("file:///").unwrap(),
     );
-    let count = soon(client.environment().backend.start(command))
+    let count = within_timeout(client.environment().backend.start(command))
         .await
         .unwrap()
         .process;
@@ -67,7 +67,7 @@ async fn a_hub_that_is_killed_and_comes_back_costs_no_byte_and_no_session() {
         pace: Pace::Held,
     });
     let (mut counted, mut restarted) = (String::new(), false);
-    while let Some(event) = soon(events.next()).await {
+    while let Some(event) = within_timeout(events.next()).await {
         match event {
             ExecProcessEvent::Output(chunk) => counted.push_str(text(&chunk.data)),
             ExecProcessEvent::Exited(..) => {}
@@ -85,14 +85,14 @@ async fn a_hub_that_is_killed_and_comes_back_costs_no_byte_and_no_session() {
 }
 
 #[tokio::test]
-async fn another_executor_under_the_same_name_ends_the_session_and_serves_the_next() {
+async fn replacement_executor_ends_the_session_and_serves_the_next() {
     let hub = Hub::start().await;
     let executor = hub.executor("box");
     let client = hub.connect("box").await;
     executor.kill().await;
     let _another = hub.executor("box");
     // What is asked meanwhile fails because of the session, and as soon as that is known.
-    let lost = soon(client.call(ReadEnvironmentStatus)).await;
+    let lost = within_timeout(client.call(ReadEnvironmentStatus)).await;
     assert!(
         matches!(&lost, Err(ExecServerError::Disconnected(Disconnect::Session(reason)))
             if reason.ends_with("session was not resumed: executor key changed")),
@@ -105,7 +105,7 @@ async fn another_executor_under_the_same_name_ends_the_session_and_serves_the_ne
 }
 
 #[tokio::test]
-async fn strangers_are_told_that_they_are() {
+async fn unauthorized_clients_are_rejected_with_a_reason() {
     let hub = Hub::start().await;
     let _executor = hub.executor("box");
     drop(hub.connect("box").await);
@@ -127,13 +127,13 @@ async fn strangers_are_told_that_they_are() {
     command
         .args(flags)
         .env("EXEC_SERVER_REMOTE_TOKEN", &hub.stranger);
-    let ended = soon(clean(&mut command).output()).await.unwrap();
+    let ended = within_timeout(clean(&mut command).output()).await.unwrap();
     assert_eq!(ended.status.code(), Some(1));
     assert!(text(&ended.stderr).contains("403"), "{ended:?}");
 }
 
 #[tokio::test]
-async fn a_forwarder_stands_for_a_server_that_listens() {
+async fn forwarder_offers_a_listening_server() {
     let hub = Hub::start().await;
     let server = Server::start(&[]).await;
     let mut command = Program::new(product());
@@ -159,7 +159,7 @@ async fn a_forwarder_stands_for_a_server_that_listens() {
 }
 
 #[tokio::test]
-async fn the_example_and_the_variables_lead_through_a_hub() {
+async fn example_and_variables_connect_through_a_hub() {
     let hub = Hub::start().await;
     let _executor = hub.executor("box");
     drop(hub.connect("box").await);
@@ -181,7 +181,7 @@ async fn the_example_and_the_variables_lead_through_a_hub() {
         .env("CODEX_EXEC_SERVER_NOISE_REGISTRY_URL", &hub.server.url)
         .env("CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID", "box")
         .env("CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN", &hub.token);
-    let output = soon(command.output()).await.unwrap();
+    let output = within_timeout(command.output()).await.unwrap();
     assert_eq!(text(&output.stdout), "*remote: HELLO\n", "{output:?}");
 
     let home = tempfile::tempdir().unwrap();
@@ -194,19 +194,19 @@ async fn the_example_and_the_variables_lead_through_a_hub() {
     std::fs::write(home.path().join("environments.toml"), file).unwrap();
     let mut command = Program::new(example("local_or_remote"));
     let command = clean(&mut command).env("CODEX_HOME", home.path());
-    let output = soon(command.output()).await.unwrap();
+    let output = within_timeout(command.output()).await.unwrap();
     assert_eq!(text(&output.stdout), "*box: HELLO\n", "{output:?}");
 }
 
 #[tokio::test]
-async fn an_executor_waits_for_a_hub_that_is_not_up_yet() {
+async fn executor_retries_until_the_hub_is_up() {
     let mut hub = Hub::start().await;
     hub.server.kill().await;
     let mut command = hub.executor_command("box");
     command.stderr(std::process::Stdio::piped());
     let mut executor = Executor::of(command);
     let mut log = BufReader::new(executor.0.stderr.take().unwrap()).lines();
-    let line = soon(log.next_line()).await.unwrap().unwrap();
+    let line = within_timeout(log.next_line()).await.unwrap().unwrap();
     assert!(line.contains("retrying"), "{line}");
     hub.restart().await;
     hub.connect("box").await;
@@ -214,11 +214,11 @@ async fn an_executor_waits_for_a_hub_that_is_not_up_yet() {
 }
 
 #[tokio::test]
-async fn an_executor_with_a_wrong_token_ends_at_once() {
+async fn executor_with_wrong_token_exits_at_once() {
     let hub = Hub::start().await;
     let mut command = hub.executor_command("box");
     command.env("EXEC_SERVER_REMOTE_TOKEN", "wrong");
-    let output = soon(clean(&mut command).output()).await.unwrap();
+    let output = within_timeout(clean(&mut command).output()).await.unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = text(&output.stderr);
     assert!(
@@ -228,7 +228,7 @@ async fn an_executor_with_a_wrong_token_ends_at_once() {
 }
 
 #[tokio::test]
-async fn a_registration_bearer_is_one_line_of_standard_input() {
+async fn registration_bearer_is_one_line_of_stdin() {
     let hub = Hub::start().await;
     let start = |more: &[&str]| {
         let mut command = hub.executor_command("box");
@@ -247,13 +247,15 @@ async fn a_registration_bearer_is_one_line_of_standard_input() {
     for (more, ends) in [(&[][..], false), (&["--exit-on-stdin-close"], true)] {
         let mut child = start(more);
         let mut stdin = child.stdin.take().unwrap();
-        soon(stdin.write_all(line.as_bytes())).await.unwrap();
+        within_timeout(stdin.write_all(line.as_bytes()))
+            .await
+            .unwrap();
         let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-        let online = soon(said.next_line()).await.unwrap();
+        let online = within_timeout(said.next_line()).await.unwrap();
         assert_eq!(online.as_deref(), Some("online box"));
         drop(stdin);
         if ends {
-            assert_eq!(soon(child.wait()).await.unwrap().code(), Some(0));
+            assert_eq!(within_timeout(child.wait()).await.unwrap().code(), Some(0));
         } else {
             hub.connect("box").await;
             assert_eq!(crate::program::stop(&mut child).await, Some(0));
@@ -269,16 +271,18 @@ async fn a_registration_bearer_is_one_line_of_standard_input() {
     ] {
         let mut child = start(&[]);
         let mut stdin = child.stdin.take().unwrap();
-        soon(stdin.write_all(line.as_bytes())).await.unwrap();
+        within_timeout(stdin.write_all(line.as_bytes()))
+            .await
+            .unwrap();
         drop(stdin);
-        let output = soon(child.wait_with_output()).await.unwrap();
+        let output = within_timeout(child.wait_with_output()).await.unwrap();
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(text(&output.stderr).contains(error), "{output:?}");
     }
 }
 
 #[tokio::test]
-async fn environments_are_listed_with_a_token_from_a_file_and_a_wrong_one_is_77() {
+async fn hub_environments_accepts_a_token_file_and_exits_77_on_a_wrong_token() {
     let hub = Hub::start().await;
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("token");
@@ -287,7 +291,7 @@ async fn environments_are_listed_with_a_token_from_a_file_and_a_wrong_one_is_77(
         let mut command = Program::new(product());
         command.args(["hub", "environments", "--url", &hub.server.url]);
         command.arg("--token-file").arg(&file);
-        soon(clean(&mut command).output()).await.unwrap()
+        within_timeout(clean(&mut command).output()).await.unwrap()
     };
     let listed = list(&format!("{}\n", hub.token)).await;
     assert!(listed.status.success(), "{listed:?}");
@@ -298,7 +302,7 @@ async fn environments_are_listed_with_a_token_from_a_file_and_a_wrong_one_is_77(
 }
 
 #[tokio::test]
-async fn a_hub_gives_memory_back_after_a_burst_of_half_sent_requests() {
+async fn hub_releases_memory_after_a_burst_of_incomplete_requests() {
     let hub = Hub::start().await;
     let before = hub.server.resident_bytes();
     let head = format!(

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use crate::{
-    program::{clean, product, soon, text},
+    program::{clean, product, text, within_timeout},
     relay::cast::Hub,
 };
 
@@ -26,13 +26,13 @@ fn start(flags: &[&str], variables: &[(&str, &str)]) -> Child {
 }
 
 async fn end(child: Child) -> Output {
-    soon(child.wait_with_output()).await.unwrap()
+    within_timeout(child.wait_with_output()).await.unwrap()
 }
 
 const NOWHERE: [&str; 4] = ["--remote", "http://127.0.0.1:1", "--environment-id", "e"];
 
 #[tokio::test]
-async fn a_wrong_line_is_told_from_a_failure() {
+async fn usage_errors_are_distinguished_from_failures() {
     let direct = [&NOWHERE[..], &["--remote-transport", "direct"]].concat();
     for (flags, variables, status, said) in [
         (
@@ -70,7 +70,7 @@ async fn a_wrong_line_is_told_from_a_failure() {
 }
 
 #[tokio::test]
-async fn the_end_of_standard_input_is_the_servers_if_asked_for() {
+async fn end_of_stdin_stops_the_server_if_configured() {
     let flag: &[&str] = &["--exit-on-stdin-close"];
     let variable: &[(&str, &str)] = &[("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE", "1")];
     for (flags, variables) in [(flag, &[][..]), (&[], variable)] {

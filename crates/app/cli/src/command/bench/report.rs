@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_suit_the_numbers() {
+    fn measurements_have_suitable_units() {
         assert_eq!(span(999), "999 us");
         assert_eq!(span(1_234), "1.23 ms");
         assert_eq!(span(2_050_000), "2.05 s");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_of_the_sorted_times() {
+    fn percentiles_use_sorted_samples() {
         let mut samples = LatencySamples::default();
         assert_eq!(samples.percentile(50), Duration::ZERO);
         for millis in (1..=200).rev() {

@@ -41,7 +41,7 @@ async fn read(
 }
 
 #[tokio::test]
-async fn paths_start_here_or_there_or_at_home() {
+async fn paths_resolve_against_base_server_directory_or_home() {
     let there = info(Some("file:///srv/app"), Some("file:///home/me"));
     for (typed, base, path) in [
         ("a/b", None, "file:///srv/app/a/b"),
@@ -72,7 +72,7 @@ async fn paths_start_here_or_there_or_at_home() {
 }
 
 #[tokio::test]
-async fn what_stands_before_two_dots_is_looked_through() {
+async fn links_before_dot_dot_are_resolved() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     std::fs::create_dir_all(root.join("real/deep")).unwrap();
@@ -95,7 +95,7 @@ async fn what_stands_before_two_dots_is_looked_through() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_text_are_kept() {
+async fn non_utf8_path_bytes_are_kept() {
     let odd = OsStr::from_bytes(b"a\xff");
     let (base, files) = (Some(PathBuf::from("/srv")), LocalFileSystem::default());
     let kept = route::read(odd, base, &info(None, None), &files).await;
@@ -117,7 +117,7 @@ fn variables<'a>(set: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<OsStr
 }
 
 #[test]
-fn the_socket_is_where_the_account_has_its_own_files() {
+fn socket_is_in_a_directory_of_the_account() {
     let uid = rustix::process::geteuid().as_raw();
     let shared = format!("/run/user/{uid}/exec-server/server.sock");
     let home = "/h/.local/state/exec-server/run/server.sock";
@@ -153,7 +153,7 @@ fn route(env: Option<&str>, lookup: VariableLookup<'_>) -> Result<EnvRoute, Fail
 }
 
 #[test]
-fn a_url_a_name_and_nothing_lead_somewhere() {
+fn url_name_and_default_resolve_to_routes() {
     let set = [("EXEC_SERVER_TOKEN", "t0ken")];
     let there = route(Some("wss://h:1/secret"), &variables(&set)).unwrap();
     assert_eq!(there.name, "wss://h:1");
@@ -187,7 +187,7 @@ fn a_url_a_name_and_nothing_lead_somewhere() {
 }
 
 #[test]
-fn a_token_is_for_the_url_of_a_variable_too() {
+fn token_applies_to_the_url_variable() {
     let mut set = vec![("CODEX_EXEC_SERVER_URL", "ws://127.0.0.1:1")];
     let has_token = |set: &[(&str, &str)]| match route(None, &variables(set)).unwrap().way {
         RouteKind::Named(EnvEndpoint::Url(url)) => url.auth_bearer_token.is_some(),

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_noted_is_known_to_the_next_run_and_a_torn_end_is_written_over() {
+    async fn recorded_keys_survive_and_a_torn_key_is_overwritten() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("journal");
         let path = PathUri::from_native(&file).unwrap();
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn another_state_of_the_source_has_another_number() {
+    fn changed_source_has_another_key() {
         let path = PathUri::parse("file:///t/0").unwrap();
         let later = FileFingerprint {
             modified_at_ms: 8,
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_hidden_beside_its_target_and_follows_the_source() {
+    fn partial_file_is_hidden_next_to_its_target_and_depends_on_the_source() {
         let first = part("file:///srv/a%20b", PART_SOURCE);
         assert!(first.starts_with("file:///srv/.a%20b."), "{first}");
         assert!(first.ends_with(".part"), "{first}");
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_cut_between_characters_and_stays_its_own() {
+    fn long_name_is_truncated_at_a_character_boundary_and_stays_unique() {
         let long = |end: char| format!("file:///{}{end}", "ä".repeat(126));
         let (one, other) = (long('x'), long('y'));
         let name = |target: &str| {
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_has_no_part() {
+    fn root_has_no_partial_file() {
         let root = PathUri::parse("file:///").unwrap();
         assert_eq!(part_of(&root, "/a", PART_SOURCE), None);
     }

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_is_added_behind_what_is_there() {
+    fn environment_is_appended_to_existing_text() {
         let keys = [("id", text("a")), ("url", text("ws://\"h\"\n"))];
         assert_eq!(appended("", &keys[..1]), "[[environments]]\nid = \"a\"\n");
         let added = appended("# mine\ninclude_local = true", &keys);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_replaced_where_it_is() {
+    fn default_is_replaced_in_place() {
         for (before, after) in [
             ("", "default = \"b\"\n"),
             (
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_is_taken_out_and_nothing_else() {
+    fn only_the_named_environment_is_removed() {
         let before = "# top\ndefault = 'b'\n\n[[environments]]\nid = 'a'\n[environments.skills]\n\
                       required = []\n\n# about b\n[[environments]] # b\nid = 'b'\n";
         assert_eq!(

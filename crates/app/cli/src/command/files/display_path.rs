@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_shown_as_its_host_writes_it() {
+    fn path_is_displayed_in_native_form() {
         let path = PathUri::parse("file:///srv/a%20b").unwrap();
         assert_eq!(display_path(&path), "/srv/a b");
         let windows = PathUri::parse("file:///C:/x").unwrap();
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_shown_from_what_was_typed() {
+    fn path_is_displayed_relative_to_the_typed_root() {
         let uri = |text: &str| PathUri::parse(text).unwrap();
         let (root, path) = (uri("file:///srv/app"), uri("file:///srv/app/a/b"));
         assert_eq!(display_relative(".", &root, &path), "a/b");
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_kept_for_programs() {
+    fn non_utf8_bytes_are_kept_in_path_bytes() {
         let uri = |text: &str| PathUri::parse(text).unwrap();
         let (root, path) = (uri("file:///srv/%FF"), uri("file:///srv/%FF/a%FEb"));
         assert_eq!(relative_path_bytes(b".", &root, &path), b"a\xfeb");
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_put_below_a_directory_of_either_kind() {
+    fn child_path_works_for_unix_and_windows_directories() {
         let path = PathUri::parse("file:///srv").unwrap();
         assert_eq!(
             child_path(&path, b"a b").unwrap().as_str(),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_a_name_is_put_below_a_directory() {
+    fn child_path_rejects_invalid_names() {
         let path = PathUri::parse("file:///srv").unwrap();
         let windows = PathUri::parse("file:///C:/x").unwrap();
         for name in ["", ".", "..", "../x", "/x", "a/b", "a/", "a\0b"] {

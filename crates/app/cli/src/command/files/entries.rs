@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_directory_with_more_than_a_server_lists_is_listed_whole() {
+    async fn local_listing_has_no_server_limit() {
         let directory = tempfile::tempdir().unwrap();
         let count = exec_wire::limits::MAX_DIRECTORY_ENTRIES + 1;
         for number in 0..count {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn links_are_what_is_behind_them_or_nowhere() {
+    async fn links_have_the_type_of_their_target_or_are_dangling() {
         use std::os::unix::fs::symlink;
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_without_the_token_is_told_what_to_send() {
+    fn client_without_token_is_told_which_header_to_send() {
         for rejection in [
             AuthRejection::MissingToken,
             AuthRejection::InvalidHeader,

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sequence_is_found_across_reads_and_what_came_before_it_is_passed_on() {
+    fn detach_sequence_is_found_across_reads_and_earlier_keys_are_forwarded() {
         let mut keys = keys("ctrl-p,ctrl-q");
         assert_eq!(keys.match_typed(b"ab"), passed(b"ab"));
         assert_eq!(keys.match_typed(b"c\x10"), passed(b"c"));
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_that_goes_on_otherwise_is_passed_on_whole() {
+    fn partial_detach_sequence_is_forwarded_when_it_does_not_match() {
         let mut keys = keys("ctrl-p,ctrl-q");
         assert_eq!(keys.match_typed(b"\x10"), passed(b""));
         assert_eq!(keys.match_typed(b"x"), passed(b"\x10x"));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_names() {
+    fn key_names_are_parsed() {
         assert_eq!(
             keys("ctrl-a,ctrl-@,ctrl-[,ctrl-_,d").keys,
             b"\x01\0\x1b\x1fd"

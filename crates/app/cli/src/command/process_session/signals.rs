@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_interrupts_within_a_moment_are_for_us_and_slower_ones_are_not() {
+    fn three_quick_interrupts_end_us_and_slow_ones_do_not() {
         let (mut patience, now) = (StopRequests::default(), Instant::now());
         let press = ProcessSignal::Interrupt;
         assert!(!patience.is_over(press, now));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_request_to_terminate_is_for_us_and_user_signals_never_are() {
+    fn second_sigterm_ends_us_and_user_signals_never_do() {
         let (mut patience, now) = (StopRequests::default(), Instant::now());
         assert!(!patience.is_over(ProcessSignal::Terminate, now));
         assert!(!patience.is_over(ProcessSignal::Hangup, now));

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_switched_nothing_is_left_without_a_reset() {
+    fn no_reset_without_enabled_modes() {
         for output in [
             &b"plain text\r\n"[..],
             b"\x1b[31mred\x1b[0m \x1b[2J\x1b[1;1H",
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_switched_on_is_switched_off() {
+    fn enabled_modes_are_reset() {
         assert_eq!(
             reset_after(b"\x1b[?1049h\x1b[?1002;1006h\x1b[?25l\x1b[1;32mx"),
             "\x1b[?1049l\x1b[?1002l\x1b[?1006l\x1b[?25h\x1b[0m"
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_are_found_across_chunks() {
+    fn control_sequences_are_parsed_across_chunks() {
         let mut modes = TerminalModeTracker::default();
         for byte in b"\x1b[?2004h" {
             modes.feed(&[*byte]);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_parameters_are_not_kept() {
+    fn overlong_parameters_are_dropped() {
         let mut modes = TerminalModeTracker::default();
         modes.feed(b"\x1b[?");
         modes.feed(&[b'1'; 100_000]);

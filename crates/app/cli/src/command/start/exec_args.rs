@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_has_a_name_and_perhaps_a_value() {
+    fn variable_argument_has_a_name_and_an_optional_value() {
         let set = |name: &str, value: Option<&str>| {
             Ok(VariableArg {
                 name: name.to_owned(),

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn history_and_what_rules_name_is_ignored() {
+    fn version_control_data_and_ignored_files_do_not_count() {
         let mut rules = GitignoreBuilder::new("");
         for line in ["target/", "*.log", "!keep.log", "/only"] {
             rules.add_line(None, line).unwrap();
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn globs_choose_the_changes_that_count() {
+    fn globs_filter_changes() {
         let globs = |globs: &[&str]| {
             globs
                 .iter()

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_while_nothing_runs_is_a_run() {
+    fn change_while_idle_causes_a_run() {
         let mut trigger = RerunTrigger::default();
         assert_eq!(
             trigger.handle_idle(&[], EventLoss::None),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_run_changes_is_the_commands_own_after_three() {
+    fn path_changed_by_three_runs_is_attributed_to_the_command() {
         let mut trigger = RerunTrigger::default();
         let mut run = |names: &[&str]| trigger.handle_run(&modified(names), EventLoss::None);
         assert_eq!(run(&["out"]), TriggerDecision::Run);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn new_names_in_the_same_directory_are_the_commands_own_after_three() {
+    fn new_names_in_one_directory_are_attributed_to_the_command_after_three_runs() {
         let mut trigger = RerunTrigger::default();
         let mut run = |name: &str| {
             let change = change(name, ChangeKind::Created);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_it_writes_it_is_not_run_for_ever() {
+    fn reruns_stop_even_if_every_run_writes_other_files() {
         let mut trigger = RerunTrigger::default();
         let runs = |trigger: &mut RerunTrigger| {
             let next = (0..100).map(|number| {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_that_are_lost_in_every_run_stop_too() {
+    fn lost_events_in_every_run_stop_reruns() {
         let mut trigger = RerunTrigger::default();
         let mut run = || trigger.handle_run(&[], EventLoss::Some);
         assert_eq!(

@@ -18,7 +18,7 @@ fn check(name: &str, can: &Abilities, expected: &[(&str, &[&str])]) {
 }
 
 #[test]
-fn a_sound_machine_needs_no_advice() {
+fn machine_without_problems_gets_no_advice() {
     check("sound", &sound(), &[]);
     let root = Abilities {
         namespaces: fails("no"),
@@ -29,7 +29,7 @@ fn a_sound_machine_needs_no_advice() {
 }
 
 #[test]
-fn settings_of_the_kernel_are_named_with_the_command_that_changes_them() {
+fn kernel_settings_are_listed_with_the_sysctl_command() {
     let about = "user namespaces";
     let none = without_namespaces(|host| host.max_user_namespaces = Some(0));
     let words = &["sysctl -w user.max_user_namespaces=15000"];
@@ -59,7 +59,7 @@ fn settings_of_the_kernel_are_named_with_the_command_that_changes_them() {
 }
 
 #[test]
-fn root_is_not_told_about_settings_for_ordinary_accounts() {
+fn root_gets_no_advice_about_unprivileged_settings() {
     let root = without_namespaces(|host| {
         host.account = 0;
         host.unprivileged_userns_clone = Some(0);
@@ -107,7 +107,7 @@ fn each_kind_of_container_has_its_own_options() {
 }
 
 #[test]
-fn a_container_is_told_to_change_the_kernel_from_outside() {
+fn container_advice_changes_kernel_settings_on_the_host() {
     let mut can = without_namespaces(|host| {
         host.container = Some("docker".to_owned());
         host.max_user_namespaces = Some(0);
@@ -120,7 +120,7 @@ fn a_container_is_told_to_change_the_kernel_from_outside() {
 }
 
 #[test]
-fn a_container_without_a_filter_is_not_blamed_for_one() {
+fn container_without_seccomp_filter_gets_no_filter_advice() {
     let can = without_namespaces(|host| host.container = Some("docker".to_owned()));
     let words = &["not permitted", "AppArmor", "chroot"];
     check(
@@ -131,7 +131,7 @@ fn a_container_without_a_filter_is_not_blamed_for_one() {
 }
 
 #[test]
-fn a_filter_outside_of_containers_is_a_units() {
+fn seccomp_filter_outside_containers_is_attributed_to_the_unit() {
     let can = without_namespaces(|host| host.under_a_filter = true);
     check(
         "systemd",
@@ -141,7 +141,7 @@ fn a_filter_outside_of_containers_is_a_units() {
 }
 
 #[test]
-fn kernels_that_are_too_old_are_told_what_came_with_which() {
+fn old_kernels_are_told_which_version_is_needed() {
     let mut can = without_namespaces(|host| host.kernel = "5.4.0-42-generic".to_owned());
     can.landlock = 0;
     let expected: [(&str, &[&str]); 2] = [
@@ -197,7 +197,7 @@ fn landlock_is_missing_for_one_of_three_reasons() {
 }
 
 #[test]
-fn filters_and_guards_and_bubblewrap_have_advice_of_their_own() {
+fn seccomp_guards_and_bubblewrap_have_their_own_advice() {
     let mut can = sound();
     can.seccomp = fails("Invalid argument");
     check(

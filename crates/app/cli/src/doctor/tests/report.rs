@@ -14,7 +14,7 @@ fn outlook(policy: &'static str, found: Result<&'static str, &str>) -> Outlook {
 }
 
 #[test]
-fn a_report_of_a_sound_machine_is_short() {
+fn report_without_problems_is_short() {
     let outlook = vec![outlook("read-only, with network", Ok("landlock"))];
     let report = DoctorReport {
         version: "1.2.3".to_owned(),
@@ -42,7 +42,7 @@ Every kind of policy can be enforced here.
 }
 
 #[test]
-fn a_report_of_a_container_says_what_is_refused_and_what_would_help() {
+fn container_report_lists_refusals_and_remedies() {
     let outlook = vec![
         outlook("read-only, with network", Ok("landlock")),
         outlook(
@@ -117,7 +117,7 @@ fn no_line_is_wider_than_a_hundred_columns() {
 }
 
 #[test]
-fn the_report_as_json_keeps_its_members() {
+fn json_report_members_are_stable() {
     let outlook = vec![outlook("managed network", Err("no namespaces"))];
     let can = without_namespaces(|host| host.max_user_namespaces = Some(0));
     let report = DoctorReport {

@@ -5,12 +5,12 @@ use super::*;
 const FILE: &str = "/home/me/.codex/environments.toml";
 const CONFIG: &str = "/home/me/.codex/config.toml";
 
-fn at_home() -> Scene {
-    Scene::default().variable("HOME", "/home/me")
+fn at_home() -> SelectionFixture {
+    SelectionFixture::default().variable("HOME", "/home/me")
 }
 
 #[test]
-fn the_variable_selects_here_nowhere_or_a_server() {
+fn variable_selects_local_none_or_a_server() {
     for (value, selected) in [
         ("", local()),
         ("  ", local()),
@@ -19,15 +19,15 @@ fn the_variable_selects_here_nowhere_or_a_server() {
         ("ws://127.0.0.1:9", remote("ws://127.0.0.1:9")),
         (" wss://box.example/x ", remote("wss://box.example/x")),
     ] {
-        let scene = at_home().variable("CODEX_EXEC_SERVER_URL", value);
-        assert_eq!(scene.find().unwrap(), selected, "{value:?}");
+        let fixture = at_home().variable("CODEX_EXEC_SERVER_URL", value);
+        assert_eq!(fixture.find().unwrap(), selected, "{value:?}");
     }
     assert_eq!(at_home().find().unwrap(), local());
-    assert_eq!(Scene::default().find().unwrap(), local());
+    assert_eq!(SelectionFixture::default().find().unwrap(), local());
 }
 
 #[test]
-fn the_file_decides_before_the_variable_and_the_variable_before_the_configuration() {
+fn file_precedes_variable_and_variable_precedes_configuration() {
     let configured = at_home().file(CONFIG, "[exec_server]\nurl = 'ws://c:1'\n");
     assert_eq!(configured.find().unwrap(), remote("ws://c:1"));
     let named = configured.variable("CODEX_EXEC_SERVER_URL", "ws://v:1");
@@ -37,20 +37,20 @@ fn the_file_decides_before_the_variable_and_the_variable_before_the_configuratio
 }
 
 #[test]
-fn an_empty_file_selects_this_machine_whatever_the_variable_says() {
-    let scene = at_home().variable("CODEX_EXEC_SERVER_URL", "ws://v:1");
-    assert_eq!(scene.file(FILE, "").find().unwrap(), local());
+fn empty_file_selects_this_machine_over_the_variable() {
+    let fixture = at_home().variable("CODEX_EXEC_SERVER_URL", "ws://v:1");
+    assert_eq!(fixture.file(FILE, "").find().unwrap(), local());
 }
 
 #[test]
-fn an_empty_variable_leaves_the_choice_to_the_configuration() {
-    let scene = at_home().variable("CODEX_EXEC_SERVER_URL", "");
-    let scene = scene.file(CONFIG, "[exec_server]\nurl = 'ws://c:1'\n");
-    assert_eq!(scene.find().unwrap(), remote("ws://c:1"));
+fn empty_variable_falls_back_to_the_configuration() {
+    let fixture = at_home().variable("CODEX_EXEC_SERVER_URL", "");
+    let fixture = fixture.file(CONFIG, "[exec_server]\nurl = 'ws://c:1'\n");
+    assert_eq!(fixture.find().unwrap(), remote("ws://c:1"));
 }
 
 #[test]
-fn of_the_configuration_only_the_key_counts() {
+fn only_the_url_key_of_the_configuration_is_read() {
     for (text, selected) in [
         ("", local()),
         ("model = 'x'\n[other]\nurl = 3\n", local()),
@@ -58,31 +58,31 @@ fn of_the_configuration_only_the_key_counts() {
         ("exec_server.url = ''\n", local()),
         ("exec_server.url = 'None'\n", nowhere()),
     ] {
-        let scene = at_home().file(CONFIG, text);
-        assert_eq!(scene.find().unwrap(), selected, "{text}");
+        let fixture = at_home().file(CONFIG, text);
+        assert_eq!(fixture.find().unwrap(), selected, "{text}");
     }
 }
 
 #[test]
-fn the_codex_home_is_the_variables_or_below_the_accounts() {
+fn codex_home_comes_from_the_variable_or_the_home_directory() {
     let text = "default = 'none'";
-    let scene = at_home().variable("CODEX_HOME", "/elsewhere");
-    assert_eq!(scene.find().unwrap(), local());
-    let scene = scene.file("/elsewhere/environments.toml", text);
-    assert_eq!(scene.find().unwrap().default, None);
-    let scene = at_home().variable("CODEX_HOME", "").file(FILE, text);
-    assert_eq!(scene.find().unwrap().default, None);
+    let fixture = at_home().variable("CODEX_HOME", "/elsewhere");
+    assert_eq!(fixture.find().unwrap(), local());
+    let fixture = fixture.file("/elsewhere/environments.toml", text);
+    assert_eq!(fixture.find().unwrap().default, None);
+    let fixture = at_home().variable("CODEX_HOME", "").file(FILE, text);
+    assert_eq!(fixture.find().unwrap().default, None);
 }
 
 #[test]
-fn a_wrong_variable_is_an_error_and_not_this_machine() {
+fn invalid_variable_is_an_error_without_fallback() {
     use std::os::unix::ffi::OsStringExt;
 
     let values = ["box", "http://box:1", "ws://user@box:1", "local"].map(OsString::from);
     let no_text = OsString::from_vec(b"ws://\xff:1".to_vec());
     for value in values.into_iter().chain([no_text]) {
-        let scene = at_home().variable("CODEX_EXEC_SERVER_URL", value.clone());
-        let error = scene.find().unwrap_err().to_string();
+        let fixture = at_home().variable("CODEX_EXEC_SERVER_URL", value.clone());
+        let error = fixture.find().unwrap_err().to_string();
         assert!(
             error.contains("CODEX_EXEC_SERVER_URL"),
             "{value:?}: {error}"
@@ -91,7 +91,7 @@ fn a_wrong_variable_is_an_error_and_not_this_machine() {
 }
 
 #[test]
-fn a_file_that_is_there_and_cannot_be_read_is_an_error() {
+fn unreadable_file_is_an_error() {
     for path in [FILE, CONFIG] {
         let error = at_home().file(path, "unreadable").find().unwrap_err();
         assert_eq!(error.to_string(), format!("cannot read `{path}`"));
@@ -99,7 +99,7 @@ fn a_file_that_is_there_and_cannot_be_read_is_an_error() {
 }
 
 #[test]
-fn mistakes_in_the_configuration_are_told_with_their_place() {
+fn configuration_errors_name_their_location() {
     for (text, told) in [
         (
             "a = 1\n[exec_server]\nulr = 'ws://c:1'\n",
@@ -127,7 +127,7 @@ fn mistakes_in_the_configuration_are_told_with_their_place() {
 const OWN: &str = "/home/me/.config/exec-server/environments.toml";
 
 #[test]
-fn our_own_file_is_where_our_settings_are() {
+fn own_file_is_in_the_settings_directory() {
     let text = "default = 'none'";
     for (variable, value, path) in [
         ("HOME", "/home/me", OWN),
@@ -139,13 +139,13 @@ fn our_own_file_is_where_our_settings_are() {
         ("XDG_CONFIG_HOME", "relative", OWN),
         ("EXEC_SERVER_HOME", "/own", "/own/environments.toml"),
     ] {
-        let scene = at_home().variable(variable, value).file(path, text);
-        assert_eq!(scene.find().unwrap().default, None, "{variable}={value}");
+        let fixture = at_home().variable(variable, value).file(path, text);
+        assert_eq!(fixture.find().unwrap().default, None, "{variable}={value}");
     }
 }
 
 #[test]
-fn our_own_file_comes_before_every_setting_of_codex() {
+fn own_file_overrides_codex_settings() {
     let own = "[[environments]]\nid = 'mine'\nurl = 'ws://m:1'\n\
                [[environments]]\nid = 'both'\nurl = 'ws://m:2'\n";
     let theirs = "default = 'theirs'\ninclude_local = false\n\
@@ -167,9 +167,9 @@ fn our_own_file_comes_before_every_setting_of_codex() {
     let ours = "mine=ws://m:1 both=ws://m:2";
     assert_eq!(shown(alone), ("local".to_owned(), true, ours.to_owned()));
     let variable = at_home().variable("CODEX_EXEC_SERVER_URL", "ws://v:1");
-    let scene = variable.file(OWN, "default = 'remote'\ninclude_local = true\n");
+    let fixture = variable.file(OWN, "default = 'remote'\ninclude_local = true\n");
     let expected = ("remote".to_owned(), true, "remote=ws://v:1".to_owned());
-    assert_eq!(shown(scene.find().unwrap()), expected);
+    assert_eq!(shown(fixture.find().unwrap()), expected);
     for (text, told) in [
         (
             "default = 'x'\n",
@@ -184,14 +184,14 @@ fn our_own_file_comes_before_every_setting_of_codex() {
 }
 
 #[test]
-fn keys_that_codex_does_not_know_are_found_in_its_file() {
+fn foreign_keys_in_the_codex_file_are_found() {
     let text = "default = 'b'\n[[environments]]\nid = 'a'\nurl = 'ws://h'\n\
                 [[environments]]\nid = 'b'\nregistry_url = 'https://h'\nauth_token = 'x'\n\
                 [[environments]]\nprogram = 'p'\nauth_token_env = 'X'\n";
-    let scene = at_home().file(FILE, text);
+    let fixture = at_home().file(FILE, text);
     let facts = SelectionInputs {
-        lookup: &|name| scene.variables.get(name).cloned(),
-        read: &|path| scene.read(path),
+        lookup: &|name| fixture.variables.get(name).cloned(),
+        read: &|path| fixture.read(path),
     };
     let told: Vec<_> = foreign_keys(facts)
         .iter()

@@ -14,7 +14,7 @@ const WEBSOCKET: &str =
 /// Parses `text` and compares the error.
 #[track_caller]
 fn refused(text: &str, line: usize, column: usize, key: &str, fault: &str) {
-    let error = Scene::default().parse(text).unwrap_err();
+    let error = SelectionFixture::default().parse(text).unwrap_err();
     assert_eq!(
         error.to_string(),
         format!("/codex/environments.toml:{line}:{column}: `{key}`: {fault}"),
@@ -43,7 +43,7 @@ fn unknown_keys_are_refused_in_every_table() {
 }
 
 #[test]
-fn text_that_is_no_toml_is_refused_where_it_stops_making_sense() {
+fn invalid_toml_is_rejected_at_the_error_position() {
     refused(
         "default = 'a'\ndefault = 'b'\n",
         2,
@@ -56,7 +56,7 @@ fn text_that_is_no_toml_is_refused_where_it_stops_making_sense() {
     let header = format!("{URL}[environments.skills]\n[environments.skills]\n");
     refused(&header, 5, 15, "environments.skills", "duplicate key");
     for text in ["auth_bearer_token = s3cret", "a = '''\ns3cret"] {
-        let error = Scene::default().parse(text).unwrap_err();
+        let error = SelectionFixture::default().parse(text).unwrap_err();
         assert!(!error.to_string().contains("s3cret"), "{error}");
     }
 }
@@ -108,7 +108,7 @@ fn values_of_another_kind_are_refused() {
 }
 
 #[test]
-fn ids_are_refused_that_are_missing_reserved_malformed_or_taken() {
+fn missing_reserved_malformed_and_duplicate_ids_are_rejected() {
     let nameless = "\n[[environments]]\nurl = 'ws://h:1'\n";
     refused(nameless, 2, 1, "environments.id", "missing key");
     let long = "x".repeat(65);
@@ -139,7 +139,7 @@ fn ids_are_refused_that_are_missing_reserved_malformed_or_taken() {
 }
 
 #[test]
-fn an_environment_has_one_way_to_be_reached() {
+fn environment_requires_exactly_one_way_to_connect() {
     let both = "an environment has one of `url`, `program` and `registry_url`";
     refused(
         &format!("{URL}program = 'p'\n"),
@@ -180,7 +180,7 @@ fn an_environment_has_one_way_to_be_reached() {
 }
 
 #[test]
-fn keys_of_the_other_way_are_refused() {
+fn keys_of_another_connection_kind_are_rejected() {
     for (base, value, owner) in [
         (URL, "args = []", "program"),
         (URL, "env = {}", "program"),
@@ -197,7 +197,7 @@ fn keys_of_the_other_way_are_refused() {
 }
 
 #[test]
-fn numbers_that_are_no_span_of_time_are_refused() {
+fn invalid_durations_are_rejected() {
     for number in [
         "-1",
         "-0.5",
@@ -237,7 +237,7 @@ fn urls_that_are_not_of_a_websocket_are_refused() {
 }
 
 #[test]
-fn tokens_are_refused_where_others_could_read_them_or_no_header_could_hold_them() {
+fn unencrypted_and_invalid_tokens_are_rejected() {
     let key = "environments.auth_bearer_token";
     let clear = "a token needs a wss:// URL or one of this machine, or others can read it";
     for url in ["ws://box.example", "ws://10.0.0.5:1", "ws://[fe80::1]:1"] {
@@ -258,7 +258,7 @@ fn tokens_are_refused_where_others_could_read_them_or_no_header_could_hold_them(
 }
 
 #[test]
-fn what_no_system_call_can_take_is_refused() {
+fn nul_bytes_are_rejected() {
     let nul = "must not contain a NUL byte";
     for (value, column) in [("args = [\"a\\u0000\"]", 9), ("cwd = \"\\u0000\"", 7)] {
         let key = format!("environments.{}", value.split(' ').next().unwrap());
@@ -273,7 +273,7 @@ fn what_no_system_call_can_take_is_refused() {
 }
 
 #[test]
-fn a_default_that_is_not_there_is_refused() {
+fn unknown_default_is_rejected() {
     let unknown = "no environment has the id `b`";
     refused(&format!("default = 'b'\n{URL}"), 1, 11, "default", unknown);
     let excluded = "`local` cannot be the default while include_local is false";
@@ -287,14 +287,14 @@ fn a_default_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn one_environment_too_many_is_refused() {
+fn too_many_environments_are_rejected() {
     let many = |count| -> String {
         (0..count)
             .map(|n| format!("[[environments]]\nid = 'e{n}'\nurl = 'ws://h:1'\n"))
             .collect()
     };
     let count = |text: &str| {
-        let selection = Scene::default().parse(text).unwrap();
+        let selection = SelectionFixture::default().parse(text).unwrap();
         selection.remotes.len()
     };
     let alone = |count| format!("include_local = false\n{}", many(count));

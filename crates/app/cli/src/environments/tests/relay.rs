@@ -42,18 +42,18 @@ fn from(variable: &str, text: &str) -> TokenSource {
 }
 
 /// A process with some of the variables, and otherwise invalid settings.
-fn with(variables: &[(&'static str, &str)]) -> Scene {
-    let broken = Scene::default()
+fn with(variables: &[(&'static str, &str)]) -> SelectionFixture {
+    let broken = SelectionFixture::default()
         .variable("CODEX_HOME", "/codex")
         .variable("CODEX_EXEC_SERVER_URL", "nonsense")
         .file("/codex/environments.toml", "broken [");
-    variables
-        .iter()
-        .fold(broken, |scene, (name, value)| scene.variable(name, value))
+    variables.iter().fold(broken, |fixture, (name, value)| {
+        fixture.variable(name, value)
+    })
 }
 
 #[test]
-fn all_three_variables_decide_before_everything_else() {
+fn relay_variables_take_precedence() {
     let selected = |reach| EnvironmentSelection {
         default: Some(EnvironmentId::remote()),
         local: false,
@@ -65,18 +65,18 @@ fn all_three_variables_decide_before_everything_else() {
     };
     let told = from(VARIABLES[2].0, "t0ken");
     let plain = reach("http://hub.example", "env/1", told);
-    let scene = with(&VARIABLES);
-    assert_eq!(scene.find().unwrap(), selected(plain.clone()));
-    let scene = scene.variable(ACCOUNT, " acct ");
+    let fixture = with(&VARIABLES);
+    assert_eq!(fixture.find().unwrap(), selected(plain.clone()));
+    let fixture = fixture.variable(ACCOUNT, " acct ");
     let account = RelayEndpoint {
         chatgpt_account_id: Some(AccountId::new("acct").unwrap()),
         ..plain
     };
-    assert_eq!(scene.find().unwrap(), selected(account));
+    assert_eq!(fixture.find().unwrap(), selected(account));
 }
 
 #[test]
-fn some_of_the_variables_are_an_error_that_names_the_first_missing() {
+fn incomplete_relay_variables_name_the_first_missing_one() {
     for missing in 0..3 {
         for blank in [None, Some(""), Some("  ")] {
             let mut variables = VARIABLES.to_vec();
@@ -94,15 +94,17 @@ fn some_of_the_variables_are_an_error_that_names_the_first_missing() {
 #[test]
 fn blank_variables_and_the_account_alone_select_nothing() {
     let blank = VARIABLES.map(|(name, _)| (name, " "));
-    let scene = blank.iter().fold(Scene::default(), |scene, (name, value)| {
-        scene.variable(name, value)
-    });
-    let scene = scene.variable(ACCOUNT, "acct");
-    assert_eq!(scene.find().unwrap(), local());
+    let fixture = blank
+        .iter()
+        .fold(SelectionFixture::default(), |fixture, (name, value)| {
+            fixture.variable(name, value)
+        });
+    let fixture = fixture.variable(ACCOUNT, "acct");
+    assert_eq!(fixture.find().unwrap(), local());
 }
 
 #[test]
-fn wrong_variables_are_told_without_their_values() {
+fn invalid_variables_are_reported_without_their_values() {
     use std::os::unix::ffi::OsStringExt;
 
     for (index, value, said) in [
@@ -128,8 +130,8 @@ fn wrong_variables_are_told_without_their_values() {
         assert!(text.contains(said), "{text}");
         assert!(!text.contains("s3cret"), "{text}");
     }
-    let scene = with(&VARIABLES).variable(VARIABLES[1].0, OsString::from_vec(vec![0xff]));
-    let error = anyhow::Error::from(scene.find().unwrap_err());
+    let fixture = with(&VARIABLES).variable(VARIABLES[1].0, OsString::from_vec(vec![0xff]));
+    let error = anyhow::Error::from(fixture.find().unwrap_err());
     assert!(
         format!("{error:#}").ends_with("expected text in UTF-8"),
         "{error:#}"
@@ -137,8 +139,8 @@ fn wrong_variables_are_told_without_their_values() {
 }
 
 #[test]
-fn the_file_has_entries_with_the_token_in_three_places() {
-    let scene = Scene::default()
+fn file_entries_accept_three_token_sources() {
+    let fixture = SelectionFixture::default()
         .variable("HUB_TOKEN", " from-variable ")
         .file("/codex/tokens/hub", "from-file\n");
     let text = "[[environments]]\nid = 'a'\nregistry_url = 'https://h/'\nauth_token = 't0ken'\n\
@@ -147,7 +149,7 @@ fn the_file_has_entries_with_the_token_in_three_places() {
                 connect_timeout_sec = 1\ninitialize_timeout_sec = 2\n\
                 [[environments]]\nid = 'c'\nregistry_url = 'https://h'\n\
                 auth_token_file = 'tokens/hub'\n";
-    let selection = scene.parse(text).unwrap();
+    let selection = fixture.parse(text).unwrap();
     let reaches: Vec<_> = selection.remotes.into_iter().map(|one| one.reach).collect();
     let b = RelayEndpoint {
         connect_timeout: Duration::from_secs(1),
@@ -170,8 +172,8 @@ fn the_file_has_entries_with_the_token_in_three_places() {
 }
 
 #[test]
-fn mistakes_in_the_file_are_told_with_their_place() {
-    let scene = Scene::default()
+fn file_errors_name_their_location() {
+    let fixture = SelectionFixture::default()
         .variable("EMPTY", "")
         .file("/codex/locked", "unreadable")
         .file("/codex/empty", "\n");
@@ -219,7 +221,7 @@ fn mistakes_in_the_file_are_told_with_their_place() {
             "environment id is empty",
         ),
     ] {
-        let error = scene
+        let error = fixture
             .parse(&format!("{HEAD}{rest}"))
             .unwrap_err()
             .to_string();
@@ -236,13 +238,13 @@ fn mistakes_in_the_file_are_told_with_their_place() {
     ] {
         let text =
             format!("[[environments]]\nid = 'a'\nregistry_url = '{url}'\nauth_token = 's3cret'\n");
-        let error = scene.parse(&text).unwrap_err().to_string();
+        let error = fixture.parse(&text).unwrap_err().to_string();
         let place = "/codex/environments.toml:3:16: `environments.registry_url`";
         assert_eq!(error, format!("{place}: {said}"));
     }
     let clear = "[[environments]]\nid = 'a'\nregistry_url = 'http://h'\nauth_token = 's3cret'\n";
     assert_eq!(
-        scene.parse(clear).unwrap_err().to_string(),
+        fixture.parse(clear).unwrap_err().to_string(),
         "/codex/environments.toml:4:14: `environments.auth_token`: \
          a token needs a https:// URL or one of this machine, or others can read it"
     );

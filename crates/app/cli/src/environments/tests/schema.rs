@@ -33,7 +33,7 @@ fn id(text: &str) -> EnvironmentId {
 }
 
 fn parsed(text: &str) -> EnvironmentSelection {
-    Scene::default().parse(text).unwrap()
+    SelectionFixture::default().parse(text).unwrap()
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn every_key_is_read() {
 }
 
 #[test]
-fn what_is_left_out_has_its_default() {
+fn missing_keys_have_defaults() {
     let selection = parsed(
         "[[environments]]\nid = 'a'\nurl = 'ws://h:1'\n\
          [[environments]]\nid = 'b'\nprogram = 'p'\n",
@@ -100,7 +100,7 @@ fn what_is_left_out_has_its_default() {
 }
 
 #[test]
-fn the_default_is_this_machine_if_it_is_included_or_else_none() {
+fn default_is_local_if_included_else_none() {
     let one = "[[environments]]\nid = 'a'\nurl = 'ws://h:1'\n";
     for (head, default) in [
         ("", Some("local")),
@@ -120,7 +120,7 @@ fn the_default_is_this_machine_if_it_is_included_or_else_none() {
 }
 
 #[test]
-fn a_directory_from_the_root_stays_and_others_start_at_the_codex_home() {
+fn relative_directories_start_at_the_codex_home() {
     for (cwd, expected) in [("/srv", "/srv"), ("x/y", "/codex/x/y"), (".", "/codex/.")] {
         let text = format!("[[environments]]\nid = 'b'\nprogram = 'p'\ncwd = '{cwd}'\n");
         let selection = parsed(&text);
@@ -141,7 +141,7 @@ fn ids_may_have_every_allowed_character_and_64_of_them() {
 }
 
 #[test]
-fn a_token_may_go_where_nobody_else_reads_it() {
+fn token_is_accepted_for_encrypted_and_loopback_urls() {
     for url in ["wss://box.example", "ws://localhost:1", "ws://[::1]:1"] {
         let text =
             format!("[[environments]]\nid = 'a'\nurl = '{url}'\nauth_bearer_token = 'secret'\n");
@@ -151,8 +151,8 @@ fn a_token_may_go_where_nobody_else_reads_it() {
 }
 
 #[test]
-fn the_token_of_a_url_may_be_elsewhere() {
-    let scene = Scene::default()
+fn url_token_can_come_from_file_or_variable() {
+    let fixture = SelectionFixture::default()
         .variable("BOX_TOKEN", " t0ken ")
         .file("/codex/tokens/box", "t0ken\n");
     let url = "[[environments]]\nid = 'a'\nurl = 'ws://127.0.0.1:1'\n";
@@ -160,7 +160,7 @@ fn the_token_of_a_url_may_be_elsewhere() {
         "auth_token_env = 'BOX_TOKEN'",
         "auth_token_file = 'tokens/box'",
     ] {
-        let selection = scene.parse(&format!("{url}{line}\n")).unwrap();
+        let selection = fixture.parse(&format!("{url}{line}\n")).unwrap();
         let EnvEndpoint::Url(reach) = &selection.remotes[0].reach else {
             panic!("{selection:?}");
         };
@@ -181,11 +181,11 @@ fn the_token_of_a_url_may_be_elsewhere() {
             "4:18: `environments.auth_token_env`: environment variable `NONE`",
         ),
     ] {
-        let error = scene.parse(&format!("{url}{lines}\n")).unwrap_err();
+        let error = fixture.parse(&format!("{url}{lines}\n")).unwrap_err();
         let error = error.to_string();
         assert!(error.contains(said) && !error.contains("s3cret"), "{error}");
     }
     let clear = "[[environments]]\nid = 'a'\nurl = 'ws://box'\nauth_token_env = 'BOX_TOKEN'\n";
-    let error = scene.parse(clear).unwrap_err().to_string();
+    let error = fixture.parse(clear).unwrap_err().to_string();
     assert!(error.contains("wss://"), "{error}");
 }

@@ -18,7 +18,7 @@ fn hub(arguments: &[&str]) -> HubArgs {
 }
 
 #[test]
-fn a_hub_needs_no_flag() {
+fn hub_starts_without_flags() {
     let hub = hub(&[]);
     assert!(hub.command.is_none());
     assert_eq!(hub.flags.listen.to_string(), "127.0.0.1:8765");
@@ -86,7 +86,7 @@ fn tokens_are_made_listed_and_revoked() {
 }
 
 #[test]
-fn wrong_lines_are_refused() {
+fn invalid_command_lines_are_rejected() {
     for line in [
         &["--listen=localhost:1"][..],
         &["--listen=ws://127.0.0.1:1"],
@@ -120,7 +120,7 @@ fn wrong_lines_are_refused() {
 }
 
 #[test]
-fn spans_are_a_number_and_a_unit() {
+fn token_lifetimes_have_a_number_and_a_unit() {
     for (text, seconds) in [
         ("1s", 1),
         ("2m", 120),

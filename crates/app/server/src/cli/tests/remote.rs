@@ -53,7 +53,7 @@ fn every_flag_of_an_executor_is_accepted() {
 }
 
 #[test]
-fn what_does_not_go_together_is_a_wrong_line() {
+fn incompatible_flags_are_usage_errors() {
     for more in [
         &["--listen=ws://127.0.0.1:0"][..],
         &["--idle-exit=1"],
@@ -121,7 +121,7 @@ fn what_does_not_go_together_is_a_wrong_line() {
 }
 
 #[test]
-fn a_registry_needs_a_name_and_a_name_a_registry() {
+fn registry_and_environment_id_require_each_other() {
     for line in [
         &["--remote=https://h"][..],
         &["--environment-id=e"],
@@ -146,7 +146,7 @@ fn a_registry_needs_a_name_and_a_name_a_registry() {
 }
 
 #[test]
-fn a_forwarder_has_the_flags_of_an_executor_and_a_destination() {
+fn forward_accepts_executor_flags_and_a_destination() {
     let forward = |more: &[&'static str]| {
         let mut line = vec!["forward"];
         line.extend(more);
@@ -199,7 +199,7 @@ fn a_forwarder_has_the_flags_of_an_executor_and_a_destination() {
 }
 
 #[test]
-fn forward_ignores_stock_flags_that_concern_no_forwarder() {
+fn forward_ignores_stock_flags_without_effect() {
     let mut line = vec!["forward"];
     line.extend(with(&[
         "--connect=ws://h",

@@ -29,7 +29,7 @@ fn lets_in(auth: &Auth, token: &str) -> bool {
 }
 
 #[test]
-fn open_listener_on_the_network_is_refused_with_advice() {
+fn open_network_listener_is_rejected_with_advice() {
     for listen in ["ws://0.0.0.0:0", "ws://[::]:0", "ws://192.0.2.1:80"] {
         let refusal = Start::new().refusal(&["--listen", listen]);
         for advice in [listen, "--ws-auth", "--ws-token-file", "--insecure-no-auth"] {
@@ -70,7 +70,7 @@ fn insecure_no_auth_opens_the_network_with_a_warning() {
 }
 
 #[test]
-fn options_of_authentication_need_it() {
+fn authentication_options_require_ws_auth() {
     for (option, value, _) in SUB_OPTIONS {
         for listen in ["ws://127.0.0.1:0", "ws://0.0.0.0:0", "stdio"] {
             let refusal = Start::new().refusal(&["--listen", listen, option, value]);
@@ -80,7 +80,7 @@ fn options_of_authentication_need_it() {
 }
 
 #[test]
-fn options_of_the_other_authentication_are_refused() {
+fn options_of_another_authentication_are_rejected() {
     for (option, value, needed) in SUB_OPTIONS {
         let other = ["capability-token", "signed-bearer-token"]
             .iter()
@@ -232,7 +232,7 @@ fn tls_files_and_wss_need_each_other() {
 }
 
 #[test]
-fn secrets_do_not_show_in_debug_output() {
+fn debug_output_hides_secrets() {
     let start = Start::new();
     let token = start.write("token", "hush-hush");
     let config = start
@@ -242,7 +242,7 @@ fn secrets_do_not_show_in_debug_output() {
 }
 
 #[test]
-fn an_executor_behind_a_registry_has_no_listener_whatever_the_file_says_of_one() {
+fn executor_behind_registry_ignores_listener_settings() {
     let start = Start::with_file(
         "listen = 'ws://0.0.0.0:80'\nws_auth = 'capability-token'\nsession_ttl = 7\n",
     );
@@ -262,7 +262,7 @@ fn an_executor_behind_a_registry_has_no_listener_whatever_the_file_says_of_one()
 }
 
 #[test]
-fn the_end_of_standard_input_counts_by_flag_or_variable() {
+fn stdin_close_is_enabled_by_flag_or_variable() {
     let variable = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE";
     let close = |start: Start, flags: &[&str]| start.run(flags).unwrap().stdin_close;
     assert_eq!(close(Start::new(), &[]), StdinClose::Ignored);
@@ -286,7 +286,7 @@ fn the_end_of_standard_input_counts_by_flag_or_variable() {
 }
 
 #[test]
-fn a_server_in_the_background_ends_when_idle_and_has_no_other_listener() {
+fn background_server_exits_when_idle_and_ignores_other_listeners() {
     let idle = |start: &Start, line: &[&str]| start.run(line).unwrap().idle_exit;
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     let plain = Start::new();

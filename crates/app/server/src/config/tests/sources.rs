@@ -119,7 +119,7 @@ fn unknown_mechanisms_are_refused_with_their_place() {
 }
 
 #[test]
-fn private_addresses_via_upstream_have_no_effect_and_say_so() {
+fn private_ips_flag_warns_that_it_has_no_effect() {
     let warning = "--proxy-private-ips-via-upstream has no effect";
     let flag = "--proxy-private-ips-via-upstream";
     let variable = "CODEX_EXEC_SERVER_PROXY_PRIVATE_IPS_VIA_UPSTREAM";
@@ -189,7 +189,7 @@ fn empty_variables_count_as_unset_and_wrong_ones_are_errors() {
 }
 
 #[test]
-fn file_is_found_below_home_without_a_home_of_its_own() {
+fn configuration_file_is_found_in_the_default_directory() {
     let mut start = Start::new();
     start.write(".config/exec-server/config.toml", "session_ttl = 7");
     start.variables.remove("EXEC_SERVER_HOME");

@@ -2,19 +2,20 @@
 
 use rustix::process::{Signal, kill_process};
 
-use super::window::Window;
-use crate::cast::Person;
+use crate::{processes::terminal_window::TerminalWindow, test_user::TestUser};
 
-fn person() -> Person {
-    Person::new().with("TERM", "xterm").with("SHELL", "/bin/sh")
+fn user() -> TestUser {
+    TestUser::new()
+        .with("TERM", "xterm")
+        .with("SHELL", "/bin/sh")
 }
 
 #[tokio::test]
-async fn a_terminal_has_the_size_of_ours_and_follows_it() {
-    let person = person();
+async fn remote_terminal_follows_the_local_size() {
+    let user = user();
     let script = "trap 'stty size' WINCH; stty size; echo $TERM; while :; do sleep 0.02; done";
-    let run = person.command(["run", "--tty", "sh", "-c", script]);
-    let mut window = Window::open(&run, (40, 100));
+    let run = user.command(["run", "--tty", "sh", "-c", script]);
+    let mut window = TerminalWindow::open(&run, (40, 100));
     let before = window.settings();
     window.shows("40 100\r\nxterm\r\n").await;
     assert!(window.is_raw());
@@ -27,11 +28,11 @@ async fn a_terminal_has_the_size_of_ours_and_follows_it() {
 }
 
 #[tokio::test]
-async fn keys_reach_the_command_as_they_are_pressed() {
-    let person = person();
+async fn keys_are_delivered_individually() {
+    let user = user();
     let script = "stty raw -echo; echo ready; dd bs=1 count=3 2>/dev/null | od -An -tx1";
-    let run = person.command(["run", "-t", "sh", "-c", script]);
-    let mut window = Window::open(&run, (24, 80));
+    let run = user.command(["run", "-t", "sh", "-c", script]);
+    let mut window = TerminalWindow::open(&run, (24, 80));
     window.shows("ready").await;
     // Ctrl-Z, Ctrl-S and Escape.
     window.types("\x1a\x13\x1b");
@@ -40,11 +41,11 @@ async fn keys_reach_the_command_as_they_are_pressed() {
 }
 
 #[tokio::test]
-async fn the_terminal_is_given_back_when_a_signal_ends_us() {
-    let person = person();
+async fn terminal_is_restored_when_a_signal_ends_the_client() {
+    let user = user();
     let script = "trap 'echo no' TERM; echo ready; while :; do sleep 0.02; done";
-    let run = person.command(["run", "-t", "sh", "-c", script]);
-    let mut window = Window::open(&run, (24, 80));
+    let run = user.command(["run", "-t", "sh", "-c", script]);
+    let mut window = TerminalWindow::open(&run, (24, 80));
     let before = window.settings();
     window.shows("ready").await;
     assert!(window.is_raw());
@@ -56,10 +57,10 @@ async fn the_terminal_is_given_back_when_a_signal_ends_us() {
 }
 
 #[tokio::test]
-async fn a_command_that_does_not_start_leaves_the_terminal_alone() {
-    let person = person();
-    let run = person.command(["run", "-t", "no-such-program"]);
-    let mut window = Window::open(&run, (24, 80));
+async fn failed_start_leaves_the_terminal_unchanged() {
+    let user = user();
+    let run = user.command(["run", "-t", "no-such-program"]);
+    let mut window = TerminalWindow::open(&run, (24, 80));
     let before = window.settings();
     window.shows("no-such-program").await;
     assert_eq!(window.end().await.code(), Some(127));
@@ -67,23 +68,21 @@ async fn a_command_that_does_not_start_leaves_the_terminal_alone() {
 }
 
 #[tokio::test]
-async fn a_shell_is_the_login_shell_on_a_terminal_or_on_our_pipe() {
-    let person = person();
-    let mut window = Window::open(&person.command(["shell"]), (24, 80));
+async fn shell_is_the_login_shell_with_terminal_or_pipe() {
+    let user = user();
+    let mut window = TerminalWindow::open(&user.command(["shell"]), (24, 80));
     window.types("echo $((6 * 7)); tty; exit 5\r");
     window.shows("42\r\n/dev/pts/").await;
     assert_eq!(window.end().await.code(), Some(5));
-    let piped = person
-        .run_with(["shell"], b"echo $((6 * 7))\nexit 4\n")
-        .await;
+    let piped = user.run_with(["shell"], b"echo $((6 * 7))\nexit 4\n").await;
     assert_eq!((piped.status, piped.stdout.as_str()), (Some(4), "42\n"));
 }
 
 #[tokio::test]
-async fn a_terminal_without_ours_has_a_size_and_an_end_of_input() {
-    let person = person();
+async fn terminal_without_a_local_one_has_a_size_and_end_of_input() {
+    let user = user();
     let script = "stty -echo; stty size; wc -l";
-    let told = person
+    let told = user
         .run_with(["run", "-t", "sh", "-c", script], b"a\nb\n")
         .await;
     assert_eq!(told.status, Some(0), "{told:?}");

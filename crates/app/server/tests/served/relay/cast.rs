@@ -5,7 +5,7 @@ use std::process::Stdio;
 use exec_server::{ExecServerClient, RelayExecServerConnectArgs};
 use tokio::process::{Child, Command};
 
-use crate::program::{Server, clean, product, soon, text};
+use crate::program::{Server, clean, product, text, within_timeout};
 
 /// A hub, and a token for everything on it. Dropping it kills it and forgets what it knew.
 pub(crate) struct Hub {
@@ -68,7 +68,7 @@ impl Hub {
     pub(crate) async fn connect(&self, environment: &str) -> ExecServerClient {
         // A name that nobody has registered yet is offline, which is asked about again.
         let connected = ExecServerClient::connect_relay(self.way(environment));
-        soon(connected).await.unwrap()
+        within_timeout(connected).await.unwrap()
     }
 }
 
@@ -85,7 +85,7 @@ async fn make_token(home: &tempfile::TempDir, flags: &[&str]) -> String {
     let mut command = Command::new(product());
     let command = command.args(["hub", "token", "create"]).args(flags);
     let command = command.arg("--data-dir").arg(home.path());
-    let output = soon(clean(command).output()).await.unwrap();
+    let output = within_timeout(clean(command).output()).await.unwrap();
     assert!(output.status.success(), "{output:?}");
     text(&output.stdout).trim().to_owned()
 }
@@ -107,6 +107,6 @@ impl Executor {
 
     /// Kills it.
     pub(crate) async fn kill(mut self) {
-        soon(self.0.kill()).await.unwrap();
+        within_timeout(self.0.kill()).await.unwrap();
     }
 }

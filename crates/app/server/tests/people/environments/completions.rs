@@ -1,0 +1,251 @@
+//! What is around the commands: help, completions, the manual, measurements.
+
+use std::{path::Path, process::Stdio};
+
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::test_user::{OutputSoon, TestUser};
+
+const COMMANDS: [&str; 25] = [
+    "run",
+    "shell",
+    "ps",
+    "logs",
+    "attach",
+    "kill",
+    "wait",
+    "cp",
+    "ls",
+    "mkdir",
+    "rm",
+    "mv",
+    "cat",
+    "edit",
+    "find",
+    "grep",
+    "watch",
+    "env",
+    "mcp",
+    "bench",
+    "completions",
+    "man",
+    "doctor",
+    "forward",
+    "hub",
+];
+
+#[tokio::test]
+async fn shells_accept_the_completion_scripts() {
+    let user = TestUser::new();
+    for shell in ["bash", "zsh"] {
+        let script = user.run(["completions", shell]).await.well();
+        for command in COMMANDS {
+            assert!(script.contains(command), "{shell}: {command}");
+        }
+        let file = user.keep("completions", &script);
+        let mut check = Command::new(shell);
+        let checked = check.arg("-n").arg(&file).stdin(Stdio::null());
+        let checked = checked.output_soon().await;
+        assert_eq!(checked.well(), "", "{shell}");
+    }
+    let fish = user.run(["completions", "fish"]).await.well();
+    for command in COMMANDS {
+        assert!(fish.contains(&format!("-a \"{command}\"")), "{command}");
+    }
+    let unknown = user.run(["completions", "tcsh"]).await;
+    assert_eq!(unknown.status, Some(2), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn bash_completes_options_of_commands() {
+    let user = TestUser::new();
+    let script = user.run(["completions", "bash"]).await.well();
+    let file = user.keep("completions", &script);
+    for (line, expected) in [
+        ("run --sand", "--sandbox"),
+        ("run --sandbox read", "read-only"),
+        ("env add --token-f", "--token-file"),
+    ] {
+        let typed = format!(
+            ". '{}'; COMP_WORDS=(exec-server {line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _exec__server exec-server \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; \
+             echo \"${{COMPREPLY[@]}}\"",
+            file.display()
+        );
+        let mut bash = Command::new("bash");
+        let completed = bash.args(["--norc", "-c", &typed]).stdin(Stdio::null());
+        let completed = completed.output_soon().await.well();
+        assert_eq!(completed.trim(), expected, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn tab_completes_environments_and_processes_but_no_flags_first() {
+    let user = TestUser::new();
+    for name in ["box", "build"] {
+        user.run(["env", "add", name, "ws://127.0.0.1:1"])
+            .await
+            .well();
+    }
+    let script = user.run(["completions", "bash"]).await.well();
+    let file = user.keep("completions", &script);
+    let complete = async |line: &str| {
+        let typed = format!(
+            "exec-server() {{ '{}' \"$@\"; }}; . '{}'; COMP_WORDS=(exec-server {line}); \
+             COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _exec_server_complete exec-server \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; \
+             echo \"${{COMPREPLY[@]}}\"",
+            crate::test_user::product().display(),
+            file.display()
+        );
+        let mut bash = user.program(Path::new("bash"), ["--norc", "-c", &typed]);
+        bash.output_soon().await.well().trim_end().to_owned()
+    };
+    // No server is started to list processes of one.
+    assert_eq!(complete("kill ''").await, "");
+    assert_eq!(user.local_server(), None);
+    for (name, seconds) in [("short", "0"), ("serve", "1000")] {
+        let run = ["run", "-d", "--name", name, "sleep", seconds];
+        user.run(run).await.well();
+    }
+    assert_eq!(user.run(["wait", "short"]).await.status, Some(0));
+    for (line, expected) in [
+        ("run -E b", "box build"),
+        ("env rm bu", "build"),
+        ("env default ''", "local box build"),
+        ("logs s", "serve short"),
+        ("kill s", "serve"),
+        ("kill -E box s", ""),
+        ("ps rm ''", "short"),
+        ("wa", "wait watch"),
+        ("run --sand", "--sandbox"),
+    ] {
+        assert_eq!(complete(line).await, expected, "{line}");
+    }
+    let commands = complete("''").await;
+    assert!(commands.contains("run shell ps"), "{commands}");
+    assert!(!commands.contains(" -"), "{commands}");
+    // The functions of the other shells are there, and zsh's does what it should.
+    let zsh = user.run(["completions", "zsh"]).await.well();
+    for used in [
+        ":NAME|URL:_exec_server_environments'",
+        ":_exec_server_processes'",
+    ] {
+        assert!(zsh.contains(used), "{used}");
+    }
+    let functions = zsh.split("_exec-server() {").next().unwrap();
+    let typed = format!(
+        "exec-server() {{ '{}' \"$@\"; }}; compadd() {{ print -r -- $found; }}; \
+         words=(exec-server kill ''); {functions}\n_exec_server_processes; _exec_server_environments",
+        crate::test_user::product().display(),
+    );
+    let mut shell = user.program(Path::new("zsh"), ["-f", "-c", &typed]);
+    let said = shell.output_soon().await.well();
+    assert_eq!(said, "serve\nlocal box build\n");
+    let fish = user.run(["completions", "fish"]).await.well();
+    assert!(fish.contains("-s E -l env"), "{fish}");
+    assert!(fish.contains("(__exec_server_list environments)"), "{fish}");
+    assert!(!fish.contains("__fish_complete_users"), "{fish}");
+}
+
+#[tokio::test]
+async fn doctor_examines_a_remote_machine() {
+    let user = TestUser::new();
+    let server = user.server(&[]).await;
+    let line = ["doctor", "--json", "-E", &server.url];
+    let there = user.run(line).await;
+    let here = user.run(["doctor", "--json"]).await;
+    let report = |ended: &crate::test_user::CommandResult| -> Value {
+        serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{ended:?}"))
+    };
+    let (there, here) = ((there.status, report(&there)), (here.status, report(&here)));
+    assert_eq!(there.0, here.0);
+    assert!(there.1["abilities"].is_object(), "{}", there.1);
+    assert_eq!(there.1["abilities"], here.1["abilities"]);
+    let unknown = user.run(["doctor", "--env", "nowhere"]).await;
+    unknown.failed(78, &["nowhere"]);
+}
+
+#[tokio::test]
+async fn manual_lists_every_command() {
+    let user = TestUser::new();
+    let page = user.run(["man"]).await.well();
+    assert!(page.contains(".TH exec-server 1"), "{page}");
+    assert!(
+        page.contains("EXIT STATUS") || page.contains("Exit status"),
+        "{page}"
+    );
+    let directory = user.home().join("man1");
+    let written = user
+        .run(["man", "--dir", directory.to_str().unwrap()])
+        .await;
+    assert_eq!(written.well(), "");
+    for command in COMMANDS {
+        assert!(
+            page.contains(&format!("exec\\-server\\-{command}(1)")),
+            "{command}"
+        );
+        let own = std::fs::read_to_string(directory.join(format!("exec-server-{command}.1")));
+        assert!(own.unwrap().contains(".SH SYNOPSIS"), "{command}");
+    }
+    assert!(directory.join("exec-server-env-add.1").exists());
+}
+
+#[tokio::test]
+async fn help_lists_user_examples_before_server_examples() {
+    let user = TestUser::new();
+    let help = user.run(["--help"]).await.well();
+    let at = |text: &str| {
+        help.find(text)
+            .unwrap_or_else(|| panic!("{text} in {help}"))
+    };
+    assert!(at("  run ") < at("  env ") && at("  env ") < at("  doctor "));
+    assert!(
+        at("exec-server run") < at("127  command not found"),
+        "{help}"
+    );
+    for command in COMMANDS {
+        let own = user.run([command, "--help"]).await.well();
+        assert!(own.contains("Usage: exec-server"), "{own}");
+    }
+}
+
+#[tokio::test]
+async fn help_is_also_a_command() {
+    let user = TestUser::new();
+    let all = user.run(["help"]).await.well();
+    assert_eq!(all, user.run(["--help"]).await.well());
+    for line in [&["run"][..], &["env", "add"], &["hub"]] {
+        let help = [&["help"][..], line].concat();
+        let flag = [line, &["--help"]].concat();
+        let (help, flag) = (user.run(&help).await.well(), user.run(&flag).await.well());
+        assert_eq!(help, flag, "{line:?}");
+    }
+    let add = user.run(["help", "env", "add"]).await.well();
+    assert!(add.contains("env add [OPTIONS] <NAME> <URL>\n"), "{add}");
+    let wrong = user.run(["help", "nothing"]).await;
+    assert_eq!(wrong.status, Some(2), "{wrong:?}");
+}
+
+#[tokio::test]
+async fn bench_measures_everything_and_leaves_nothing() {
+    let user = TestUser::new();
+    let scratch = user.home().join("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    let user = user.with("TMPDIR", scratch.to_str().unwrap());
+    let said = user.run(["bench", "--seconds", "1", "--json"]).await.well();
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["environment"], "local");
+    let measured = said["measured"].as_array().unwrap();
+    assert_eq!(measured.len(), 6, "{said}");
+    for one in measured {
+        let count = one["p50Micros"].as_u64().or(one["bytesPerSecond"].as_u64());
+        assert!(count.unwrap_or_default() > 0, "{one}");
+    }
+    assert_eq!(std::fs::read_dir(&scratch).unwrap().count(), 0);
+    let table = user.run(["bench", "--seconds", "1"]).await.well();
+    assert_eq!(table.lines().count(), 8, "{table}");
+    let wrong = user.run(["bench", "--seconds", "0"]).await;
+    assert_eq!(wrong.status, Some(2), "{wrong:?}");
+}

@@ -1,0 +1,233 @@
+//! Links in paths that are typed, and in trees.
+
+use std::{fs, os::unix::fs::symlink};
+
+use crate::{
+    files::{CopyFixture, names, write},
+    test_user::OutputSoon,
+};
+
+#[tokio::test]
+async fn dot_dot_after_a_link_is_the_parent_of_its_target() {
+    let fixture = CopyFixture::new().await;
+    write(&fixture.there("real/x"), "right");
+    write(&fixture.there("x"), "wrong");
+    fs::create_dir(fixture.there("real/deep")).unwrap();
+    symlink("real/deep", fixture.there("lk")).unwrap();
+    let path = format!("{}/lk/../x", fixture.there.path().display());
+    let path = path.as_str();
+    assert_eq!(fixture.run("cat", &[path]).await.well(), "right");
+    let remote = format!(":{path}");
+    fixture.run("cp", &[&remote, "copy"]).await.well();
+    assert_eq!(fs::read(fixture.here("copy")).unwrap(), b"right");
+    write(&fixture.here("new"), "new");
+    fixture.run("cp", &["new", &remote]).await.well();
+    let found = fixture.run("grep", &["new", path]).await.well();
+    assert!(found.ends_with(":1:new\n"), "{found}");
+    let mut edit = fixture.user.command(fixture.line("edit", &[path]));
+    let edited = edit
+        .env("EDITOR", "sh -c 'echo edited >\"$0\"'")
+        .env_remove("VISUAL");
+    edited.output_soon().await.well();
+    assert_eq!(fs::read(fixture.there("real/x")).unwrap(), b"edited\n");
+    assert_eq!(fs::read(fixture.there("x")).unwrap(), b"wrong");
+    let cwd = path.trim_end_matches("/x");
+    let printed = fixture.run("run", &["-C", cwd, "--", "cat", "x"]).await;
+    assert_eq!(printed.well(), "edited\n");
+    let missing = format!("{}/none/../x", fixture.there.path().display());
+    let ended = fixture.run("cat", &[&missing]).await;
+    ended.failed(66, &["none"]);
+}
+
+#[tokio::test]
+async fn followed_link_to_an_ancestor_is_skipped() {
+    let fixture = CopyFixture::new().await;
+    write(&fixture.here("all/tr/file"), "x");
+    write(&fixture.here("all/other/file"), "y");
+    symlink("..", fixture.here("all/tr/up")).unwrap();
+    symlink("../dst", fixture.here("all/tr/target")).unwrap();
+    symlink("../other", fixture.here("all/tr/beside")).unwrap();
+    fs::create_dir(fixture.here("all/dst")).unwrap();
+    for target in [":all/new", ":all/dst", ":all/dst"] {
+        let ended = fixture.user.run(["cp", "-rL", "all/tr", target]).await;
+        assert_eq!(ended.status, Some(0), "{ended:?}");
+        assert!(ended.stderr.contains("up` leads back"), "{ended:?}");
+    }
+    assert_eq!(names(&fixture.here("all")), ["dst", "new", "other", "tr"]);
+    assert_eq!(names(&fixture.here("all/new/beside")), ["file"]);
+    assert_eq!(names(&fixture.here("all/dst")), ["tr"]);
+    // What the link leads to holds the target, and that is not copied into itself.
+    let tree = names(&fixture.here("all/dst/tr"));
+    assert_eq!(tree, ["beside", "file", "target"]);
+    assert_eq!(names(&fixture.here("all/dst/tr/target")), [""; 0]);
+}
+
+#[tokio::test]
+async fn crossing_links_do_not_multiply_a_tree() {
+    let fixture = CopyFixture::new().await;
+    const STAGES: usize = 12;
+    for stage in 0..STAGES {
+        write(&fixture.here(&format!("tree/{stage}/file")), "x");
+        for link in ["a", "b", "c"] {
+            let to = format!("../{}", stage + 1);
+            symlink(to, fixture.here(&format!("tree/{stage}/{link}"))).unwrap();
+        }
+    }
+    write(&fixture.here(&format!("tree/{STAGES}/file")), "x");
+    let target = fixture.remote("");
+    let ended = fixture.run("cp", &["-rL", "--json", "tree", &target]).await;
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("repeatedly"), "{ended:?}");
+    let told: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let files = told["files"].as_u64().unwrap();
+    assert!(files <= 17 * (STAGES as u64 + 1), "{told}");
+    assert_eq!(names(&fixture.there("tree/0/a/a")), ["a", "b", "c", "file"]);
+}
+
+#[tokio::test]
+async fn dangling_links_are_reported_in_both_directions() {
+    let fixture = CopyFixture::new().await;
+    for root in [fixture.here("up"), fixture.there("down")] {
+        write(&root.join("a/file"), "x");
+        symlink("file", root.join("a/fine")).unwrap();
+        symlink("none", root.join("a/dead")).unwrap();
+    }
+    let (source, target) = (fixture.remote("down"), fixture.remote("new"));
+    for line in [
+        ["-rL", "--json", "up", &target],
+        ["-rL", "--json", &source, "."],
+    ] {
+        let ended = fixture.run("cp", &line).await;
+        assert_eq!(ended.status, Some(0), "{ended:?}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+        assert!(ended.stderr.contains("a/dead` is dangling"), "{ended:?}");
+        let told: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert_eq!((&told["files"], &told["skipped"]), (&2.into(), &1.into()));
+    }
+}
+
+#[tokio::test]
+async fn named_dangling_link_is_listed() {
+    let fixture = CopyFixture::new().await;
+    symlink("none", fixture.there("dead")).unwrap();
+    let path = fixture.there("dead");
+    let listed = fixture.run("ls", &["-l", path.to_str().unwrap()]).await;
+    let line = listed.well();
+    assert!(line.starts_with('l') && line.ends_with(" dead\n"), "{line}");
+    let told = fixture
+        .json("ls", &["--json", path.to_str().unwrap()])
+        .await;
+    assert_eq!(told[0]["kind"], "nowhere", "{told}");
+}
+
+/// Where a link leads.
+fn leads_to(path: &std::path::Path) -> String {
+    let target = fs::read_link(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    target.to_string_lossy().into_owned()
+}
+
+#[tokio::test]
+async fn links_are_copied_as_links_in_both_directions() {
+    let fixture = CopyFixture::new().await;
+    for root in [fixture.here("up"), fixture.there("down")] {
+        write(&root.join("a/file"), "x");
+        symlink("file", root.join("a/fine")).unwrap();
+        symlink("none", root.join("a/dead")).unwrap();
+        symlink("..", root.join("a/above")).unwrap();
+        symlink("/odd name\nwith $signs", root.join("a/odd\nlink")).unwrap();
+    }
+    let (source, target) = (fixture.remote("down"), fixture.remote("new"));
+    for line in [
+        &["-r", "up", &target][..],
+        &["-r", &source, "."],
+        // Into a directory that is there, a second time, within an environment.
+        &["-r", "up/.", &target],
+        &["-a", &source, "."],
+        &["-r", &source, &fixture.remote("within")],
+    ] {
+        fixture.run("cp", line).await.well();
+    }
+    for root in [
+        fixture.there("new"),
+        fixture.here("down"),
+        fixture.there("within"),
+    ] {
+        let found = names(&root.join("a"));
+        assert_eq!(
+            found,
+            ["above", "dead", "file", "fine", "odd\nlink"],
+            "{root:?}"
+        );
+        assert_eq!(leads_to(&root.join("a/fine")), "file");
+        assert_eq!(leads_to(&root.join("a/dead")), "none");
+        assert_eq!(leads_to(&root.join("a/above")), "..");
+        let odd = leads_to(&root.join("a/odd\nlink"));
+        assert_eq!(odd, "/odd name\nwith $signs");
+        assert!(!root.join("a/file").is_symlink());
+    }
+}
+
+#[tokio::test]
+async fn archive_mode_keeps_times_modes_and_links_in_both_directions() {
+    use std::{
+        os::unix::fs::PermissionsExt,
+        time::{Duration, UNIX_EPOCH},
+    };
+    let fixture = CopyFixture::new().await;
+    let time = UNIX_EPOCH + Duration::from_millis(1_234_567_890_250);
+    for root in [fixture.here("up"), fixture.there("down")] {
+        write(&root.join("sub/file"), "x");
+        write(&root.join("large"), vec![7; 3 << 20]);
+        symlink("large", root.join("link")).unwrap();
+        let mode = fs::Permissions::from_mode(0o640);
+        fs::set_permissions(root.join("sub/file"), mode).unwrap();
+        for name in ["sub/file", "large", "sub", "."] {
+            let file = fs::File::open(root.join(name)).unwrap();
+            file.set_modified(time).unwrap();
+        }
+    }
+    let (source, target) = (fixture.remote("down"), fixture.remote("new"));
+    fixture.run("cp", &["-a", "up", &target]).await.well();
+    fixture.run("cp", &["-a", &source, "."]).await.well();
+    for root in [fixture.there("new"), fixture.here("down")] {
+        for name in ["sub/file", "large", "sub", "."] {
+            let found = fs::metadata(root.join(name)).unwrap().modified().unwrap();
+            assert_eq!(found, time, "{root:?} {name}");
+        }
+        let mode = fs::metadata(root.join("sub/file")).unwrap();
+        assert_eq!(mode.permissions().mode() & 0o777, 0o640);
+        assert_eq!(leads_to(&root.join("link")), "large");
+    }
+    // A file alone keeps its time, too.
+    fixture
+        .run("cp", &["-a", "up/large", &fixture.remote("one")])
+        .await
+        .well();
+    let one = fs::metadata(fixture.there("one")).unwrap();
+    assert_eq!(one.modified().unwrap(), time);
+}
+
+#[tokio::test]
+async fn copied_link_does_not_redirect_the_next_copy() {
+    let fixture = CopyFixture::new().await;
+    write(&fixture.here("home/secret"), "mine");
+    let (home, secret) = (fixture.here("home"), fixture.here("home/secret"));
+    fs::create_dir(fixture.there("tree")).unwrap();
+    symlink(&home, fixture.there("tree/dir")).unwrap();
+    symlink(&secret, fixture.there("tree/file")).unwrap();
+    let source = fixture.remote("tree");
+    fixture.run("cp", &["-r", &source, "."]).await.well();
+    assert!(fixture.here("tree/dir").is_symlink());
+    // Now the server has files where its links were.
+    fs::remove_file(fixture.there("tree/dir")).unwrap();
+    fs::remove_file(fixture.there("tree/file")).unwrap();
+    write(&fixture.there("tree/dir/planted"), "evil");
+    write(&fixture.there("tree/file"), "evil");
+    for flags in ["-r", "-rL", "-a"] {
+        let ended = fixture.run("cp", &[flags, &source, "."]).await;
+        assert_eq!(ended.status, Some(1), "{ended:?}");
+        assert!(ended.stderr.contains("is a link"), "{ended:?}");
+        assert_eq!(names(&home), ["secret"]);
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "mine");
+    }
+}

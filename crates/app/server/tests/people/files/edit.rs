@@ -1,0 +1,115 @@
+//! `edit`, with editors that are scripts.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use crate::{
+    files::{CopyFixture, names, write},
+    test_user::{CommandResult, OutputSoon},
+};
+
+/// Edits a file with a script that finds it as `$1`, and keeps drafts in a directory of ours.
+async fn edit(fixture: &CopyFixture, name: &str, script: &str) -> CommandResult {
+    let file = fixture.there(name);
+    let drafts = fixture.user.home().join("drafts");
+    fs::create_dir_all(&drafts).unwrap();
+    let editor = fixture.user.home().join("editor");
+    fs::write(&editor, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&editor, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = fixture
+        .user
+        .command(fixture.line("edit", &[file.to_str().unwrap()]));
+    command
+        .env("EDITOR", &editor)
+        .env("TMPDIR", &drafts)
+        .env_remove("VISUAL");
+    command.output_soon().await
+}
+
+fn drafts(fixture: &CopyFixture) -> Vec<String> {
+    names(&fixture.user.home().join("drafts"))
+}
+
+#[tokio::test]
+async fn edit_replaces_the_file_and_keeps_its_mode() {
+    let fixture = CopyFixture::new().await;
+    write(&fixture.there("notes.md"), "old\n");
+    fs::set_permissions(fixture.there("notes.md"), fs::Permissions::from_mode(0o600)).unwrap();
+    let private = "test \"$(stat -c %a \"$(dirname \"$1\")\")\" = 700";
+    let script =
+        format!("{private} && test \"$(basename \"$1\")\" = notes.md && echo new >>\"$1\"");
+    edit(&fixture, "notes.md", &script).await.well();
+    assert_eq!(fs::read(fixture.there("notes.md")).unwrap(), b"old\nnew\n");
+    let mode = fs::metadata(fixture.there("notes.md"))
+        .unwrap()
+        .permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    assert_eq!(names(fixture.there.path()), ["notes.md"]);
+    assert_eq!(drafts(&fixture), [""; 0]);
+}
+
+#[tokio::test]
+async fn missing_file_is_created_and_unchanged_file_is_not_written() {
+    let fixture = CopyFixture::new().await;
+    edit(&fixture, "new", "echo first >\"$1\"").await.well();
+    assert_eq!(fs::read(fixture.there("new")).unwrap(), b"first\n");
+    let before = fs::metadata(fixture.there("new"))
+        .unwrap()
+        .modified()
+        .unwrap();
+    let ended = edit(&fixture, "new", "touch \"$1\"").await;
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("is unchanged"), "{ended:?}");
+    let after = fs::metadata(fixture.there("new"))
+        .unwrap()
+        .modified()
+        .unwrap();
+    assert_eq!(before, after);
+    edit(&fixture, "never", "true").await;
+    assert_eq!(names(fixture.there.path()), ["new"]);
+    assert_eq!(drafts(&fixture), [""; 0]);
+}
+
+#[tokio::test]
+async fn concurrently_changed_file_is_kept_and_the_edit_saved_locally() {
+    let fixture = CopyFixture::new().await;
+    write(&fixture.there("shared"), "old");
+    let theirs = fixture.there("shared");
+    let script = format!("printf mine >\"$1\"; printf new >'{}'", theirs.display());
+    let ended = edit(&fixture, "shared", &script).await;
+    ended.failed(
+        1,
+        &[
+            "was changed there meanwhile",
+            "are kept in",
+            "exec-server cp",
+        ],
+    );
+    assert_eq!(fs::read(theirs).unwrap(), b"new");
+    let kept = drafts(&fixture);
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    let kept = fixture
+        .user
+        .home()
+        .join("drafts")
+        .join(&kept[0])
+        .join("shared");
+    assert_eq!(fs::read(&kept).unwrap(), b"mine");
+    assert!(ended.stderr.contains(kept.to_str().unwrap()), "{ended:?}");
+}
+
+#[tokio::test]
+async fn failed_editor_changes_nothing() {
+    let fixture = CopyFixture::new().await;
+    write(&fixture.there("file"), "old");
+    edit(&fixture, "file", "exit 3")
+        .await
+        .failed(1, &["the editor failed", "EDITOR"]);
+    assert_eq!(drafts(&fixture), [""; 0]);
+    edit(&fixture, "file", "echo half >\"$1\"; exit 3")
+        .await
+        .failed(1, &["the editor failed", "are kept in"]);
+    assert_eq!(fs::read(fixture.there("file")).unwrap(), b"old");
+    edit(&fixture, "", "true")
+        .await
+        .failed(1, &["is a directory"]);
+}

@@ -1,0 +1,219 @@
+//! What is there: `ls`, `cat`, `find` and `grep`.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{PermissionsExt, symlink},
+    },
+    process::Stdio,
+};
+
+use serde_json::json;
+use tokio::io::AsyncReadExt;
+
+use crate::{
+    files::{CopyFixture, names, noise, write},
+    test_user::within_timeout,
+};
+
+#[tokio::test]
+async fn directory_is_listed_short_and_long() {
+    let fixture = CopyFixture::new().await;
+    write(&fixture.there("b file"), "12345");
+    write(&fixture.there("a/inside"), "");
+    write(&fixture.there(".hidden"), "");
+    symlink("b file", fixture.there("link")).unwrap();
+    fs::set_permissions(fixture.there("b file"), fs::Permissions::from_mode(0o640)).unwrap();
+    let root = fixture.there("");
+    let root = root.to_str().unwrap().trim_end_matches('/');
+    let listed = fixture.run("ls", &[root]).await.well();
+    assert_eq!(listed, "a\nb file\nlink\n");
+    let listed = fixture.run("ls", &["-a", root]).await.well();
+    assert_eq!(listed, ".hidden\na\nb file\nlink\n");
+    let long = fixture.run("ls", &["-l", root]).await.well();
+    let lines: Vec<_> = long.lines().collect();
+    assert!(
+        lines[0].starts_with('d') && lines[0].ends_with(" a"),
+        "{long}"
+    );
+    assert!(lines[1].starts_with("-rw-r-----            5 20"), "{long}");
+    assert!(lines[2].starts_with('l'), "{long}");
+    let rows = fixture.json("ls", &["--json", root]).await;
+    let row = &rows[1];
+    assert_eq!(rows.as_array().unwrap().len(), 3);
+    assert_eq!(row["name"], "b file");
+    assert_eq!(row["path"], format!("{root}/b file"));
+    assert_eq!(row["uri"], format!("file://{root}/b%20file"));
+    assert_eq!(row["kind"], "file");
+    assert_eq!(row["link"], false);
+    assert_eq!(row["size"], 5);
+    assert_eq!(row["mode"], 0o640);
+    assert!(row["modifiedAtMs"].as_i64().unwrap() > 1_600_000_000_000);
+    assert_eq!(rows[2]["link"], true);
+    let file = fixture.there("b file");
+    let one = fixture.run("ls", &[file.to_str().unwrap()]).await.well();
+    assert_eq!(one, "b file\n");
+    let none = fixture.there("none");
+    fixture
+        .run("ls", &[none.to_str().unwrap()])
+        .await
+        .failed(66, &["none`", "it does not exist"]);
+}
+
+#[tokio::test]
+async fn cat_prints_exact_bytes_in_order() {
+    let fixture = CopyFixture::new().await;
+    let large = noise((9 << 20) + 7);
+    write(&fixture.there("large"), &large);
+    write(&fixture.there("small"), "small\n");
+    write(&fixture.there("empty"), "");
+    let paths = ["small", "empty", "large", "small"].map(|name| fixture.there(name));
+    let paths = paths.each_ref().map(|path| path.to_str().unwrap());
+    let ended = fixture.run("cat", &paths).await;
+    assert_eq!((ended.status, &*ended.stderr), (Some(0), ""));
+    let expected = [b"small\n", &large[..], b"small\n"].concat();
+    assert!(ended.bytes == expected);
+}
+
+#[tokio::test]
+async fn non_utf8_names_are_piped_unchanged() {
+    let fixture = CopyFixture::new().await;
+    write(
+        &fixture
+            .there
+            .path()
+            .join(OsStr::from_bytes(b"not \xff text")),
+        "",
+    );
+    let root = fixture.there("");
+    let root = root.to_str().unwrap().trim_end_matches('/');
+    let listed = fixture.run("ls", &[root]).await;
+    assert_eq!(listed.bytes, b"not \xff text\n", "{listed:?}");
+    let found = fixture.run("find", &[root]).await;
+    let expected = [root.as_bytes(), b"/not \xff text\n"].concat();
+    assert_eq!(found.bytes, expected, "{found:?}");
+}
+
+#[tokio::test]
+async fn oversized_directory_is_reported_with_the_next_step() {
+    let fixture = CopyFixture::new().await;
+    fs::create_dir(fixture.there("many")).unwrap();
+    for number in 0..50_001 {
+        fs::write(fixture.there(&format!("many/{number}")), "").unwrap();
+    }
+    let many = fixture.there("many");
+    let listed = fixture.run("ls", &[many.to_str().unwrap()]).await;
+    assert_eq!(listed.status, Some(0), "{}", listed.stderr);
+    assert!(listed.stdout.lines().count() > 1000);
+    assert!(listed.stderr.contains("find --glob"), "{}", listed.stderr);
+    let source = fixture.remote("many");
+    let ended = fixture.run("cp", &["-r", &source, "."]).await;
+    ended.failed(1, &["many` has too many entries", "tar -C"]);
+    assert_eq!(names(&fixture.user.work()), [""; 0]);
+    let none = fixture.there("none");
+    let ended = fixture.run("ls", &[none.to_str().unwrap()]).await;
+    ended.failed(66, &["it does not exist; ", "its parent directory"]);
+}
+
+#[tokio::test]
+async fn cat_errors_are_one_line() {
+    let fixture = CopyFixture::new().await;
+    let (none, root) = (fixture.there("none"), fixture.there(""));
+    let ended = fixture.run("cat", &[none.to_str().unwrap()]).await;
+    ended.failed(66, &["none`", "does not exist"]);
+    let ended = fixture.run("cat", &[root.to_str().unwrap()]).await;
+    ended.failed(1, &["is a directory", "ls"]);
+}
+
+#[tokio::test]
+async fn cat_ends_when_stdout_is_closed() {
+    let fixture = CopyFixture::new().await;
+    write(&fixture.there("large"), noise(32 << 20));
+    let path = fixture.there("large");
+    let mut command = fixture
+        .user
+        .command(fixture.line("cat", &[path.to_str().unwrap()]));
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut begun = [0; 10];
+    let mut stdout = child.stdout.take().unwrap();
+    within_timeout(stdout.read_exact(&mut begun)).await.unwrap();
+    drop(stdout);
+    let ended = within_timeout(child.wait_with_output()).await.unwrap();
+    assert_eq!(String::from_utf8(ended.stderr).unwrap(), "");
+    assert_eq!(ended.status.code(), Some(141));
+}
+
+#[tokio::test]
+async fn find_matches_globs_and_fuzzy_names() {
+    let fixture = CopyFixture::new().await;
+    for name in [
+        "src/main.rs",
+        "src/deep/lib.rs",
+        "notes.txt",
+        ".git/x.rs",
+        "out/y.rs",
+    ] {
+        write(&fixture.there(name), "");
+    }
+    write(&fixture.there(".gitignore"), "out/\n");
+    let root = fixture.there("");
+    let root = root.to_str().unwrap().trim_end_matches('/');
+    let found = fixture.run("find", &["--glob", "*.rs", root]).await.well();
+    assert_eq!(
+        found,
+        format!("{root}/src/deep/lib.rs\n{root}/src/main.rs\n")
+    );
+    let found = fixture
+        .json("find", &["--name", "smain", "--json", root])
+        .await;
+    let path = format!("{root}/src/main.rs");
+    let expected = json!({
+        "paths": [{"path": path, "uri": format!("file://{path}")}],
+        "truncated": false,
+    });
+    assert_eq!(found, expected);
+    let ended = fixture.run("find", &["--limit", "1", root]).await;
+    assert_eq!(ended.stdout.lines().count(), 1);
+    assert!(ended.stderr.contains("--limit"), "{ended:?}");
+    let none = fixture.there("none");
+    let ended = fixture.run("find", &[none.to_str().unwrap()]).await;
+    ended.failed(66, &["none"]);
+}
+
+#[tokio::test]
+async fn grep_status_reports_matches() {
+    let fixture = CopyFixture::new().await;
+    write(&fixture.there("a.txt"), "one\ntwo\nThree.\nfour\n");
+    write(&fixture.there("b.md"), "three\n");
+    let root = fixture.there("");
+    let root = root.to_str().unwrap().trim_end_matches('/');
+    let found = fixture.run("grep", &["t[wh]", root]).await.well();
+    assert_eq!(found, format!("{root}/a.txt:2:two\n{root}/b.md:1:three\n"));
+    let line = ["-i", "-F", "-C", "1", "--glob", "*.txt", "three.", root];
+    let found = fixture.run("grep", &line).await.well();
+    let expected = format!("{root}/a.txt-2-two\n{root}/a.txt:3:Three.\n{root}/a.txt-4-four\n");
+    assert_eq!(found, expected);
+    let found = fixture.json("grep", &["--json", "two", root]).await;
+    assert_eq!(found["truncated"], false);
+    let path = format!("{root}/a.txt");
+    let expected = json!([{
+        "path": path, "uri": format!("file://{path}"), "line": 2, "column": 1, "text": "two",
+        "before": [], "after": [],
+    }]);
+    assert_eq!(found["matches"], expected);
+    let none = fixture.run("grep", &["nothing like it", root]).await;
+    assert_eq!(
+        (none.status, &*none.stdout, &*none.stderr),
+        (Some(1), "", "")
+    );
+    fixture
+        .run("grep", &["(", root])
+        .await
+        .failed(2, &["pattern"]);
+}

@@ -1,0 +1,222 @@
+//! Commands on a server without our extensions: ours, behind a relay that hides them as the stock server
+//! lacks them.
+
+use std::{fs, process::Stdio, sync::Arc};
+
+use exec_transport::{
+    connect::{Address, WebSocket},
+    http::Door,
+    link::{Encoding, Link},
+    listener::Listener,
+};
+use exec_wire::outgoing::Outgoing;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::mpsc,
+    task::AbortHandle,
+};
+
+use crate::{
+    processes::RunningCommand,
+    test_user::{Server, TestUser, within_timeout},
+};
+
+/// Methods that the stock server has not.
+const UNKNOWN: &[&str] = &[
+    "process/closeStdin",
+    "process/resize",
+    "process/wait",
+    "process/snapshot",
+    "process/attach",
+    "process/release",
+    "process/list",
+    "fs/rename",
+];
+
+/// A server that is like the stock one. Dropping it ends it.
+struct StockServer {
+    url: String,
+    relay: AbortHandle,
+    _server: Server,
+}
+
+impl StockServer {
+    async fn start(user: &TestUser) -> Self {
+        let server = user.server(&[]).await;
+        let listener = Listener::bind_tcp("127.0.0.1:0".parse().unwrap(), false);
+        let listener = listener.await.unwrap();
+        let url = listener.address().to_string();
+        let (links, mut opened) = mpsc::channel(8);
+        let door = Door {
+            auth: Arc::default(),
+            metrics: None,
+            draining: Arc::default(),
+            hosts: Default::default(),
+            pending: Default::default(),
+        };
+        let far = server.url.clone();
+        let relay = tokio::spawn(async move {
+            tokio::spawn(listener.run(door, None, links));
+            while let Some(near) = opened.recv().await {
+                let address: Address = far.parse().unwrap();
+                let far = WebSocket::new(address).open().await.unwrap();
+                tokio::spawn(relay(near, far));
+            }
+        });
+        Self {
+            url,
+            relay: relay.abort_handle(),
+            _server: server,
+        }
+    }
+}
+
+impl Drop for StockServer {
+    fn drop(&mut self) {
+        self.relay.abort();
+    }
+}
+
+async fn send(link: &mut Link, message: &Value) {
+    let text = message.to_string().into_bytes();
+    link.writer.push(Outgoing::Text(text), Encoding::Text);
+    // Whoever does not read any more is gone.
+    drop(link.writer.flush().await);
+}
+
+/// Relays messages, and leaves out what the stock server does not know.
+async fn relay(mut near: Link, mut far: Link) {
+    loop {
+        tokio::select! {
+            request = near.reader.next() => {
+                let Ok(Some(request)) = request else { return };
+                let mut request: Value = serde_json::from_slice(&request).unwrap();
+                if let Some(refusal) = refuse(&request) {
+                    let answer = json!({"id": request["id"], "error": refusal});
+                    send(&mut near, &answer).await;
+                    continue;
+                }
+                if request["method"] == "initialize" {
+                    request["params"]["extensions"] = json!(null);
+                }
+                send(&mut far, &request).await;
+            }
+            answer = far.reader.next() => {
+                let Ok(Some(answer)) = answer else { return };
+                let mut answer: Value = serde_json::from_slice(&answer).unwrap();
+                let result = answer.get_mut("result").and_then(Value::as_object_mut);
+                if let Some(result) = result
+                    && result.contains_key("sessionId")
+                {
+                    for ours in ["server", "extensions", "sessionTtlMs"] {
+                        result.remove(ours);
+                    }
+                }
+                if answer["error"]["message"].as_str().is_some_and(|text| text.ends_with("(os error 2)")) {
+                    answer["error"]["message"] = json!("No such file or directory (os error 2)");
+                }
+                send(&mut near, &answer).await;
+            }
+        }
+    }
+}
+
+fn refuse(request: &Value) -> Option<Value> {
+    let (method, params) = (request["method"].as_str()?, &request["params"]);
+    if UNKNOWN.contains(&method) {
+        let message = format!("exec-server stub does not implement `{method}` yet");
+        return Some(json!({"code": -32601, "message": message}));
+    }
+    let signal = params["signal"].as_str()?;
+    (method == "process/signal" && signal != "interrupt").then(|| {
+        let message = format!("unknown variant `{signal}`, expected `interrupt`");
+        json!({"code": -32602, "message": message})
+    })
+}
+
+#[tokio::test]
+async fn first_termination_signal_ends_the_command_on_a_stock_server() {
+    let user = TestUser::new();
+    let server = StockServer::start(&user).await;
+    for signal in [Signal::TERM, Signal::HUP] {
+        let run = [
+            "run",
+            "-E",
+            &server.url,
+            "sh",
+            "-c",
+            "echo ready; sleep 1000",
+        ];
+        let mut running = RunningCommand::start(&mut user.command(run));
+        running.says("ready").await;
+        running.signal(signal);
+        let (status, said) = running.end().await;
+        assert_eq!(status.code(), Some(137), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn client_enforces_the_timeout_on_a_stock_server() {
+    let user = TestUser::new();
+    let server = StockServer::start(&user).await;
+    let run = ["run", "-E", &server.url, "--timeout=0.2s", "sleep", "1000"];
+    user.run(run).await.failed(124, &["--timeout"]);
+}
+
+#[tokio::test]
+async fn missing_close_stdin_is_reported_at_once() {
+    let user = TestUser::new();
+    let server = StockServer::start(&user).await;
+    let mut run = user.command(["run", "-E", &server.url, "cat"]);
+    let run = run.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = run.stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = child.stderr.take().unwrap();
+    let mut told = [0; 128];
+    let read = within_timeout(stderr.read(&mut told)).await.unwrap();
+    let told = String::from_utf8_lossy(&told[..read]);
+    assert!(told.contains("cannot close a command's stdin"), "{told}");
+    // What is piped in arrives all the same.
+    let mut stdin = child.stdin.take().unwrap();
+    within_timeout(stdin.write_all(b"in\n")).await.unwrap();
+    let mut out = [0; 3];
+    let mut stdout = child.stdout.take().unwrap();
+    within_timeout(stdout.read_exact(&mut out)).await.unwrap();
+    assert_eq!(&out, b"in\n");
+    let nothing = user.run(["run", "-E", &server.url, "cat"]).await;
+    assert_eq!(nothing.well(), "");
+}
+
+#[tokio::test]
+async fn missing_directory_is_distinguished_from_a_missing_program() {
+    let user = TestUser::new();
+    let server = StockServer::start(&user).await;
+    for flags in [
+        &["-C", "/no/such/directory"][..],
+        &["-tC", "/no/such/directory"],
+    ] {
+        let line = ["run", "-E", &server.url].into_iter();
+        let line = line.chain(flags.iter().copied()).chain(["true"]);
+        user.run(line)
+            .await
+            .failed(66, &["/no/such/directory", "-C"]);
+    }
+    let missing = user
+        .run(["run", "-E", &server.url, "no-such-program"])
+        .await;
+    missing.failed(127, &["PATH"]);
+}
+
+#[tokio::test]
+async fn edit_reports_a_non_atomic_overwrite() {
+    let user = TestUser::new().with("EDITOR", "sed -i s/old/new/");
+    let server = StockServer::start(&user).await;
+    let file = user.work().join("file");
+    fs::write(&file, "old\n").unwrap();
+    let edit = ["edit", "-E", &server.url, file.to_str().unwrap()];
+    let edited = user.run(edit).await;
+    assert_eq!(edited.status, Some(0), "{edited:?}");
+    assert!(edited.stderr.contains("was overwritten"), "{edited:?}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "new\n");
+}

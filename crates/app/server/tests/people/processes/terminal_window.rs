@@ -1,0 +1,183 @@
+//! A window with a terminal, and a program in it.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use rustix::{
+    fs::{OFlags, fcntl_setfl},
+    pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt},
+    termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize},
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    process::{Child, Command},
+    time::timeout,
+};
+
+use crate::test_user::{TIMEOUT, within_timeout};
+
+/// A program on a terminal, which is its controlling one.
+pub(super) struct TerminalWindow {
+    ours: AsyncFd<OwnedFd>,
+    theirs: OwnedFd,
+    pub(super) child: Child,
+    /// What was shown and not looked at yet.
+    shown: Vec<u8>,
+}
+
+impl TerminalWindow {
+    /// Opens a window of this size, and starts the program in it.
+    pub(super) fn open(command: &Command, (rows, columns): (u16, u16)) -> Self {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let ours = openpt(flags).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let theirs = ioctl_tiocgptpeer(&ours, flags).unwrap();
+        resize(&ours, (rows, columns));
+        fcntl_setfl(&ours, OFlags::NONBLOCK).unwrap();
+        // It becomes the leader of a session, and then the program.
+        let mut on_terminal = Command::new("setsid");
+        let command = command.as_std();
+        on_terminal
+            .arg("--ctty")
+            .arg(command.get_program())
+            .args(command.get_args());
+        on_terminal.current_dir(command.get_current_dir().unwrap());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => on_terminal.env(name, value),
+                None => on_terminal.env_remove(name),
+            };
+        }
+        let theirs_too = || Stdio::from(theirs.try_clone().unwrap());
+        on_terminal
+            .stdin(theirs_too())
+            .stdout(theirs_too())
+            .stderr(theirs_too())
+            .kill_on_drop(true);
+        Self {
+            ours: exec_process::register(ours, Interest::READABLE).unwrap(),
+            child: on_terminal.spawn().unwrap(),
+            theirs,
+            shown: Vec::new(),
+        }
+    }
+
+    /// Closes the window. Returns the program in it, which is not told by anything else.
+    pub(super) fn close(self) -> Child {
+        self.child
+    }
+
+    /// Types until this is shown.
+    pub(super) async fn types_until(&mut self, keys: &str, text: &str) {
+        let shown = timeout(TIMEOUT, async {
+            while find(&self.shown, text.as_bytes()).is_none() {
+                self.types(keys);
+                // The next keys may be typed before those are taken.
+                drop(timeout(Duration::from_millis(2), self.read()).await);
+            }
+        });
+        let shown = shown.await;
+        assert!(shown.is_ok(), "no {text:?}: {}", self.rest());
+    }
+
+    pub(super) fn resize(&self, size: (u16, u16)) {
+        resize(self.ours.get_ref(), size);
+    }
+
+    pub(super) fn types(&self, keys: &str) {
+        let written = rustix::io::write(self.ours.get_ref(), keys.as_bytes()).unwrap();
+        assert_eq!(written, keys.len());
+    }
+
+    /// Tells whether keys come as they are pressed.
+    pub(super) fn is_raw(&self) -> bool {
+        let settings = tcgetattr(&self.theirs).unwrap();
+        !settings.local_modes.contains(LocalModes::ICANON)
+    }
+
+    /// Returns how the terminal is set.
+    pub(super) fn settings(&self) -> String {
+        format!("{:?}", tcgetattr(&self.theirs).unwrap())
+    }
+
+    /// Waits until this is shown, and returns what was shown before it.
+    pub(super) async fn shows(&mut self, text: &str) -> String {
+        let shown = timeout(TIMEOUT, self.until(text)).await;
+        let shown = shown.unwrap_or_else(|late| Err(late.into()));
+        shown.unwrap_or_else(|error| {
+            let shown = String::from_utf8_lossy(&self.shown);
+            panic!("{error} before {text:?}: {shown:?}")
+        })
+    }
+
+    async fn until(&mut self, text: &str) -> io::Result<String> {
+        loop {
+            if let Some(at) = find(&self.shown, text.as_bytes()) {
+                let rest = self.shown.split_off(at + text.len());
+                let before = std::mem::replace(&mut self.shown, rest);
+                return Ok(String::from_utf8_lossy(&before[..at]).into_owned());
+            }
+            self.read().await?;
+        }
+    }
+
+    async fn read(&mut self) -> io::Result<()> {
+        let mut buffer = [0; 4096];
+        let read = self.ours.async_io(Interest::READABLE, |ours| {
+            Ok(rustix::io::read(ours.as_fd(), &mut buffer)?)
+        });
+        let read = read.await?;
+        self.shown.extend_from_slice(&buffer[..read]);
+        Ok(())
+    }
+
+    /// Returns what was shown and not looked at.
+    pub(super) fn rest(&self) -> String {
+        String::from_utf8_lossy(&self.shown)
+            .escape_debug()
+            .to_string()
+    }
+
+    /// Waits for the end of the program, and shows what it shows meanwhile.
+    pub(super) async fn end(&mut self) -> ExitStatus {
+        let ended = within_timeout(async {
+            loop {
+                tokio::select! {
+                    ended = self.child.wait() => return ended.unwrap(),
+                    read = self.ours.readable() => read.unwrap().clear_ready(),
+                }
+                self.drain();
+            }
+        });
+        let ended = ended.await;
+        self.drain();
+        ended
+    }
+
+    /// Reads what is shown already.
+    fn drain(&mut self) {
+        let mut buffer = [0; 4096];
+        while let Ok(read) = rustix::io::read(self.ours.get_ref(), &mut buffer) {
+            self.shown.extend_from_slice(&buffer[..read]);
+        }
+    }
+}
+
+fn resize(terminal: impl AsFd, (rows, columns): (u16, u16)) {
+    let size = Winsize {
+        ws_row: rows,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(terminal, size).unwrap();
+}
+
+fn find(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len()).position(|window| window == part)
+}
