@@ -1,4 +1,4 @@
-//! A program of one's own that is an exec-server, too.
+//! Embeds a server into another program.
 //!
 //! ```text
 //! cargo run --example embed_server -- ws://127.0.0.1:8765
@@ -10,17 +10,17 @@
 
 use exec_server::{ExecServerRuntimePaths, config::ServerConfig, run_main};
 
-// One thread moves all bytes.
+// A single-threaded runtime suffices.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    // On glibc this has happened already; with other C libraries it must be the first thing.
+    // With glibc this has already run; with other C libraries it must come first.
     exec_server::run_if_helper();
 
     let url = std::env::args().nth(1);
     let url = url.unwrap_or_else(|| exec_server::DEFAULT_LISTEN_URL.to_owned());
-    // Settings are those of the command line; no variable and no file adds to them.
+    // Settings as on the command line; no variable or file is read.
     let config = ServerConfig::from_flags(["--listen", &url, "--session-ttl", "60"])?;
 
-    // Prints the URL with the port that was found, and serves until SIGTERM or SIGINT.
+    // Prints the URL with the actual port, and serves until SIGTERM or SIGINT.
     run_main(config, ExecServerRuntimePaths::default()).await
 }

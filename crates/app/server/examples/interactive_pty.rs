@@ -1,4 +1,4 @@
-//! Talks with a program on a server's terminal: output, answers, a new size, and Ctrl-C.
+//! Interacts with a program on a remote terminal: output, input, resize, and Ctrl-C.
 //!
 //! ```text
 //! exec-server --listen ws://127.0.0.1:8765
@@ -30,7 +30,7 @@ async fn main() -> anyhow::Result<()> {
         ..Command::new(ProcessId::new("shell")?, argv, PathUri::parse("file:///")?)
     };
     let shell = client.environment().backend.start(command).await?.process;
-    // Every event from the first on; the program waits should we be slow to take them.
+    // Every event from the first one; the program is paused if we are slow (backpressure).
     let mut events = shell.follow(Follow {
         from: FollowFrom::After(OutputSeq(0)),
         pace: Pace::Held,
@@ -47,7 +47,7 @@ async fn main() -> anyhow::Result<()> {
         .await?;
     shell.write(None, "\n".into()).await?;
     show_until(&mut events, "waiting").await?;
-    // What Ctrl-C sends. The terminal makes a signal of it.
+    // Ctrl-C; the terminal converts it into a signal.
     shell.write(None, "\x03".into()).await?;
 
     while let Some(event) = events.next().await {
@@ -64,7 +64,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shows output until it ends with `prompt`, more or less.
+/// Prints output until it ends with `prompt`.
 async fn show_until(events: &mut EventStream, prompt: &str) -> anyhow::Result<()> {
     let mut shown = String::new();
     while !shown.contains(prompt) {

@@ -1,5 +1,5 @@
-//! One piece of code, wherever its environment is: this machine, a server that listens, or a program
-//! such as `ssh` that speaks for one.
+//! Runs the same code in any environment: this machine, a listening server, or a program such as
+//! `ssh` that connects to one.
 //!
 //! Which environments there are is read from our `environments.toml`, from that of the Codex home, or
 //! else from `CODEX_EXEC_SERVER_URL`; without any there is this machine alone.
@@ -27,7 +27,7 @@ async fn main() -> anyhow::Result<()> {
         } else {
             ' '
         };
-        // Connects, or starts the program, or waits for whoever does already.
+        // Connects, or starts the program, or waits for a connection attempt in progress.
         let said = match manager.environment(&id).await {
             Ok(environment) => shout(&environment).await?,
             Err(error) => format!("not there: {:#}", anyhow::Error::from(error)),
@@ -37,7 +37,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a file and has a command work on it. Knows nothing of where.
+/// Writes a file and runs a command on it, in any environment.
 async fn shout(environment: &Environment) -> anyhow::Result<String> {
     let temporary = environment.backend.info().await?.temp_dir;
     let directory = temporary.map_or_else(|| PathUri::parse("file:///tmp"), Ok)?;

@@ -20,7 +20,7 @@ async fn main() -> anyhow::Result<()> {
     let command = arguments.next().context("which server?")?;
     let mut config = McpServerConfig::new("example", command, PathUri::parse("file:///")?);
     config.args = arguments.collect();
-    // Of the variables of its host it gets what it needs to run, and this one.
+    // Inherits basic variables of its host, and this one.
     config.env_vars = EnvVars::Named(vec!["TZ".to_owned()]);
 
     let manager = EnvironmentSelection::load()?.into_manager(&ExecServerRuntimePaths::default())?;
@@ -28,14 +28,14 @@ async fn main() -> anyhow::Result<()> {
     let environment = manager.environment(&default).await?;
 
     let id = ProcessId::new("example-mcp-server")?;
-    // The handler answers what the server asks; `()` declines.
+    // The handler answers requests of the server; `()` declines them.
     let connected = config.connect(&*environment.backend, id, ()).await?;
     for tool in connected.service.list_all_tools().await? {
         let description = tool.description.unwrap_or_default();
         let summary = description.lines().next().unwrap_or_default();
         writeln!(stdout(), "{}: {summary}", tool.name)?;
     }
-    // Ends its input, then the server, and waits for that.
+    // Closes stdin, terminates the server, and waits for its exit.
     connected.service.cancel().await?;
     Ok(())
 }

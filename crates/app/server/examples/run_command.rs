@@ -1,4 +1,4 @@
-//! Runs one command on a server, and ends as the command did.
+//! Runs one command on a server and exits with its status.
 //!
 //! ```text
 //! exec-server --listen ws://127.0.0.1:8765
@@ -25,12 +25,12 @@ async fn main() -> anyhow::Result<ExitCode> {
 
     let connect = RemoteExecServerConnectArgs::new(url, "run_command");
     let client = ExecServerClient::connect_websocket(connect).await?;
-    // From here on nothing knows that the environment is on a server.
+    // From here on, nothing depends on the environment being remote.
     let environment = client.environment();
 
     let here = environment.backend.info().await?.cwd;
     let command = Command {
-        // Of the server's environment, the command gets the variables that every program expects.
+        // The command inherits basic variables of the server's environment.
         env_policy: Some(EnvPolicy {
             inherit: EnvInherit::Core,
             ignore_default_excludes: false,
@@ -39,7 +39,7 @@ async fn main() -> anyhow::Result<ExitCode> {
             include_only: Vec::new(),
         }),
         ..Command::new(
-            // The caller names its processes, each with a name of its own.
+            // The caller chooses a unique id per process.
             ProcessId::new("command")?,
             arguments.collect(),
             here.map_or_else(|| PathUri::parse("file:///"), Ok)?,
@@ -47,7 +47,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     };
     let started = environment.backend.start(command).await?;
 
-    // No input, and all of the output: of very much, the beginning and the end.
+    // No input, and all output; of very long output, beginning and end.
     let input = Default::default();
     let told = started.process.communicate(input, Communicate::default());
     let told = told.await?;

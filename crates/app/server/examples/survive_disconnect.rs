@@ -1,5 +1,5 @@
-//! Cuts the connection to a server, again and again, while a command writes: every line arrives, once
-//! and in its order, and nobody who uses the environment notices.
+//! Cuts the connection to a server repeatedly while a command writes: every line arrives exactly
+//! once and in order, without any code for it in the harness.
 //!
 //! ```text
 //! exec-server --listen ws://127.0.0.1:8765
@@ -26,7 +26,7 @@ const PROGRAM: &str = "i=0; while [ $i -lt 500 ]; do i=$((i+1)); echo $i; sleep 
 async fn main() -> anyhow::Result<()> {
     let server = std::env::args().nth(1);
     let server = server.context("usage: survive_disconnect HOST:PORT")?;
-    // The client connects through a proxy of ours, which hangs up when it is told to.
+    // The client connects through a proxy of this program, which disconnects on request.
     let proxy = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("ws://{}", proxy.local_addr()?);
     let (cut, _) = broadcast::channel(1);
@@ -61,7 +61,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Connects whoever comes to `server`, until the next cut.
+/// Forwards connections to `server` until the next disconnect.
 async fn forward(proxy: TcpListener, server: String, cut: broadcast::Sender<()>) {
     while let Ok((mut near, _)) = proxy.accept().await {
         let (server, mut cut) = (server.clone(), cut.subscribe());

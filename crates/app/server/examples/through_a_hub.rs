@@ -1,5 +1,5 @@
-//! Runs a command on a machine that nobody can reach from outside, through a hub that cannot read what
-//! passes.
+//! Runs a command on a machine that is not reachable from outside, through a hub that cannot read
+//! the traffic.
 //!
 //! ```text
 //! TOKEN=$(exec-server hub token create --name me)
@@ -30,7 +30,7 @@ async fn main() -> anyhow::Result<ExitCode> {
 
     let connect = RelayExecServerConnectArgs::new(hub, environment, token, "through_a_hub");
     let client = ExecServerClient::connect_relay(connect).await?;
-    // From here on nothing knows where the machine is.
+    // From here on, nothing depends on where the machine is.
     let machine = client.environment();
     let argv = ["/bin/sh", "-c", &script].map(str::to_owned).to_vec();
     let command = Command::new(

@@ -1,11 +1,11 @@
-//! `exec-server doctor`, by the real binary on the real machine.
+//! Tests of `exec-server doctor` with the real binary on the real machine.
 #![expect(clippy::unwrap_used, reason = "the functions below are parts of tests")]
 
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Runs the doctor in an environment without a configuration of ours.
+/// Runs the doctor without any of our configuration.
 fn doctor(arguments: &[&str]) -> Output {
     let home = tempfile::tempdir().unwrap();
     Command::new(env!("CARGO_BIN_EXE_exec-server"))

@@ -1,4 +1,4 @@
-//! How people reach an environment: this machine's own server, URLs, names, hubs.
+//! Tests of reaching environments: the local server, URLs, names, hubs.
 
 mod completions;
 mod env_command;

@@ -1,10 +1,10 @@
-//! The scripts of `examples`: each does what its page says.
+//! Tests of the scripts in `examples`.
 
 use std::{fs, path::Path};
 
 use crate::test_user::{CommandResult, OutputSoon, TestUser, product};
 
-/// Runs a script of `examples` as the person would.
+/// Runs a script of `examples` as the user would.
 async fn example(user: &TestUser, name: &str) -> CommandResult {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples");
     let mut script = user.program(&examples.join(name), [user.work()]);

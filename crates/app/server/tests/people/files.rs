@@ -1,4 +1,4 @@
-//! Files, as people copy, list, print, edit, find and watch them.
+//! Tests of file commands: copy, list, print, edit, find and watch.
 
 mod changes;
 mod copy;
@@ -16,7 +16,7 @@ use std::{
 
 use crate::test_user::{Server, TestUser};
 
-/// A person, a server of theirs, and a directory that stands for its machine.
+/// A user, a server, and a directory that stands for the server's machine.
 struct CopyFixture {
     user: TestUser,
     server: Server,
@@ -35,22 +35,22 @@ impl CopyFixture {
         }
     }
 
-    /// A path in the directory that programs are started in.
+    /// Returns a path in the local working directory.
     fn here(&self, name: &str) -> PathBuf {
         self.user.work().join(name)
     }
 
-    /// A path on the server.
+    /// Returns a path on the server.
     fn there(&self, name: &str) -> PathBuf {
         self.there.path().join(name)
     }
 
-    /// A path on the server, as `cp` takes it.
+    /// Returns a path on the server as a `cp` operand.
     fn remote(&self, name: &str) -> String {
         format!(":{}", self.there(name).display())
     }
 
-    /// The line of a command for this server.
+    /// Returns a command line for this server.
     fn line<'a>(&'a self, command: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
         let mut line = vec![command, "-E", &self.server.url];
         line.extend(rest);
@@ -62,20 +62,20 @@ impl CopyFixture {
         self.user.run(self.line(command, rest)).await
     }
 
-    /// Runs a command on this server, and returns the JSON that it prints.
+    /// Runs a command on this server and parses its JSON output.
     async fn json(&self, command: &str, rest: &[&str]) -> serde_json::Value {
         let text = self.run(command, rest).await.well();
         serde_json::from_str(&text).unwrap()
     }
 }
 
-/// Writes a file, and the directories above it.
+/// Writes a file and creates its parent directories.
 fn write(path: &Path, content: impl AsRef<[u8]>) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, content).unwrap();
 }
 
-/// Names in a directory, hidden ones included.
+/// Lists the names in a directory, including hidden ones.
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap();
     let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
@@ -84,7 +84,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Bytes of every value, in no simple pattern.
+/// Returns pseudo-random bytes of every value.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 7_u64;
     let mut bytes = Vec::with_capacity(length + 8);

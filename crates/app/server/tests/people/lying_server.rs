@@ -1,4 +1,4 @@
-//! Servers that do not tell the truth, or nothing at all: whoever uses one need not trust it.
+//! Tests with a server that lies or never answers: the client must not trust it.
 
 use std::{fs, path::Path, process::Stdio};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::test_user::{CommandResult, OutputSoon, TestUser, product, within_timeout};
 
-/// A person, and an environment `liar` that is a server with lies.
+/// A user, and an environment `liar` whose server lies.
 struct LyingServerFixture {
     user: TestUser,
     there: tempfile::TempDir,
@@ -38,7 +38,7 @@ impl LyingServerFixture {
         format!("liar:{}", self.there.path().join(name).display())
     }
 
-    /// Starts a command, waits until the server keeps a request for itself, and presses Ctrl-C.
+    /// Starts a command, waits until the server withholds a response, and presses Ctrl-C.
     async fn interrupt(&self, line: &[&str], variables: &[(&str, &str)]) -> CommandResult {
         let mut command = self.user.command(line);
         command.envs(variables.iter().copied());

@@ -1,4 +1,4 @@
-//! The commands for people: the built program, run as a person runs it, against real servers.
+//! Tests of the commands for people: the real binary against real servers.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod environments;

@@ -1,4 +1,5 @@
-//! `exec-server mcp`, driven by the official MCP client for Python, which `scripts/mcp-servers` installs.
+//! Tests of `exec-server mcp` with the official MCP client for Python, which `scripts/mcp-servers`
+//! installs.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,10 +14,10 @@ use tokio::{
 
 use crate::test_user::{CommandResult, Server, TestUser, product};
 
-/// How long all cases of the client may take together.
+/// Limit for all cases of the client.
 const CASES: Duration = Duration::from_secs(240);
 
-/// The Python of the official client.
+/// Returns the Python interpreter of the official client.
 fn python() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let folder = std::env::var_os("EXEC_MCP_SERVERS")
@@ -30,7 +31,7 @@ fn python() -> PathBuf {
     python
 }
 
-/// A directory that no sandbox lets anybody write to.
+/// Returns a directory that no sandbox may write to.
 fn outside() -> tempfile::TempDir {
     tempfile::tempdir_in("/var/tmp").unwrap()
 }

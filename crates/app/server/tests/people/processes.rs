@@ -1,4 +1,4 @@
-//! Processes, as people run, leave, find and end them.
+//! Tests of processes: run, detach, list and kill.
 
 mod cuttable_link;
 mod detach;
@@ -26,7 +26,7 @@ use tokio::{
 
 use crate::test_user::{TIMEOUT, within_timeout};
 
-/// A program that runs, with what it prints line by line.
+/// A running program and its output by line.
 struct RunningCommand {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -40,7 +40,7 @@ impl RunningCommand {
         Self { child, lines }
     }
 
-    /// Waits for the next line, which must be this one.
+    /// Waits for the next line, which must equal `line`.
     async fn says(&mut self, line: &str) {
         let said = within_timeout(self.lines.next_line()).await.unwrap();
         assert_eq!(said.as_deref(), Some(line));
@@ -50,7 +50,7 @@ impl RunningCommand {
         kill_process(pid(&self.child), signal).unwrap();
     }
 
-    /// Waits for its end, and returns what it said besides.
+    /// Waits for the exit, and returns status and stderr.
     async fn end(&mut self) -> (ExitStatus, String) {
         let mut said = String::new();
         let mut stderr = self.child.stderr.take().unwrap();
@@ -65,11 +65,11 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()).unwrap()
 }
 
-/// Waits until a process is gone whose number a command wrote into a file.
+/// Waits until the process whose pid a command wrote into a file is gone.
 fn gone(file: &Path) {
     let number = fs::read_to_string(file).unwrap();
     let pid = Pid::from_raw(number.trim().parse().unwrap()).unwrap();
-    // One that is gone already has no descriptor.
+    // An exited process has no pidfd.
     if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
         let mut ended = [PollFd::new(&process, PollFlags::IN)];
         let limit = Timespec::try_from(TIMEOUT).unwrap();
@@ -81,7 +81,7 @@ fn gone(file: &Path) {
     }
 }
 
-/// Bytes of every value, in no simple pattern.
+/// Returns pseudo-random bytes of every value.
 fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {

@@ -1,4 +1,4 @@
-//! What the flags of a sandbox open, tried with the commands that agents run first.
+//! Tests of the sandbox flags, with commands that agents commonly run.
 
 use std::{fs, path::Path, process::Stdio};
 
@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::test_user::{CommandResult, OutputSoon, TestUser, within_timeout};
 
-/// Makes a repository with a file in the person's directory.
+/// Creates a repository with a file in the user's directory.
 async fn repository(user: &TestUser) {
     fs::write(user.work().join("file"), "text").unwrap();
     let mut git = Command::new("git");
@@ -19,7 +19,7 @@ async fn repository(user: &TestUser) {
     git.kill_on_drop(true).output_soon().await.well();
 }
 
-/// Answers every HTTP request on a port of loopback; returns the port.
+/// Answers every HTTP request on a loopback port; returns the port.
 async fn web_server() -> u16 {
     web_server_on("127.0.0.1").await
 }
@@ -39,7 +39,7 @@ async fn web_server_on(address: &str) -> u16 {
                 }
                 let answer =
                     "HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nhello\n";
-                // Whoever has read enough may be gone.
+                // The client may be gone already.
                 drop(stream.write_all(answer.as_bytes()).await);
             });
         }
@@ -60,7 +60,7 @@ async fn git_directory_is_protected_unless_allowed() {
     let refused = sandboxed(&user, &[], &add).await;
     assert_ne!(refused.status, Some(0), "{refused:?}");
     sandboxed(&user, &["--allow-git"], &add).await.well();
-    // What the flag opens is `.git`, and nothing else that is protected.
+    // The flag opens `.git`, and nothing else that is protected.
     let codex = ["mkdir", ".codex"];
     let refused = sandboxed(&user, &["--allow-git"], &codex).await;
     assert_ne!(refused.status, Some(0), "{refused:?}");
@@ -108,14 +108,14 @@ async fn loopback_network_reaches_only_loopback() {
         assert_eq!(run(&["--network"], url).await.well(), "hello\n", "{url}");
     }
     let loopback = ["--network", "loopback"];
-    // A server on another address of the host is not one of those that the proxy connects to.
+    // The proxy does not connect to a server on another address of the host.
     let elsewhere = format!("http://127.0.0.2:{}/", web_server_on("127.0.0.2").await);
     assert_eq!(run(&["--network"], &elsewhere).await.well(), "hello\n");
     assert_ne!(run(&loopback, &elsewhere).await.status, Some(0));
-    // There is no way past the proxy.
+    // There is no way around the proxy.
     let direct = ["curl", "-sS", "--noproxy", "*", &literal];
     assert_ne!(sandboxed(&user, &loopback, &direct).await.status, Some(0));
-    // The word behind the flag is the command's, if it is not a value of the flag.
+    // The word after the flag belongs to the command, unless it is a value of the flag.
     let mut line = user.command([
         "run",
         "--sandbox",
@@ -127,7 +127,7 @@ async fn loopback_network_reaches_only_loopback() {
     assert_eq!(line.output_soon().await.well(), "hello\n");
 }
 
-/// A client that speaks to `exec-server mcp` by hand.
+/// Minimal client of `exec-server mcp`.
 struct Agent {
     _server: Child,
     stdin: ChildStdin,
@@ -136,7 +136,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Starts the server and returns the agent with the instructions that it was given.
+    /// Starts the server; returns the client and the server's instructions.
     async fn new(user: &TestUser, flags: &[&str]) -> (Self, String) {
         let mut server = user.command(["mcp"]);
         server
@@ -185,7 +185,7 @@ impl Agent {
         }
     }
 
-    /// Runs a command; returns its exit code and the text of the answer.
+    /// Runs a command; returns its exit code and the text of the response.
     async fn exec(&mut self, command: &str) -> (i64, String) {
         let arguments = json!({"name": "exec_command", "arguments": {"cmd": command}});
         let result = self.request("tools/call", arguments).await;

@@ -1,5 +1,4 @@
-//! Those who watch a server: what it counts, what it logs, what it tells a collector, and what it is
-//! installed with.
+//! Tests of metrics, logs, spans and packaging.
 
 mod executor;
 pub(crate) mod http_client;

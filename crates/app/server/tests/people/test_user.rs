@@ -1,5 +1,5 @@
-//! A person with a home of their own, the servers they use, and what the program says to them.
-//! Everything that is started here ends with the value that started it.
+//! Fixtures: a user with a private home, servers, and results of the program. Everything started
+//! here ends with the value that started it.
 
 use std::{
     ffi::OsStr,
@@ -20,28 +20,28 @@ use tokio::{
     time::timeout,
 };
 
-/// Longest that anything may take here.
+/// Limit for any wait.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
 
-/// Waits, but not for ever.
+/// Waits with a limit.
 pub(crate) async fn within_timeout<T>(what: impl Future<Output = T>) -> T {
     timeout(TIMEOUT, what).await.unwrap()
 }
 
-/// Returns the program that this package makes.
+/// Returns the binary under test.
 pub(crate) fn product() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_exec-server"))
 }
 
-/// A person: a home, a runtime directory and a Codex home that nobody else has. Dropping it ends the
-/// server of this machine that was started for them.
+/// User with a private home, runtime directory and Codex home. Dropping it kills the local server
+/// that was started for it.
 pub(crate) struct TestUser {
     directory: tempfile::TempDir,
     variables: Vec<(String, String)>,
 }
 
 impl TestUser {
-    /// Moves in.
+    /// Creates the directories.
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         for name in ["home", "codex", "work"] {
@@ -55,7 +55,7 @@ impl TestUser {
         }
     }
 
-    /// Sets a variable for every program that is started from now on.
+    /// Sets a variable for all programs started from now on.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
@@ -66,12 +66,12 @@ impl TestUser {
         self.directory.path().join("home")
     }
 
-    /// Returns the directory that programs are started in.
+    /// Returns the working directory of programs.
     pub(crate) fn work(&self) -> PathBuf {
         self.directory.path().join("work")
     }
 
-    /// Returns the Codex home, with `environments.toml`.
+    /// Returns the Codex home, which has `environments.toml`.
     pub(crate) fn codex(&self) -> PathBuf {
         self.directory.path().join("codex")
     }
@@ -81,12 +81,12 @@ impl TestUser {
         self.home().join("no-settings/environments.toml")
     }
 
-    /// Returns the socket of this machine's server.
+    /// Returns the socket of the local server.
     pub(crate) fn socket(&self) -> PathBuf {
         self.directory.path().join("run/exec-server/server.sock")
     }
 
-    /// Writes a file into the home, for its owner alone, and returns its path.
+    /// Writes a private file into the home and returns its path.
     pub(crate) fn keep(&self, name: &str, text: &str) -> PathBuf {
         let path = self.home().join(name);
         fs::write(&path, text).unwrap();
@@ -94,8 +94,7 @@ impl TestUser {
         path
     }
 
-    /// Makes a command of the product, ready to be changed and started. It is killed when its child is
-    /// dropped.
+    /// Builds a command of the binary under test. The child is killed when dropped.
     pub(crate) fn command<I>(&self, arguments: I) -> Command
     where
         I: IntoIterator<Item: AsRef<OsStr>>,
@@ -103,7 +102,7 @@ impl TestUser {
         self.program(product(), arguments)
     }
 
-    /// Makes a command of any program, in the person's own surroundings.
+    /// Builds a command of any program in the user's environment.
     pub(crate) fn program(
         &self,
         program: &Path,
@@ -121,7 +120,7 @@ impl TestUser {
             .env("XDG_RUNTIME_DIR", self.directory.path().join("run"))
             .env("CODEX_HOME", self.codex())
             .env("EXEC_SERVER_HOME", self.home().join("no-settings"))
-            // What a test forgets ends by itself.
+            // A forgotten server exits by itself.
             .env("EXEC_SERVER_IDLE_EXIT", "60")
             .envs(self.variables.iter().cloned())
             .stdin(Stdio::null())
@@ -129,7 +128,7 @@ impl TestUser {
         command
     }
 
-    /// Runs the product to its end.
+    /// Runs the binary to completion.
     pub(crate) async fn run(
         &self,
         arguments: impl IntoIterator<Item: AsRef<OsStr>>,
@@ -137,7 +136,7 @@ impl TestUser {
         self.command(arguments).output_soon().await
     }
 
-    /// Runs the product to its end, with this on its standard input.
+    /// Runs the binary to completion with this stdin.
     pub(crate) async fn run_with(
         &self,
         arguments: impl IntoIterator<Item: AsRef<OsStr>>,
@@ -152,7 +151,7 @@ impl TestUser {
             .unwrap();
         let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
         let write = tokio::spawn(async move {
-            // Whoever does not read to the end has closed it.
+            // A program that does not read to the end has closed stdin.
             drop(stdin.write_all(&input).await);
         });
         let ended = within_timeout(child.wait_with_output())
@@ -163,26 +162,26 @@ impl TestUser {
         ended
     }
 
-    /// Starts a server of their own on a free port.
+    /// Starts a server on a free port.
     pub(crate) async fn server(&self, flags: &[&str]) -> Server {
         self.listening("ws://127.0.0.1:0", flags).await
     }
 
-    /// Starts a server of their own on a unix socket.
+    /// Starts a server on a unix socket.
     pub(crate) async fn unix_server(&self, flags: &[&str]) -> Server {
         let socket = self.directory.path().join("own.sock");
         self.listening(&format!("unix://{}", socket.display()), flags)
             .await
     }
 
-    /// Starts a server of their own.
+    /// Starts a server.
     pub(crate) async fn listening(&self, url: &str, flags: &[&str]) -> Server {
         let mut command = self.command(["--listen", url]);
-        // It goes when the test does.
+        // It is killed with the test.
         Server::of(command.args(flags).env_remove("EXEC_SERVER_IDLE_EXIT")).await
     }
 
-    /// Returns the process that listens on the socket of this machine's server.
+    /// Returns the process that listens on the local server's socket.
     pub(crate) fn local_server(&self) -> Option<Pid> {
         let stream = UnixStream::connect(self.socket()).ok()?;
         let listener = rustix::net::sockopt::socket_peercred(&stream).unwrap();
@@ -193,13 +192,14 @@ impl TestUser {
 impl Drop for TestUser {
     fn drop(&mut self) {
         if let Some(server) = self.local_server() {
-            // It may have ended meanwhile.
+            // It may have exited meanwhile.
             let _gone = kill_process(server, Signal::KILL);
         }
     }
 }
 
-/// Tells variables that configure the product, or choose an environment, or describe a terminal.
+/// Returns whether a variable configures the program, selects an environment, or describes a
+/// terminal.
 fn is_setting(name: &str) -> bool {
     [
         "EXEC_SERVER_",
@@ -214,15 +214,15 @@ fn is_setting(name: &str) -> bool {
     .any(|prefix| name.starts_with(prefix))
 }
 
-/// A server, or a hub. Dropping it kills it.
+/// Server or hub. Dropping it kills it.
 pub(crate) struct Server {
-    /// Where it listens.
+    /// URL it listens on.
     pub(crate) url: String,
     pub(crate) child: Child,
 }
 
 impl Server {
-    /// Starts a program that prints where it listens.
+    /// Starts a program that prints its URL.
     pub(crate) async fn of(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -236,21 +236,21 @@ impl Server {
     }
 }
 
-/// What the program did.
+/// Result of a program.
 #[derive(Debug)]
 pub(crate) struct CommandResult {
-    /// Its status; `None` if a signal ended it.
+    /// Exit status; `None` if a signal killed it.
     pub(crate) status: Option<i32>,
-    /// What it printed.
+    /// Stdout.
     pub(crate) stdout: String,
-    /// What it said besides.
+    /// Stderr.
     pub(crate) stderr: String,
-    /// What it printed, byte by byte.
+    /// Stdout as bytes.
     pub(crate) bytes: Vec<u8>,
 }
 
 impl CommandResult {
-    /// Returns what it printed, if it ended well and said nothing besides.
+    /// Returns stdout if the status is 0 and stderr is empty.
     #[track_caller]
     pub(crate) fn well(self) -> String {
         assert_eq!(
@@ -261,7 +261,7 @@ impl CommandResult {
         self.stdout
     }
 
-    /// Asserts that it failed with this status and one line that says all of this.
+    /// Asserts the status, and one line on stderr that contains all of `says`.
     #[track_caller]
     pub(crate) fn failed(&self, status: i32, says: &[&str]) {
         assert_eq!(self.status, Some(status), "{self:?}");
@@ -284,7 +284,7 @@ impl From<Output> for CommandResult {
     }
 }
 
-/// Runs a command to its end, within bounds.
+/// Runs a command to completion with a limit.
 pub(crate) trait OutputSoon {
     /// Runs it.
     async fn output_soon(&mut self) -> CommandResult;
@@ -296,15 +296,15 @@ impl OutputSoon for Command {
     }
 }
 
-/// A hub, and a token for everything on it. Dropping it kills it.
+/// Hub with a token for everything. Dropping it kills it.
 pub(crate) struct Hub {
     pub(crate) server: Server,
-    /// The file with the token.
+    /// Token file.
     pub(crate) token_file: PathBuf,
 }
 
 impl Hub {
-    /// Starts one on a free port.
+    /// Starts a hub on a free port.
     pub(crate) async fn start(user: &TestUser) -> Self {
         let data = user.home().join("hub");
         let made = [
@@ -323,7 +323,7 @@ impl Hub {
         Self { server, token_file }
     }
 
-    /// Kills it, and starts another one in its place.
+    /// Kills the hub and starts another one in its place.
     pub(crate) async fn restart(&mut self, user: &TestUser) {
         self.server.kill().await;
         let address = self.server.url.strip_prefix("http://").unwrap();
@@ -332,7 +332,7 @@ impl Hub {
         self.server = Server::of(serve.arg(data)).await;
     }
 
-    /// Starts an executor with this name on it. Dropping it kills it.
+    /// Starts an executor with this name. Dropping it kills it.
     pub(crate) fn executor(&self, user: &TestUser, environment: &str) -> Child {
         let flags = [
             "--remote",

@@ -1,4 +1,4 @@
-//! A server in somebody else's program, and helpers that are another program.
+//! Tests of an embedded server, and of helpers that are another program.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ async fn connect(server: &Server) -> ExecServerClient {
         .unwrap()
 }
 
-/// A policy under which one directory can be read, and nothing else.
+/// Returns a policy that allows reading one directory and nothing else.
 fn only(directory: &PathUri) -> Box<Sandbox> {
     let path = json!({"type": "path", "path": directory});
     let sandbox = json!({
@@ -40,7 +40,7 @@ fn only(directory: &PathUri) -> Box<Sandbox> {
     serde_json::from_value(sandbox).unwrap()
 }
 
-/// Commands run, and a policy holds for files.
+/// Asserts that commands run, and that a policy applies to files.
 async fn works(environment: &Environment) {
     let told = run(environment, "echo $((6 * 7)); exit 3").await;
     assert_eq!(text(&told.stdout.data), "42\n");
@@ -68,7 +68,7 @@ async fn works(environment: &Environment) {
     );
 }
 
-/// Returns the program that commands of an environment are children of.
+/// Returns the program that is the parent of an environment's commands.
 async fn helper_of(environment: &Environment) -> String {
     let told = run(environment, "readlink /proc/$PPID/exe").await;
     text(&told.stdout.data).trim().to_owned()
@@ -167,7 +167,7 @@ async fn dropping_the_server_closes_the_listener_and_ends_processes() {
     drop(attached);
 }
 
-/// Starts something that does not end, and returns where the host shows it.
+/// Starts a process that does not exit, and returns its path in /proc.
 async fn sleeper(client: &ExecServerClient) -> (StartedProcess, PathBuf) {
     let argv = ["/bin/sleep", "1000"].map(str::to_owned).to_vec();
     let root = PathUri::parse("file:///").unwrap();
@@ -178,7 +178,7 @@ async fn sleeper(client: &ExecServerClient) -> (StartedProcess, PathBuf) {
     (started, Path::new("/proc").join(pid.to_string()))
 }
 
-/// As [`sleeper`], by a client that vanishes; the server keeps its session for a while.
+/// Like [`sleeper`], by a client that disappears; the server keeps its session for a while.
 async fn abandoned(socket: PathBuf) -> PathBuf {
     let vanish = move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -188,13 +188,13 @@ async fn abandoned(socket: PathBuf) -> PathBuf {
         runtime.block_on(async {
             let client = ExecServerClient::connect_unix(socket, Default::default()).await;
             let (started, shown) = sleeper(&client.unwrap()).await;
-            // Dropped, it would be terminated.
+            // Dropping it would terminate the process.
             std::mem::forget(started);
             shown
         })
     };
     let shown = within_timeout(spawn_blocking(vanish)).await.unwrap();
-    // The server notices on the thread of the test.
+    // The server runs on the thread of the test.
     for _ in 0..1000 {
         yield_now().await;
     }

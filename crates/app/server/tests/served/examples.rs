@@ -1,10 +1,10 @@
-//! Every example does what it says.
+//! Tests of the examples.
 
 use std::process::Output;
 
 use crate::program::{Server, clean, example, product, run_example, text, within_timeout};
 
-/// Returns what an example wrote, if it ended well.
+/// Returns the output of a successful example.
 #[track_caller]
 fn written(output: &Output) -> &str {
     assert!(output.status.success(), "{output:?}");

@@ -1,4 +1,4 @@
-//! Real processes: the server, the examples, and environments that lead to them.
+//! Tests with real processes: the server, the examples, and environments.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod embedding;

@@ -1,4 +1,4 @@
-//! Environments as `environments.toml` lists them, over real servers.
+//! Tests of environments from `environments.toml`, with real servers.
 
 use std::ffi::OsString;
 
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::program::{Server, product, run, text, within_timeout};
 
-/// Makes a manager of what a file says.
+/// Builds a manager from a file.
 fn manager(file: &str) -> (EnvironmentManager, TempDir) {
     let home = tempfile::tempdir().unwrap();
     std::fs::write(home.path().join("environments.toml"), file).unwrap();
@@ -28,7 +28,7 @@ fn id(text: &str) -> EnvironmentId {
     text.parse().unwrap()
 }
 
-/// Runs a script in one of them.
+/// Runs a script in an environment.
 async fn said(manager: &EnvironmentManager, name: &str, script: &str) -> String {
     let environment = within_timeout(manager.environment(&id(name)))
         .await
@@ -37,7 +37,7 @@ async fn said(manager: &EnvironmentManager, name: &str, script: &str) -> String 
     text(&told.stdout.data).trim().to_owned()
 }
 
-/// Why one of them cannot be opened, with all that caused it.
+/// Returns why an environment cannot be opened, with all causes.
 async fn refusal(manager: &EnvironmentManager, name: &str) -> String {
     let error = within_timeout(manager.environment(&id(name)))
         .await

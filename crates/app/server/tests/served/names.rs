@@ -1,4 +1,4 @@
-//! The names that embedders look for.
+//! Tests of the re-exported names.
 
 use std::any::type_name;
 
@@ -12,7 +12,7 @@ use exec_server::{
     protocol,
 };
 
-/// Returns the last part of a type's path.
+/// Returns the last segment of a type's path.
 fn last<T: ?Sized>() -> &'static str {
     type_name::<T>().rsplit("::").next().unwrap()
 }

@@ -18,29 +18,29 @@ use tokio::{
     time::timeout,
 };
 
-/// Longest that anything may take here.
+/// Limit for any wait.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Waits, but not for ever.
+/// Waits with a limit.
 pub(crate) async fn within_timeout<T>(what: impl Future<Output = T>) -> T {
     timeout(TIMEOUT, what).await.unwrap()
 }
 
-/// A server. Dropping it kills it.
+/// Server. Dropping it kills it.
 pub(crate) struct Server {
     pub(crate) url: String,
     child: Child,
 }
 
 impl Server {
-    /// Starts the product on a free port.
+    /// Starts the binary under test on a free port.
     pub(crate) async fn start(flags: &[&str]) -> Self {
         let mut command = Command::new(product());
         command.args(["--listen", "ws://127.0.0.1:0"]).args(flags);
         Self::of(command).await
     }
 
-    /// Starts a program that prints where it listens.
+    /// Starts a program that prints its URL.
     pub(crate) async fn of(mut command: Command) -> Self {
         let child = clean(&mut command)
             .stdout(Stdio::piped())
@@ -57,7 +57,7 @@ impl Server {
         self.url.split_once("://").unwrap().1
     }
 
-    /// Returns how much memory it has.
+    /// Returns its resident memory.
     pub(crate) fn resident_bytes(&self) -> u64 {
         let path = format!("/proc/{}/statm", self.child.id().unwrap());
         let sizes = std::fs::read_to_string(path).unwrap();
@@ -65,7 +65,7 @@ impl Server {
         pages * rustix::param::page_size() as u64
     }
 
-    /// Asks it to stop, and returns how it ended.
+    /// Stops it and returns its exit status.
     pub(crate) async fn stop(mut self) -> Option<i32> {
         stop(&mut self.child).await
     }
@@ -76,7 +76,7 @@ impl Server {
     }
 }
 
-/// Asks a program to stop, and returns how it ended.
+/// Stops a program and returns its exit status.
 pub(crate) async fn stop(child: &mut Child) -> Option<i32> {
     let pid = i32::try_from(child.id().unwrap()).unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
@@ -84,12 +84,12 @@ pub(crate) async fn stop(child: &mut Child) -> Option<i32> {
     within_timeout(child.wait()).await.unwrap().code()
 }
 
-/// Returns the program that this package makes.
+/// Returns the binary under test.
 pub(crate) fn product() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_exec-server"))
 }
 
-/// Returns an example of this package, which is built with all of its tests.
+/// Returns an example of this package, which is built with its tests.
 pub(crate) fn example(name: &str) -> PathBuf {
     let path = product().with_file_name("examples").join(name);
     assert!(
@@ -100,7 +100,7 @@ pub(crate) fn example(name: &str) -> PathBuf {
     path
 }
 
-/// Runs an example to its end.
+/// Runs an example to completion.
 pub(crate) async fn run_example(name: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(example(name));
     within_timeout(clean(&mut command).args(arguments).output())
@@ -108,7 +108,7 @@ pub(crate) async fn run_example(name: &str, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Takes away what could configure a server or select an environment.
+/// Removes variables that could configure a server or select an environment.
 pub(crate) fn clean(command: &mut Command) -> &mut Command {
     let ours = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();

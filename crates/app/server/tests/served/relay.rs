@@ -1,4 +1,4 @@
-//! Hub, executor and harness, each in a process of its own but for the last.
+//! Tests of hub, executor and harness; hub and executor are real processes.
 
 pub(crate) mod cast;
 
@@ -91,7 +91,7 @@ async fn replacement_executor_ends_the_session_and_serves_the_next() {
     let client = hub.connect("box").await;
     executor.kill().await;
     let _another = hub.executor("box");
-    // What is asked meanwhile fails because of the session, and as soon as that is known.
+    // A request meanwhile fails with the session, as soon as that is known.
     let lost = within_timeout(client.call(ReadEnvironmentStatus)).await;
     assert!(
         matches!(&lost, Err(ExecServerError::Disconnected(Disconnect::Session(reason)))
@@ -121,7 +121,7 @@ async fn unauthorized_clients_are_rejected_with_a_reason() {
         assert!(error.to_string().contains(said), "{error}");
         assert!(!error.to_string().contains(token), "{error}");
     }
-    // Whoever owns the name keeps it.
+    // The owner of the name keeps it.
     let mut command = Program::new(product());
     let flags = ["--remote", &hub.server.url, "--environment-id", "box"];
     command
@@ -234,7 +234,7 @@ async fn registration_bearer_is_one_line_of_stdin() {
         let mut command = hub.executor_command("box");
         clean(&mut command).env_remove("EXEC_SERVER_REMOTE_TOKEN");
         command.arg("--registration-bearer-stdin").args(more);
-        // A key is no competitor.
+        // The flag takes precedence over an API key.
         command.env("CODEX_API_KEY", "wrong");
         command
             .stdin(std::process::Stdio::piped())
@@ -320,7 +320,7 @@ async fn hub_releases_memory_after_a_burst_of_incomplete_requests() {
                 0 => &half_a_body,
                 _ => &half_a_head,
             };
-            // The hub does not read what is too long, and may hang up.
+            // The hub does not read overlong requests, and may disconnect.
             drop(timeout(Duration::from_millis(20), stream.write_all(sent)).await);
             connections.push(stream);
         }

@@ -1,4 +1,4 @@
-//! How a program ends that is offered through a registry, or that watches its standard input.
+//! Tests of exit statuses of executors, and of servers that watch stdin.
 
 use std::process::{Output, Stdio};
 
@@ -12,7 +12,7 @@ use crate::{
     relay::cast::Hub,
 };
 
-/// Starts the product with these flags, a pipe as its standard input, and these variables.
+/// Starts the binary with these flags and variables, and a pipe as stdin.
 fn start(flags: &[&str], variables: &[(&str, &str)]) -> Child {
     let mut command = Command::new(product());
     clean(&mut command)
@@ -127,7 +127,7 @@ async fn tokens_on_standard_input_are_used_until_it_ends() {
     );
     assert!(!text(&output.stderr).contains("s3cret"), "{output:?}");
 
-    // Whoever started it does not want it any more, and half a line is no token.
+    // The parent has gone away, and an incomplete line is not a token.
     for written in ["", "{\"version\":1"] {
         let mut early = start(&flags, &[]);
         let mut stdin = early.stdin.take().unwrap();

@@ -1,4 +1,4 @@
-//! What is around the commands: help, completions, the manual, measurements.
+//! Tests of help, completions, the manual and `bench`.
 
 use std::{path::Path, process::Stdio};
 
@@ -102,7 +102,7 @@ async fn tab_completes_environments_and_processes_but_no_flags_first() {
         let mut bash = user.program(Path::new("bash"), ["--norc", "-c", &typed]);
         bash.output_soon().await.well().trim_end().to_owned()
     };
-    // No server is started to list processes of one.
+    // Listing processes starts no server.
     assert_eq!(complete("kill ''").await, "");
     assert_eq!(user.local_server(), None);
     for (name, seconds) in [("short", "0"), ("serve", "1000")] {
@@ -126,7 +126,7 @@ async fn tab_completes_environments_and_processes_but_no_flags_first() {
     let commands = complete("''").await;
     assert!(commands.contains("run shell ps"), "{commands}");
     assert!(!commands.contains(" -"), "{commands}");
-    // The functions of the other shells are there, and zsh's does what it should.
+    // The functions of the other shells exist, and zsh's works.
     let zsh = user.run(["completions", "zsh"]).await.well();
     for used in [
         ":NAME|URL:_exec_server_environments'",

@@ -1,4 +1,4 @@
-//! `env`: what is written down is found again, and answers.
+//! Tests of `env`: entries are written, listed and checked.
 
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ async fn environment_is_added_listed_checked_used_and_removed() {
     std::fs::create_dir(path.parent().unwrap()).unwrap();
     std::fs::write(&path, "# my machines\ninclude_local = true # yes\n").unwrap();
     let mut add = user.command(["env", "add", "devbox", &server.url]);
-    // A path is the person's, not the file's.
+    // The path is relative to the working directory, not to the file.
     let add = add.args(["--token-file", "../home/token", "--default"]);
     let added = crate::test_user::OutputSoon::output_soon(add).await;
     assert_eq!(added.well(), "");
@@ -121,7 +121,7 @@ async fn invalid_entries_are_not_written() {
     ] {
         assert_eq!(user.run(line).await.status, Some(2), "{line:?}");
     }
-    // What cannot be added to by a line stays as it is.
+    // An inline table cannot be extended, and stays unchanged.
     let text = "environments = [{ id = 'a', url = 'ws://h' }]\n";
     std::fs::write(&path, text).unwrap();
     let ended = user.run(["env", "add", "x", "ws://h"]).await;
@@ -202,7 +202,7 @@ async fn environment_behind_a_hub_works() {
     assert_eq!(said, "far\n");
 }
 
-/// The keys of an `[[environments]]` table that stock releases 0.166 and 0.169 accept.
+/// Keys of an `[[environments]]` table that stock releases 0.166 and 0.169 accept.
 const STOCK_KEYS: [&str; 10] = [
     "id",
     "skills",
@@ -317,7 +317,7 @@ async fn foreign_keys_in_the_codex_file_are_reported_with_the_fix() {
             assert!(ended.stderr.contains(text), "{text:?} in {ended:?}");
         }
     }
-    // It still works, and works on where it is moved to.
+    // It still works, and also in the file it is moved to.
     let listed = user.run(["env", "list"]).await;
     assert!(listed.stdout.contains("box"), "{listed:?}");
     std::fs::create_dir_all(user.environments().parent().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Environments that are not reached: one line, the reason, the next step, a status of its own.
+//! Tests of unreachable environments: one line with reason and next step, and an exit status.
 
 use tokio::net::TcpListener;
 
@@ -19,7 +19,7 @@ async fn unknown_environment_error_lists_known_ones() {
     let ended =
         crate::test_user::OutputSoon::output_soon(chosen.env("EXEC_SERVER_ENV", "gone")).await;
     ended.failed(78, &["`gone`"]);
-    // Nothing was started instead.
+    // No local server was started instead.
     assert_eq!(user.local_server(), None);
 }
 

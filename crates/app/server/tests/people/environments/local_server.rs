@@ -1,4 +1,4 @@
-//! The server of this machine, which nobody has to start.
+//! Tests of the local server, which starts on demand.
 
 use std::{
     collections::BTreeSet,
@@ -26,7 +26,7 @@ async fn first_command_starts_the_local_server_and_the_next_reuses_it() {
     user.run(["run", "--", "true"]).await.well();
     assert_eq!(user.local_server(), Some(server));
 
-    // It has left the terminal, its directory is the person's alone, and it is in nobody's way.
+    // It has its own session, its directory is private, and its working directory is the root.
     assert_eq!(getsid(Some(server)), Ok(server));
     let directory = user.socket().parent().unwrap().to_owned();
     let mode = |path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -46,7 +46,7 @@ async fn two_commands_at_once_start_one_server() {
     }
     let servers = servers_on(&user);
     assert_eq!(servers.len(), 1, "{servers:?}");
-    // A second one would have said that the socket is in use.
+    // A second server would have logged that the socket is in use.
     let log = fs::read_to_string(user.socket().with_extension("log")).unwrap();
     assert_eq!(log, "");
     assert_eq!(servers.first().copied(), user.local_server());
@@ -72,7 +72,7 @@ async fn running_process_keeps_the_local_server_alive() {
         let made = Command::new("mkfifo").arg(fifo).status();
         assert!(made.await.unwrap().success());
     }
-    // Nobody is connected for longer than the server would wait.
+    // Without a connection for longer than the idle time.
     let script = "sleep 0.6; echo alive > told; read line < asked; exit 3";
     let line = ["run", "--detach", "--", "/bin/sh", "-c", script];
     let id = user.run(line).await.well();
@@ -148,7 +148,7 @@ async fn sandboxed_command_cannot_change_the_socket_directory() {
         entries.collect::<BTreeSet<_>>()
     };
     let was = found();
-    // The directory for temporary files, which has this person's runtime directory, is writable.
+    // The temporary directory, which contains this user's runtime directory, is writable.
     let again = [product(), "ps".as_ref()];
     for sandbox in ["read-only", "workspace-write"] {
         for network in [&[][..], &["--network"]] {
@@ -243,7 +243,7 @@ async fn without_runtime_directory_the_socket_is_in_the_state_directory() {
     let directory = user.home().join(".local/state/exec-server/run");
     let metadata = fs::metadata(&directory).unwrap();
     assert_eq!(metadata.permissions().mode() & 0o777, 0o700);
-    // The home is the workspace, and all but that directory can be changed.
+    // The home is the workspace, and everything except that directory is writable.
     let script = "mv .local old; touch .local/state/exec-server/run/new; touch .local/fine";
     let mut line = run(&[
         "run",
@@ -297,7 +297,7 @@ async fn shared_socket_directory_is_rejected() {
     assert_eq!(user.local_server(), None);
 }
 
-/// Lists the processes that were started to listen on a person's socket.
+/// Lists the processes that were started to listen on a user's socket.
 fn servers_on(user: &TestUser) -> Vec<Pid> {
     let socket = format!("unix://{}", user.socket().display());
     let listens = |pid: &Pid| {
@@ -314,7 +314,7 @@ fn servers_on(user: &TestUser) -> Vec<Pid> {
         .collect()
 }
 
-/// Waits until a process that is not ours has ended.
+/// Waits for the exit of a process that is not our child.
 async fn wait_for_end(process: Pid) {
     let Ok(process) = pidfd_open(process, PidfdFlags::empty()) else {
         return;

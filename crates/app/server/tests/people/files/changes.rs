@@ -1,4 +1,4 @@
-//! `mkdir`, `rm` and `mv`, and paths that name their environment.
+//! Tests of `mkdir`, `rm` and `mv`, and of paths that name their environment.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -11,7 +11,7 @@ impl CopyFixture {
         self.user.run(add).await.well();
     }
 
-    /// A path on the server, as the environment `box` has it.
+    /// Returns a path on the server as `box:PATH`.
     fn boxed(&self, name: &str) -> String {
         format!("box:{}", self.there(name).display())
     }
@@ -38,7 +38,7 @@ async fn every_file_command_takes_a_path_with_the_name_of_its_environment() {
     assert_eq!(edited.status, Some(0), "{edited:?}");
     let content = fs::read_to_string(fixture.there("d/notes.txt")).unwrap();
     assert_eq!(content, "three\ntwo\n");
-    // The colon alone is the environment of the line; a name that is none is told.
+    // A colon alone is the environment of the command line; an unknown name is an error.
     let colon = fixture.remote("d/notes.txt");
     assert_eq!(fixture.run("cat", &[&colon]).await.well(), content);
     let unknown = run(&["cat", "nowhere:x"]).await;
@@ -126,7 +126,7 @@ async fn failed_copy_names_the_target_not_the_partial_file() {
     write(&fixture.here("file"), "x");
     write(&fixture.here("large"), vec![7; 3 << 20]);
     write(&fixture.here("tree/file"), "x");
-    // Nobody can make a file there.
+    // No file can be created there.
     for (line, target) in [
         (&["file", ":/proc/exec-server-file"][..], "exec-server-file"),
         (&["large", ":/proc/exec-server-large"], "exec-server-large"),
@@ -167,7 +167,7 @@ async fn line_numbers_and_counts_match_other_tools() {
     assert_eq!(files, format!("{a}\n{b}\n"));
     let none = fixture.run("grep", &["-c", "none", &dir]).await;
     assert_eq!((none.status, none.stdout.as_str()), (Some(1), ""));
-    // The environment behind the command, as the rewriting expects it first.
+    // `-E` after the command: the rewriting must not depend on the order.
     let named = ["find", &dir, "-name", "*.txt", "-E", &fixture.server.url];
     let mut found: Vec<_> = fixture
         .user

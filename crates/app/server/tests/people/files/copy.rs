@@ -1,4 +1,4 @@
-//! Single files, in either direction.
+//! Tests of copying single files, and of what a copy may replace.
 
 use std::{
     fs,

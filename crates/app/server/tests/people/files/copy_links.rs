@@ -1,4 +1,4 @@
-//! Links in paths that are typed, and in trees.
+//! Tests of links in typed paths and in trees.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -56,7 +56,7 @@ async fn followed_link_to_an_ancestor_is_skipped() {
     assert_eq!(names(&fixture.here("all")), ["dst", "new", "other", "tr"]);
     assert_eq!(names(&fixture.here("all/new/beside")), ["file"]);
     assert_eq!(names(&fixture.here("all/dst")), ["tr"]);
-    // What the link leads to holds the target, and that is not copied into itself.
+    // The link target contains the copy's target, which is not copied into itself.
     let tree = names(&fixture.here("all/dst/tr"));
     assert_eq!(tree, ["beside", "file", "target"]);
     assert_eq!(names(&fixture.here("all/dst/tr/target")), [""; 0]);
@@ -120,7 +120,7 @@ async fn named_dangling_link_is_listed() {
     assert_eq!(told[0]["kind"], "nowhere", "{told}");
 }
 
-/// Where a link leads.
+/// Returns the target of a link.
 fn leads_to(path: &std::path::Path) -> String {
     let target = fs::read_link(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     target.to_string_lossy().into_owned()
@@ -140,7 +140,7 @@ async fn links_are_copied_as_links_in_both_directions() {
     for line in [
         &["-r", "up", &target][..],
         &["-r", &source, "."],
-        // Into a directory that is there, a second time, within an environment.
+        // Into an existing directory, a second time, within an environment.
         &["-r", "up/.", &target],
         &["-a", &source, "."],
         &["-r", &source, &fixture.remote("within")],
@@ -198,7 +198,7 @@ async fn archive_mode_keeps_times_modes_and_links_in_both_directions() {
         assert_eq!(mode.permissions().mode() & 0o777, 0o640);
         assert_eq!(leads_to(&root.join("link")), "large");
     }
-    // A file alone keeps its time, too.
+    // A single file keeps its time, too.
     fixture
         .run("cp", &["-a", "up/large", &fixture.remote("one")])
         .await
@@ -218,7 +218,7 @@ async fn copied_link_does_not_redirect_the_next_copy() {
     let source = fixture.remote("tree");
     fixture.run("cp", &["-r", &source, "."]).await.well();
     assert!(fixture.here("tree/dir").is_symlink());
-    // Now the server has files where its links were.
+    // Now the server has files in place of the links.
     fs::remove_file(fixture.there("tree/dir")).unwrap();
     fs::remove_file(fixture.there("tree/file")).unwrap();
     write(&fixture.there("tree/dir/planted"), "evil");

@@ -1,4 +1,4 @@
-//! Copies that are interrupted, and go on.
+//! Tests of interrupted copies that are resumed, and of cancelled ones.
 
 use std::{
     fs,
@@ -19,10 +19,10 @@ use crate::{
 };
 
 const SIZE: usize = 256 << 20;
-/// What is surely there when somebody presses Ctrl-C.
+/// Bytes that have been written when the test presses Ctrl-C.
 const BEGUN: u64 = 16 << 20;
 
-/// Returns the one part of a file in a directory, or in the part of a tree there, if there is one.
+/// Returns the only partial file in a directory or in a staged tree there.
 fn part(directory: &Path) -> Option<PathBuf> {
     let paths = fs::read_dir(directory).ok()?;
     let paths = paths.map(|entry| entry.unwrap().path());
@@ -34,14 +34,14 @@ fn part(directory: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Starts a copy, presses Ctrl-C when some of it is there, and returns how it ended.
+/// Starts a copy, presses Ctrl-C when part of it is written, and returns the result.
 async fn interrupt(fixture: &CopyFixture, line: &[&str], target: &Path) -> CommandResult {
     let mut command = fixture.user.command(fixture.line("cp", line));
     let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     let pid = Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()).unwrap();
     let begun = async {
-        // Nothing tells that a file has grown to a size.
+        // No event reports that a file has reached a size.
         let length = || Some(fs::metadata(part(target)?).ok()?.len());
         while length().unwrap_or_default() < BEGUN {
             sleep(Duration::from_millis(1)).await;
@@ -116,7 +116,8 @@ async fn partial_file_of_another_content_is_not_resumed() {
     let line = ["one/large", &target];
     let ended = interrupt(&fixture, &line, fixture.there.path()).await;
     ended.failed(130, &["interrupted"]);
-    // Of the same size and time; the part has it neither at its beginning nor at its end.
+    // Same size and time; the change is neither at the beginning nor at the end of the partial
+    // file.
     content[9 << 20] ^= 1;
     put("other/large", &content);
     fixture.run("cp", &["other/large", &target]).await.well();
@@ -127,7 +128,7 @@ async fn partial_file_of_another_content_is_not_resumed() {
     assert!(fs::read(fixture.there("large")).unwrap() == content);
 }
 
-/// Copies a tree that is interrupted and changed, and copied by the same command.
+/// Interrupts the copy of a tree, changes the tree, and repeats the command.
 async fn resume_tree(fixture: &CopyFixture, line: &[&str], source: &Path, target: &Path) {
     let (large, changed) = (noise(SIZE), noise(5));
     for name in ["a/kept", "a/changed", "a/gone", "a/gone-too/x"] {
@@ -196,7 +197,7 @@ async fn partial_file_is_used_only_if_it_is_a_prefix_of_the_source() {
     let target = fixture.remote("");
     let line = ["--json", "large", &target];
     interrupt(&fixture, &line, fixture.there.path()).await;
-    // Somebody wrote into the part.
+    // Another process wrote into the partial file.
     let left = part(fixture.there.path()).unwrap();
     let mut broken = fs::read(&left).unwrap();
     let last = broken.len() - 1;
@@ -205,7 +206,7 @@ async fn partial_file_is_used_only_if_it_is_a_prefix_of_the_source() {
     let told = summary(fixture.run("cp", &line).await);
     assert_eq!(told["resumedBytes"], 0, "{told}");
     assert!(fs::read(fixture.there("large")).unwrap() == content);
-    // The source is another one than the part is of.
+    // The source differs from that of the partial file.
     fs::remove_file(fixture.there("large")).unwrap();
     interrupt(&fixture, &line, fixture.there.path()).await;
     content[0] ^= 1;
@@ -233,7 +234,7 @@ async fn copy_survives_repeated_disconnects() {
     let address: SocketAddr = fixture.server.url["ws://".len()..].parse().unwrap();
     let content = noise(5 << 20);
     fs::write(fixture.here("large"), &content).unwrap();
-    // With these seeds, every connection lives to say something.
+    // With these seeds, every connection transfers something.
     for (seed, source, target) in [
         (124 << 40, "large".to_owned(), fixture.remote("")),
         (456 << 40, fixture.remote("large"), "back".to_owned()),
@@ -249,7 +250,7 @@ async fn copy_survives_repeated_disconnects() {
     assert!(fs::read(fixture.here("back")).unwrap() == content);
 }
 
-/// Starts a copy, waits until it is under way, sends a signal, and returns how it ended.
+/// Starts a copy, waits until it is in progress, sends a signal, and returns the result.
 async fn stop(
     fixture: &CopyFixture,
     line: &[&str],
@@ -261,7 +262,7 @@ async fn stop(
     let child = command.spawn().unwrap();
     let pid = Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()).unwrap();
     let begun = async {
-        // Nothing tells that a file has appeared below a directory that is not there yet.
+        // No event reports a new file below a directory that does not exist yet.
         while !is_begun() {
             sleep(Duration::from_millis(1)).await;
         }
@@ -274,7 +275,7 @@ async fn stop(
         .into()
 }
 
-/// Paths of files below a directory.
+/// Lists the files below a directory.
 fn files(directory: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).into_iter().flatten() {
@@ -305,7 +306,7 @@ async fn termination_signals_leave_no_incomplete_files() {
         let left = files(&directory);
         let parts = left.iter().filter(|path| path.ends_with(".part"));
         assert_eq!(parts.collect::<Vec<_>>(), [""; 0], "{signal:?}");
-        // What was copied is not copied again.
+        // Copied files are not copied again.
         let line = ["-r", "--json", "tree", &remote];
         let told = fixture.json("cp", &line).await;
         assert!(told["resumedBytes"].as_u64().unwrap() > 0, "{told}");

@@ -1,4 +1,4 @@
-//! Directories with everything in them.
+//! Tests of copying trees, and of their modes.
 
 use std::{
     ffi::OsStr,
@@ -12,7 +12,7 @@ use std::{
 
 use crate::files::{CopyFixture, names, noise, write};
 
-/// Makes a tree of odd names; returns what is in it, links looked through.
+/// Creates a tree with unusual names; returns its contents with links followed.
 fn make_tree(root: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
     let odd: [(&[u8], &[u8]); 6] = [
         (b"plain", b"1"),
@@ -42,7 +42,7 @@ fn make_tree(root: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
     expected
 }
 
-/// Asserts that a copy holds this, and nothing else.
+/// Asserts that a copy has exactly these contents.
 fn assert_tree(root: &Path, expected: &[(Vec<u8>, Vec<u8>)]) {
     for (name, content) in expected {
         let path = root.join(OsStr::from_bytes(name));
@@ -194,7 +194,7 @@ async fn large_file_keeps_its_mode() {
     }
 }
 
-/// Makes a tree with directories of odd modes, and returns those.
+/// Creates a tree with unusual directory modes and returns them.
 fn make_tree_with_modes(root: &Path) -> Vec<(PathBuf, u32)> {
     let modes = [
         ("private/below", 0o755),

@@ -1,4 +1,4 @@
-//! `edit`, with editors that are scripts.
+//! Tests of `edit`, with scripts as editors.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -7,7 +7,7 @@ use crate::{
     test_user::{CommandResult, OutputSoon},
 };
 
-/// Edits a file with a script that finds it as `$1`, and keeps drafts in a directory of ours.
+/// Edits a file with a script that receives it as `$1`, with drafts in a directory of the test.
 async fn edit(fixture: &CopyFixture, name: &str, script: &str) -> CommandResult {
     let file = fixture.there(name);
     let drafts = fixture.user.home().join("drafts");

@@ -1,4 +1,4 @@
-//! What is there: `ls`, `cat`, `find` and `grep`.
+//! Tests of `ls`, `cat`, `find` and `grep`.
 
 use std::{
     ffi::OsStr,

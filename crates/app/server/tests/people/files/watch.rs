@@ -1,4 +1,4 @@
-//! `watch`: a command that runs again when files change.
+//! Tests of `watch`.
 
 use std::{fs, process::Stdio};
 
@@ -13,13 +13,13 @@ use crate::{
     test_user::within_timeout,
 };
 
-/// A watch, and what its command prints.
+/// A running watch and the output of its command.
 struct WatchRun {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-/// Puts a file in its place in one step, so that there is one change.
+/// Replaces a file atomically, so that there is one change.
 fn put(fixture: &CopyFixture, name: &str, content: &str) {
     write(&fixture.here("new"), content);
     fs::rename(fixture.here("new"), fixture.there(name)).unwrap();
@@ -53,7 +53,7 @@ impl WatchRun {
         assert_eq!(line.as_deref(), Some(expected));
     }
 
-    /// Presses Ctrl-C, and asserts that nothing more was printed.
+    /// Presses Ctrl-C and asserts that nothing more was printed.
     async fn end(self) {
         self.end_by(Signal::INT).await;
     }
@@ -77,7 +77,7 @@ async fn watch_runs_at_once_and_after_each_relevant_change() {
     rerun.says("one").await;
     put(&fixture, "file", "two");
     rerun.says("two").await;
-    // Neither of these is worth a run. Somebody else sees when they have been told.
+    // Neither change counts. Another watch shows when their events have arrived.
     let mut other = WatchRun::below(&fixture, ".git", "echo seen");
     other.says("seen").await;
     write(&fixture.there("some.log"), "");
@@ -101,7 +101,7 @@ async fn restart_terminates_a_running_command() {
         put(&fixture, "file", content);
     }
     rerun.says("five").await;
-    // One that has ended is run again as without the option.
+    // An exited command is rerun as without the option.
     put(&fixture, "file", "done");
     rerun.says("done").await;
     rerun.end().await;
@@ -118,7 +118,7 @@ async fn watch_globs_filter_changes() {
     other.says("seen").await;
     write(&fixture.there("notes.md"), "");
     write(&fixture.there("tmp.txt"), "");
-    // Somebody else has been told of them.
+    // The other watch has received the events.
     other.says("seen").await;
     put(&fixture, "a.txt", "two");
     rerun.says("two").await;
@@ -132,7 +132,7 @@ async fn own_writes_do_not_cause_endless_reruns() {
     let fixture = CopyFixture::new().await;
     write(&fixture.there("file"), "one");
     let mut rerun = WatchRun::start(&fixture, "cat file; echo; date +%N >out");
-    // The first two times it could have been anybody who wrote that.
+    // The first two runs cannot yet be attributed to the command.
     for _ in 0..3 {
         rerun.says("one").await;
     }
@@ -146,11 +146,11 @@ async fn own_writes_do_not_cause_endless_reruns() {
 #[tokio::test]
 async fn failed_command_is_rerun_and_ctrl_c_ends_a_running_one() {
     let fixture = CopyFixture::new().await;
-    // What is printed was read: the next content is for the next run.
+    // The printed content was read: the next one is for the next run.
     write(&fixture.there("file"), "echo runs; exit 7");
     let mut rerun = WatchRun::start(&fixture, ". ./file");
     rerun.says("runs").await;
-    // Nothing is started for it: a shell that gets SIGINT while it starts something waits for that.
+    // `exec`, because a shell that receives SIGINT while starting a child waits for it.
     put(&fixture, "file", "echo waits; exec sleep 1000");
     rerun.says("waits").await;
     rerun.end().await;
@@ -161,7 +161,7 @@ async fn every_termination_signal_ends_watch() {
     let fixture = CopyFixture::new().await;
     write(&fixture.there("file"), "");
     for signal in [Signal::TERM, Signal::HUP, Signal::QUIT] {
-        // One that waits for changes, one that gathers them, one whose command runs.
+        // One waits for changes, one collects them, and one has a running command.
         let mut idle = WatchRun::start(&fixture, "echo ran");
         idle.says("ran").await;
         put(&fixture, "file", "more");

@@ -1,4 +1,4 @@
-//! A wire to a server that can be cut, and laid to another server.
+//! A TCP link to a server that tests can cut and redirect.
 
 use std::{
     net::SocketAddr,
@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::test_user::Server;
 
-/// A wire. Dropping it cuts it for good.
+/// Link to a server. Dropping it cuts it for good.
 pub(super) struct CuttableLink {
     pub(super) url: String,
     end: Arc<Mutex<SocketAddr>>,
@@ -23,7 +23,7 @@ pub(super) struct CuttableLink {
 }
 
 impl CuttableLink {
-    /// Lays one to a server.
+    /// Creates a link to a server.
     pub(super) async fn to(server: &Server) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("ws://{}", listener.local_addr().unwrap());
@@ -38,18 +38,18 @@ impl CuttableLink {
         }
     }
 
-    /// Cuts it, wherever bytes are. It can be used again at once.
+    /// Cuts all connections. New ones are accepted at once.
     pub(super) fn cut(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Cuts it for good: whoever dials again is refused.
+    /// Cuts the link for good: new connections are refused.
     pub(super) fn end(&self) {
         self.accepting.abort();
         self.cut();
     }
 
-    /// Cuts it, and lays it to another server.
+    /// Cuts all connections and redirects new ones to another server.
     pub(super) fn relay_to(&self, server: &Server) {
         *self.end.lock().unwrap() = address(server);
         self.cut();

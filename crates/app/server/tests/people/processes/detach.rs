@@ -1,4 +1,4 @@
-//! Leaving a process that runs on, and coming back to it.
+//! Tests of detaching from a running process and returning to it.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -23,7 +23,7 @@ async fn detach(user: &TestUser, script: &str) {
     user.run(run).await.well();
 }
 
-/// Returns the one process that is listed.
+/// Returns the only listed process.
 async fn listed(user: &TestUser, flags: &[&str]) -> Value {
     let line = ["ps", "--json"].iter().chain(flags);
     let list: Value = serde_json::from_str(&user.run(line).await.well()).unwrap();
@@ -38,7 +38,7 @@ async fn closed_window_leaves_a_detached_shell_running() {
     let user = user();
     detach(&user, "stty -echo; echo ready; exec sh").await;
     let attach = user.command(["attach", "job"]);
-    // Behind a shell that ignores it, no signal tells that the window is closed.
+    // Under a shell that ignores SIGHUP, no signal reports that the window is closed.
     let mut behind_a_shell = user.command([""; 0]);
     let line = "trap '' HUP; \"$0\" attach job; exit $?";
     let sh = std::path::Path::new("/bin/sh");
@@ -159,7 +159,7 @@ async fn command_of_another_session_is_listed_and_adopted() {
     within_timeout(owner()).await;
     running.signal(Signal::KILL);
     within_timeout(running.child.wait()).await.unwrap();
-    // Its session ends, and it goes on.
+    // Its session ends, and the process keeps running.
     let authority = server.url.strip_prefix("ws://").unwrap();
     let expired = async || {
         while Samples::of(authority)
@@ -210,7 +210,7 @@ async fn local_shell_is_the_users_shell() {
     fs::set_permissions(&shell, fs::Permissions::from_mode(0o700)).unwrap();
     let user = user.with("SHELL", shell.to_str().unwrap());
     assert_eq!(user.run(["shell"]).await.well(), "mine -l\n");
-    // One that is not there is no choice.
+    // A shell that does not exist is ignored.
     let user = user.with("SHELL", "/no/such/shell");
     assert_eq!(user.run(["shell"]).await.status, Some(0));
 }

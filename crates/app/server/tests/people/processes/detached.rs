@@ -1,4 +1,4 @@
-//! Processes that are left running, and found again.
+//! Tests of detached processes.
 
 use std::{fs, process::Stdio};
 
@@ -28,7 +28,7 @@ async fn detached_process_is_listed_and_waited_for() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json[0]["processId"], id);
     assert_eq!(json[0]["running"], true);
-    // It has written both lines when the fifo is there, and takes the third.
+    // Both lines are written when the fifo exists, which takes the third.
     let mut wait = RunningCommand::start(&mut user.command(["wait", &id[..4]]));
     let mut logs = RunningCommand::start(&mut user.command(["logs", "--follow", id]));
     logs.says("out").await;
@@ -48,7 +48,7 @@ async fn detached_process_is_listed_and_waited_for() {
     );
     let table = user.run(["ps"]).await.well();
     assert!(table.contains("ended 6"), "{table}");
-    // It has ended: nothing is waited for, or attached to.
+    // It has exited: nothing to wait for or attach to.
     assert_eq!(user.run(["wait", id]).await.status, Some(6));
     let attached = user.run(["attach", id]).await;
     assert_eq!(attached.status, Some(6), "{attached:?}");
@@ -88,7 +88,7 @@ async fn unknown_processes_are_reported_with_the_next_step() {
     again.failed(2, &["job-1", "--name"]);
     let either = user.run(["kill", "job"]).await;
     either.failed(2, &["`job-1`", "`job-2`"]);
-    // If one is not there, nothing happens to the others.
+    // If one does not exist, the others are left alone.
     user.run(["kill", "job-1", "job-3"])
         .await
         .failed(66, &["`job-3`"]);
@@ -154,7 +154,7 @@ async fn signal_can_be_given_as_an_option() {
 #[tokio::test]
 async fn ps_lists_resource_usage() {
     let user = TestUser::new();
-    // A child of the command burns; the command itself waits for it.
+    // A child of the command uses the CPU; the command itself waits for it.
     let script =
         "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; touch burnt; sleep 1000'; :";
     let run = ["run", "-d", "--name", "burner", "sh", "-c", script];
@@ -209,7 +209,7 @@ async fn attached_terminal_keeps_running_after_detach_keys() {
     let attach = user.command(["attach", "talk"]);
     let mut window = TerminalWindow::open(&attach, (30, 90));
     let before = window.settings();
-    // The size is ours, and the program heard of it.
+    // The size is the local one, and the program received SIGWINCH.
     window.shows("30 90\r\n").await;
     window.types("one\r");
     window.shows("got one\r\n").await;
@@ -224,7 +224,7 @@ async fn attached_terminal_keeps_running_after_detach_keys() {
     let attach = user.command(["attach", "--detach-keys", "ctrl-x,d", "talk"]);
     let mut window = TerminalWindow::open(&attach, (24, 80));
     window.shows("24 80\r\n").await;
-    // Their terminal keeps Ctrl-Q for itself, and takes back Ctrl-P.
+    // The remote terminal keeps Ctrl-Q, and Ctrl-P is deleted again.
     window.types("two\x10\x11\x7f\r");
     window.shows("got two").await;
     window.types("\x18d");
@@ -272,7 +272,7 @@ async fn attach_writes_lines_without_a_terminal_and_ctrl_c_detaches() {
     );
 }
 
-/// Waits until a command has made a file: a process of this machine watches for it.
+/// Waits until a command has created a file, using a local process.
 async fn appears(user: &TestUser, name: &str) {
     let script = format!("while [ ! -e {name} ]; do sleep 0.01; done");
     let watch = user.run(["run", "sh", "-c", &script]).await;

@@ -1,4 +1,4 @@
-//! A connection that is lost, for a moment or for good.
+//! Tests of connections that are lost for a while or for good.
 
 use std::{fs, process::Stdio};
 
@@ -113,7 +113,7 @@ async fn detached_process_is_followed_across_disconnects() {
     let wait = ["wait", "-E", &wire.url, "job"];
     let mut wait = RunningCommand::start(&mut user.command(wait));
     logs.says("ready").await;
-    // A client that is not there yet would be refused.
+    // A client that is not connected yet would be refused.
     let authority = server.url.strip_prefix("ws://").unwrap();
     let waits = async || {
         let waiting = "exec_server_requests_in_flight";
@@ -142,7 +142,7 @@ async fn user_can_detach_while_disconnected() {
     let shell = ["run", "-E", &wire.url, "-t", "sh", "-c", "echo ready; cat"];
     let mut shell = TerminalWindow::open(&user.command(shell), (24, 80));
     attached.types("there\r");
-    // The second time it is not our own terminal that shows it.
+    // The second time, the echo does not come from the local terminal.
     for _ in 0..2 {
         attached.shows("there\r\n").await;
     }
@@ -150,7 +150,7 @@ async fn user_can_detach_while_disconnected() {
     wire.end();
     for window in [&mut attached, &mut shell] {
         window.shows("reconnecting…").await;
-        // More than is kept for when the connection is back.
+        // More than is buffered for the reconnect.
         for _ in 0..100 {
             window.types("x");
         }

@@ -1,4 +1,4 @@
-//! How commands start, or do not, and how they end.
+//! Tests of how commands start, stream, receive signals and exit.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Stdio};
 
@@ -94,7 +94,7 @@ async fn timed_out_command_gets_sigterm_then_sigkill() {
     ended.failed(124, &["in time", "--timeout"]);
     let in_time = user.run(["run", "--timeout", "1m", "sh", "-c", "exit 4"]);
     assert_eq!(in_time.await.status, Some(4));
-    // What it left behind is not the command, whose status is known.
+    // Its descendant is not the command, whose status is known.
     let left = [
         "run",
         "--timeout",
@@ -203,7 +203,7 @@ async fn stopped_reader_applies_backpressure_without_loss() {
     let mut stdout = child.stdout.take().unwrap();
     let mut first = vec![0; 4096];
     within_timeout(stdout.read_exact(&mut first)).await.unwrap();
-    // Time enough to write all of it, if anybody took it.
+    // Enough time to write everything, if it were read.
     for _ in 0..10 {
         user.run(["run", "cat", "piece"]).await;
     }
@@ -243,7 +243,7 @@ async fn command_that_ignores_stdin_exits_while_input_continues() {
     let held_open = running.child.stdin.take().unwrap();
     assert_eq!(running.end().await.0.code(), Some(3));
     drop(held_open);
-    // More than anybody would queue.
+    // More than any queue holds.
     let told = user.run_with(["run", "true"], &noise(4 * MEBI, 5)).await;
     assert_eq!(told.well(), "");
 }
@@ -286,7 +286,7 @@ async fn signals_are_forwarded() {
 
 #[tokio::test]
 async fn command_ends_with_its_session_when_the_client_is_killed() {
-    // Of this machine, whose server waits for what runs before it ends itself.
+    // On this machine, whose server waits for running processes before it exits.
     let user = TestUser::new().with("EXEC_SERVER_SESSION_TTL", "0.3");
     let script = "echo $$ > number; echo ready; exec sleep 1000";
     let mut running = RunningCommand::start(&mut user.command(["run", "sh", "-c", script]));
@@ -344,7 +344,7 @@ async fn ctrl_z_suspends_and_resumes_both() {
     assert!(stopped.unwrap().stopped());
     let number = fs::read_to_string(user.work().join("number")).unwrap();
     let status = format!("/proc/{}/status", number.trim());
-    // The signal is on its way to it when we stop.
+    // The signal is in flight when we suspend.
     let its = async || {
         while !fs::read_to_string(&status)
             .unwrap()

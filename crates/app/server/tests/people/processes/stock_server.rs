@@ -1,5 +1,4 @@
-//! Commands on a server without our extensions: ours, behind a relay that hides them as the stock server
-//! lacks them.
+//! Tests with a server without our extensions: ours, behind a relay that hides them.
 
 use std::{fs, process::Stdio, sync::Arc};
 
@@ -23,7 +22,7 @@ use crate::{
     test_user::{Server, TestUser, within_timeout},
 };
 
-/// Methods that the stock server has not.
+/// Methods that the stock server lacks.
 const UNKNOWN: &[&str] = &[
     "process/closeStdin",
     "process/resize",
@@ -35,7 +34,7 @@ const UNKNOWN: &[&str] = &[
     "fs/rename",
 ];
 
-/// A server that is like the stock one. Dropping it ends it.
+/// Server that behaves like the stock one. Dropping it stops it.
 struct StockServer {
     url: String,
     relay: AbortHandle,
@@ -82,11 +81,11 @@ impl Drop for StockServer {
 async fn send(link: &mut Link, message: &Value) {
     let text = message.to_string().into_bytes();
     link.writer.push(Outgoing::Text(text), Encoding::Text);
-    // Whoever does not read any more is gone.
+    // The peer is gone.
     drop(link.writer.flush().await);
 }
 
-/// Relays messages, and leaves out what the stock server does not know.
+/// Relays messages and drops what the stock server does not know.
 async fn relay(mut near: Link, mut far: Link) {
     loop {
         tokio::select! {
@@ -177,7 +176,7 @@ async fn missing_close_stdin_is_reported_at_once() {
     let read = within_timeout(stderr.read(&mut told)).await.unwrap();
     let told = String::from_utf8_lossy(&told[..read]);
     assert!(told.contains("cannot close a command's stdin"), "{told}");
-    // What is piped in arrives all the same.
+    // Piped input is delivered anyway.
     let mut stdin = child.stdin.take().unwrap();
     within_timeout(stdin.write_all(b"in\n")).await.unwrap();
     let mut out = [0; 3];

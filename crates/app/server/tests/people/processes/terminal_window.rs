@@ -1,4 +1,4 @@
-//! A window with a terminal, and a program in it.
+//! A terminal window with a program in it.
 
 use std::{
     io,
@@ -20,17 +20,17 @@ use tokio::{
 
 use crate::test_user::{TIMEOUT, within_timeout};
 
-/// A program on a terminal, which is its controlling one.
+/// Program on a pty, which is its controlling terminal.
 pub(super) struct TerminalWindow {
     ours: AsyncFd<OwnedFd>,
     theirs: OwnedFd,
     pub(super) child: Child,
-    /// What was shown and not looked at yet.
+    /// Output that no test has consumed yet.
     shown: Vec<u8>,
 }
 
 impl TerminalWindow {
-    /// Opens a window of this size, and starts the program in it.
+    /// Opens a window of this size and starts the program in it.
     pub(super) fn open(command: &Command, (rows, columns): (u16, u16)) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = openpt(flags).unwrap();
@@ -39,7 +39,7 @@ impl TerminalWindow {
         let theirs = ioctl_tiocgptpeer(&ours, flags).unwrap();
         resize(&ours, (rows, columns));
         fcntl_setfl(&ours, OFlags::NONBLOCK).unwrap();
-        // It becomes the leader of a session, and then the program.
+        // Becomes a session leader before it executes the program.
         let mut on_terminal = Command::new("setsid");
         let command = command.as_std();
         on_terminal
@@ -67,17 +67,17 @@ impl TerminalWindow {
         }
     }
 
-    /// Closes the window. Returns the program in it, which is not told by anything else.
+    /// Closes the window. Returns the program, which is notified only by the terminal.
     pub(super) fn close(self) -> Child {
         self.child
     }
 
-    /// Types until this is shown.
+    /// Types until `text` is shown.
     pub(super) async fn types_until(&mut self, keys: &str, text: &str) {
         let shown = timeout(TIMEOUT, async {
             while find(&self.shown, text.as_bytes()).is_none() {
                 self.types(keys);
-                // The next keys may be typed before those are taken.
+                // The next keys may be typed before these are read.
                 drop(timeout(Duration::from_millis(2), self.read()).await);
             }
         });
@@ -94,18 +94,18 @@ impl TerminalWindow {
         assert_eq!(written, keys.len());
     }
 
-    /// Tells whether keys come as they are pressed.
+    /// Returns whether the terminal is in raw mode.
     pub(super) fn is_raw(&self) -> bool {
         let settings = tcgetattr(&self.theirs).unwrap();
         !settings.local_modes.contains(LocalModes::ICANON)
     }
 
-    /// Returns how the terminal is set.
+    /// Returns the terminal settings.
     pub(super) fn settings(&self) -> String {
         format!("{:?}", tcgetattr(&self.theirs).unwrap())
     }
 
-    /// Waits until this is shown, and returns what was shown before it.
+    /// Waits until `text` is shown, and returns the output before it.
     pub(super) async fn shows(&mut self, text: &str) -> String {
         let shown = timeout(TIMEOUT, self.until(text)).await;
         let shown = shown.unwrap_or_else(|late| Err(late.into()));
@@ -136,14 +136,14 @@ impl TerminalWindow {
         Ok(())
     }
 
-    /// Returns what was shown and not looked at.
+    /// Returns the unconsumed output.
     pub(super) fn rest(&self) -> String {
         String::from_utf8_lossy(&self.shown)
             .escape_debug()
             .to_string()
     }
 
-    /// Waits for the end of the program, and shows what it shows meanwhile.
+    /// Waits for the exit of the program, and reads its output meanwhile.
     pub(super) async fn end(&mut self) -> ExitStatus {
         let ended = within_timeout(async {
             loop {
@@ -159,7 +159,7 @@ impl TerminalWindow {
         ended
     }
 
-    /// Reads what is shown already.
+    /// Reads available output.
     fn drain(&mut self) {
         let mut buffer = [0; 4096];
         while let Ok(read) = rustix::io::read(self.ours.get_ref(), &mut buffer) {

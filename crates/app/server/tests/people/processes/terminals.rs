@@ -1,4 +1,4 @@
-//! Commands on a terminal of their own.
+//! Tests of commands on a terminal.
 
 use rustix::process::{Signal, kill_process};
 
@@ -21,7 +21,7 @@ async fn remote_terminal_follows_the_local_size() {
     assert!(window.is_raw());
     window.resize((50, 120));
     window.shows("50 120\r\n").await;
-    // What Ctrl-C is; their terminal makes a signal of it.
+    // Ctrl-C; the remote terminal converts it into a signal.
     window.types("\x03");
     assert_eq!(window.end().await.code(), Some(130));
     assert_eq!(window.settings(), before);

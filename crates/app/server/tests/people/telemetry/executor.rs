@@ -1,4 +1,4 @@
-//! An executor that nobody can reach but through a hub is watched like any other.
+//! Tests of the telemetry of an executor behind a hub.
 
 use std::{fs, time::Duration};
 
@@ -34,7 +34,7 @@ async fn finished_command_leaves_no_state_on_the_executor() {
     user.run(["run", "--env", "box", "true"]).await.well();
     let failed = user.run(["ls", "--env", "box", missing]).await;
     assert_ne!(failed.status, Some(0), "{failed:?}");
-    // An executor keeps a stream for twenty seconds if its harness may come back.
+    // An executor keeps a stream for twenty seconds, because its harness may reconnect.
     let left = async {
         while Samples::of(&metrics).await.value("exec_server_connections") > 0.0 {
             tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Asking a server by HTTP, as a scraper does.
+//! HTTP requests to a server, like those of a scraper.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::test_user::within_timeout;
 
-/// What was answered.
+/// HTTP response.
 #[derive(Debug)]
 pub(crate) struct HttpAnswer {
     pub(crate) status: u16,
@@ -17,12 +17,12 @@ pub(crate) struct HttpAnswer {
     pub(crate) body: String,
 }
 
-/// Asks with a line such as `GET /metrics`, and headers with their line ends.
+/// Sends a request such as `GET /metrics`, with header lines.
 pub(crate) async fn ask(authority: &str, line: &str, headers: &str) -> HttpAnswer {
     exchange(TcpStream::connect(authority).await.unwrap(), line, headers).await
 }
 
-/// The same on a unix socket.
+/// The same over a unix socket.
 pub(crate) async fn ask_unix(socket: &Path, line: &str) -> HttpAnswer {
     exchange(UnixStream::connect(socket).await.unwrap(), line, "").await
 }
@@ -48,19 +48,19 @@ async fn exchange(
     }
 }
 
-/// The samples of a page.
+/// Samples of a metrics page.
 #[derive(Clone, Debug)]
 pub(crate) struct Samples(pub(crate) BTreeMap<String, f64>);
 
 impl Samples {
-    /// Asks for them.
+    /// Requests the samples.
     pub(crate) async fn of(authority: &str) -> Self {
         let answer = ask(authority, "GET /metrics", "").await;
         assert_eq!(answer.status, 200, "{answer:?}");
         Self::read(&answer.body)
     }
 
-    /// Reads a page, each line of which must be a comment or a sample.
+    /// Parses a page, each line of which must be a comment or a sample.
     pub(crate) fn read(page: &str) -> Self {
         let samples = page.lines().filter(|line| !line.starts_with('#'));
         let samples = samples.map(|line| {
@@ -70,7 +70,7 @@ impl Samples {
         Self(samples.collect())
     }
 
-    /// Returns one of them. What was not counted yet may be absent.
+    /// Returns a sample. One that was not counted yet may be absent.
     pub(crate) fn value(&self, name: &str) -> f64 {
         self.0.get(name).copied().unwrap_or_default()
     }

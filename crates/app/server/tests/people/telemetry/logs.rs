@@ -1,4 +1,4 @@
-//! What a server logs.
+//! Tests of the server's logs.
 
 use std::process::Stdio;
 
@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::test_user::{TestUser, within_timeout};
 
-/// A server on stdio, or on nothing, whose logs are read.
+/// A server on stdio, or without a listener, whose logs are read.
 pub(super) struct StdioServer {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -37,7 +37,7 @@ impl StdioServer {
         }
     }
 
-    /// Waits for the line that tells where numbers are shown.
+    /// Waits for the log line with the metrics address.
     pub(super) async fn metrics_address(&mut self) -> String {
         loop {
             let line = within_timeout(self.stderr.next_line())
@@ -59,7 +59,7 @@ impl StdioServer {
             .unwrap();
     }
 
-    /// Reads messages up to one that has this in it.
+    /// Reads messages until one contains `what`.
     pub(super) async fn hear(&mut self, what: &str) -> String {
         loop {
             let line = within_timeout(self.stdout.next_line()).await.unwrap();
@@ -70,14 +70,14 @@ impl StdioServer {
         }
     }
 
-    /// Asks the server to stop, waits for it, and returns the rest of its logs.
+    /// Stops the server, waits for it, and returns the rest of its logs.
     pub(super) async fn stop(self) -> Vec<String> {
         let pid = i32::try_from(self.child.id().unwrap()).unwrap();
         kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM).unwrap();
         self.end().await
     }
 
-    /// Ends the conversation, waits for the server, and returns the rest of its logs.
+    /// Closes stdin, waits for the server, and returns the rest of its logs.
     pub(super) async fn end(mut self) -> Vec<String> {
         drop(self.stdin.take());
         let mut lines = Vec::new();
@@ -89,8 +89,8 @@ impl StdioServer {
     }
 }
 
-/// Opens a session, runs a command that knows a secret, and waits for its end.
-/// Returns the id of the session, which is a secret as well.
+/// Opens a session, runs a command that receives a secret, and waits for its exit. Returns the
+/// session id, which is also a secret.
 pub(super) async fn converse(server: &mut StdioServer, trace: &str) -> String {
     server
         .say(r#"{"id":1,"method":"initialize","params":{"clientName":"log \"reader\""}}"#)

@@ -1,4 +1,4 @@
-//! What a server counts.
+//! Tests of the server's metrics.
 
 use exec_server::{
     Command, Environment, ExecServerClient, Io, OutputSeq, PathUri, ProcessId,
@@ -30,7 +30,7 @@ fn command(id: &str, argv: &[&str]) -> Command {
     command
 }
 
-/// Asks until the numbers have become these: some are counted right after their client was told.
+/// Polls until the metrics have these values: some are counted just after the response.
 async fn become_these(server: &Server, before: &Samples, expected: &[(&str, f64)]) {
     let wait = async {
         loop {
@@ -39,7 +39,7 @@ async fn become_these(server: &Server, before: &Samples, expected: &[(&str, f64)
             if expected.iter().all(|(name, by)| grown(name) == *by) {
                 return;
             }
-            // A counter never comes back.
+            // A counter never decreases.
             let counters = expected.iter().filter(|(name, _)| name.contains("_total"));
             let mut wrong = counters.filter(|(name, by)| grown(name) > *by);
             assert_eq!(wrong.next().map(|(name, _)| (name, grown(name))), None);
@@ -237,7 +237,7 @@ async fn metrics_require_the_connection_token() {
     assert!(posted.head.contains("allow: get, head"), "{}", posted.head);
     let paged = format!("{right}Origin: http://evil.example\r\n");
     assert_eq!(ask(authority, "GET /metrics", &paged).await.status, 403);
-    // Whether it lives may be asked by everybody, as before.
+    // Health needs no token.
     assert_eq!(ask(authority, "GET /healthz", "").await.status, 200);
 }
 
@@ -311,7 +311,7 @@ async fn sandbox_denials_and_rejected_policies_are_counted() {
             r#"{{"id":{id},"method":"process/start","params":{{{params},{env},"sandbox":{sandbox}}}}}"#
         )
     };
-    // All may be read, nothing written.
+    // Everything is readable, nothing writable.
     spoken.say(&start(2, "")).await;
     spoken.hear(r#""sandboxDenied":true"#).await;
     // Landlock alone cannot hide a path.

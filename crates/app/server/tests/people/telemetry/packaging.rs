@@ -1,4 +1,4 @@
-//! What a server is installed with, and what operators read, say what the program does.
+//! Tests that units, container and documents match the program.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -18,7 +18,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(project().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The values of an option in a unit.
+/// Returns the values of an option in a unit.
 fn values<'a>(unit: &'a str, option: &str) -> Vec<&'a str> {
     let lines = unit.lines().map(str::trim);
     lines

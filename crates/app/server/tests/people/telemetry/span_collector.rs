@@ -1,4 +1,4 @@
-//! A collector of spans: takes what is posted to it, and reads as much of the encoding as it needs.
+//! Collector of spans: accepts requests and decodes as much as tests need.
 
 use std::sync::Arc;
 
@@ -10,28 +10,28 @@ use tokio::{
 
 use crate::test_user::within_timeout;
 
-/// A collector that listens on this machine. What it got stays after it is gone.
+/// Collector on this machine. Received spans outlive it.
 pub(super) struct Collector {
     pub(super) url: String,
     spans: Arc<watch::Sender<Vec<Span>>>,
     task: tokio::task::JoinHandle<()>,
 }
 
-/// A span that was exported.
+/// Exported span.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Span {
     pub(super) trace: Vec<u8>,
     pub(super) id: Vec<u8>,
     pub(super) parent: Vec<u8>,
     pub(super) name: String,
-    /// Everything else, not decoded: attributes are looked for in it.
+    /// Everything else, not decoded: tests search it for attributes.
     pub(super) rest: Vec<u8>,
-    /// What the exporter says of itself.
+    /// Resource of the exporter.
     pub(super) resource: Vec<u8>,
 }
 
 impl Span {
-    /// Tells whether the text stands somewhere in its attributes.
+    /// Returns whether the attributes contain the text.
     pub(super) fn mentions(&self, text: &str) -> bool {
         has(&self.rest, text)
     }
@@ -65,7 +65,7 @@ impl Collector {
         self.spans.borrow().clone()
     }
 
-    /// Waits for a span of this name that mentions something.
+    /// Waits for a span of this name that contains `what`.
     pub(super) async fn until(&self, name: &str, what: &str) -> Span {
         let is_it = |span: &&Span| span.name == name && span.mentions(what);
         let mut spans = self.spans.subscribe();
@@ -106,7 +106,7 @@ async fn serve(stream: TcpStream, spans: Arc<watch::Sender<Vec<Span>>>) {
     }
 }
 
-/// `ExportTraceServiceRequest`: resource spans, in them scope spans, in them spans.
+/// Decodes an `ExportTraceServiceRequest`: resource spans contain scope spans, which contain spans.
 fn decode(body: &[u8]) -> Vec<Span> {
     let mut spans = Vec::new();
     for (_, of_resource) in fields(body).filter(|(number, _)| *number == 1) {
@@ -134,7 +134,7 @@ fn decode(body: &[u8]) -> Vec<Span> {
     spans
 }
 
-/// The fields of a message that have a length, by number.
+/// Returns the length-delimited fields of a message, by number.
 fn fields(mut message: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let mut found = Vec::new();
     while !message.is_empty() {

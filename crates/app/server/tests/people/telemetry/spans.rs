@@ -1,4 +1,4 @@
-//! What a server tells a collector.
+//! Tests of exported spans.
 
 use crate::{
     telemetry::{
@@ -22,7 +22,7 @@ async fn exported(variables: &[(&str, &str)], trace: &str) -> Vec<Span> {
     command.envs(variables.iter().copied());
     let mut server = StdioServer::start(&mut command);
     let session = converse(&mut server, trace).await;
-    // What is left is sent when the server ends.
+    // Remaining spans are flushed when the server exits.
     assert_eq!(server.end().await, [""; 0]);
     let spans = collector.spans();
     assert!(
@@ -55,7 +55,7 @@ async fn request_span_continues_the_client_trace() {
     for attribute in ["process.executable.name", "process.exit.code", "exit"] {
         assert!(life.mentions(attribute), "{attribute}: {life:?}");
     }
-    // What came without a trace begins one of its own.
+    // A request without a trace starts its own.
     let resize = named(&spans, "process/resize");
     assert!(resize.parent.is_empty());
     assert_ne!(resize.trace, TRACE);
@@ -81,7 +81,7 @@ async fn invalid_trace_is_ignored_and_unsampled_trace_is_not_exported() {
 async fn unreachable_collector_does_not_block_the_server() {
     let user = TestUser::new();
     let mut command = user.command(["--listen", "stdio"]);
-    // A port that is bound and never answered.
+    // A port that is bound and never answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", url);

@@ -7,17 +7,17 @@ use tokio::process::{Child, Command};
 
 use crate::program::{Server, clean, product, text, within_timeout};
 
-/// A hub, and a token for everything on it. Dropping it kills it and forgets what it knew.
+/// Hub with a token for everything. Dropping it kills it and removes its data.
 pub(crate) struct Hub {
     pub(crate) server: Server,
     pub(crate) token: String,
-    /// Lets in somebody else.
+    /// Token of another principal.
     pub(crate) stranger: String,
     home: tempfile::TempDir,
 }
 
 impl Hub {
-    /// Starts one on a free port.
+    /// Starts a hub on a free port.
     pub(crate) async fn start() -> Self {
         let home = tempfile::tempdir().unwrap();
         let token = make_token(&home, &["--name=me", "--role=executor,harness,admin"]).await;
@@ -31,7 +31,7 @@ impl Hub {
         }
     }
 
-    /// Kills it, and starts another in its place that knows what it knew.
+    /// Kills the hub and starts another one with the same data.
     pub(crate) async fn restart(&mut self) {
         let authority = self.server.authority().to_owned();
         self.server.kill().await;
@@ -43,7 +43,7 @@ impl Hub {
         Executor::of(self.executor_command(environment))
     }
 
-    /// Tells how an executor is started.
+    /// Returns the command of an executor.
     pub(crate) fn executor_command(&self, environment: &str) -> Command {
         let mut command = Command::new(product());
         let flags = [
@@ -58,15 +58,15 @@ impl Hub {
         command
     }
 
-    /// Tells how a harness connects to an environment.
+    /// Returns the arguments of a harness that connects to an environment.
     pub(crate) fn way(&self, environment: &str) -> RelayExecServerConnectArgs {
         let (url, token) = (self.server.url.as_str(), self.token.as_str());
         RelayExecServerConnectArgs::new(url, environment, token, "test")
     }
 
-    /// Connects to an environment, once there is an executor of that name.
+    /// Connects to an environment once its executor is registered.
     pub(crate) async fn connect(&self, environment: &str) -> ExecServerClient {
-        // A name that nobody has registered yet is offline, which is asked about again.
+        // A name without an executor is offline, so retry.
         let connected = ExecServerClient::connect_relay(self.way(environment));
         within_timeout(connected).await.unwrap()
     }
@@ -80,7 +80,7 @@ async fn serve(home: &tempfile::TempDir, listen: &str) -> Server {
     Server::of(command).await
 }
 
-/// Makes a token.
+/// Creates a token.
 async fn make_token(home: &tempfile::TempDir, flags: &[&str]) -> String {
     let mut command = Command::new(product());
     let command = command.args(["hub", "token", "create"]).args(flags);
@@ -90,7 +90,7 @@ async fn make_token(home: &tempfile::TempDir, flags: &[&str]) -> String {
     text(&output.stdout).trim().to_owned()
 }
 
-/// An executor. Dropping it kills it.
+/// Executor. Dropping it kills it.
 pub(crate) struct Executor(pub(crate) Child);
 
 impl Executor {
@@ -100,7 +100,7 @@ impl Executor {
         Self(child.unwrap())
     }
 
-    /// Asks it to stop, and returns how it ended.
+    /// Stops it and returns its exit status.
     pub(crate) async fn stop(mut self) -> Option<i32> {
         crate::program::stop(&mut self.0).await
     }
