@@ -85,7 +85,7 @@ pub async fn examine(settings: Settings) -> Result<DoctorReport, ExamineError> {
     let found = timeout(TIMEOUT, probe(&spawner, Thoroughness::All)).await;
     let abilities = found.map_err(|_| ExamineError)?;
     Ok(DoctorReport {
-        local_server: Some(LocalServerStatus::look(&|name| std::env::var_os(name))),
+        local_server: Some(LocalServerStatus::check(&|name| std::env::var_os(name))),
         ..DoctorReport::new(abilities, settings)
     })
 }
@@ -108,7 +108,7 @@ pub struct LocalServerStatus {
 
 impl LocalServerStatus {
     /// Checks the socket.
-    pub fn look(lookup: VariableLookup<'_>) -> Self {
+    pub fn check(lookup: VariableLookup<'_>) -> Self {
         let socket = LocalSocket::find(lookup).path().to_owned();
         let listener = UnixStream::connect(&socket).ok();
         let pid = listener.and_then(|stream| socket_peercred(stream).ok());
@@ -155,7 +155,7 @@ pub async fn examine_remote(
     let argv = argv.iter().chain(options);
     let outcome = start::run_without_input(StartRequest {
         env: &env,
-        surroundings: &ExecArgs::default(),
+        exec_args: &ExecArgs::default(),
         id: start::new_id(),
         argv: argv.map(|&word| word.to_owned()).collect(),
         terminal: TerminalUse::None,

@@ -5,9 +5,9 @@
 //! [`EnvironmentSelection::find`] is a pure function: its inputs are passed in. Invariant: an
 //! invalid setting is an error that names its location, never a reason to run commands elsewhere.
 
+mod endpoint;
 mod file;
 mod foreign;
-mod reach;
 mod reader;
 mod relay;
 #[cfg(test)]
@@ -21,20 +21,20 @@ use std::{
 use exec_environments::manager::EnvironmentId;
 
 use crate::{
-    environments::reach::network_address,
+    environments::endpoint::network_address,
     settings_source::{self, VariableLookup},
 };
 
 pub use self::{
+    endpoint::{EnvEndpoint, ProgramEndpoint, RelayEndpoint, TokenSource, UrlEndpoint},
     file::{RemoteEntry, parse},
     foreign::{ForeignKey, foreign_keys},
-    reach::{EnvEndpoint, ProgramEndpoint, RelayEndpoint, TokenSource, UrlEndpoint},
     reader::{EnvironmentsError, EnvironmentsFault},
     relay::RelaySettingError,
 };
 
 pub(crate) use self::{
-    file::parse_over, reach::EndpointError, relay::VARIABLES as RELAY_VARIABLES,
+    endpoint::EndpointError, file::parse_over, relay::VARIABLES as RELAY_VARIABLES,
 };
 
 /// Environments of a harness.
@@ -76,14 +76,14 @@ impl EnvironmentSelection {
     /// # Errors
     /// When a setting that applies cannot be read or is invalid. Settings of lower precedence are
     /// not read.
-    pub fn find(facts: SelectionInputs<'_>) -> Result<Self, SelectionError> {
-        if let Some(relay) = relay::of_variables(facts.lookup)? {
+    pub fn find(inputs: SelectionInputs<'_>) -> Result<Self, SelectionError> {
+        if let Some(relay) = relay::of_variables(inputs.lookup)? {
             return Ok(Self::only(EnvEndpoint::Relay(relay)));
         }
-        let base = Self::of_codex(facts)?;
-        let own = Self::own_file(facts.lookup).map_or(Ok(None), |path| facts.file(path))?;
+        let base = Self::of_codex(inputs)?;
+        let own = Self::own_file(inputs.lookup).map_or(Ok(None), |path| inputs.file(path))?;
         match own {
-            Some((path, text)) => Ok(file::parse_over(&path, &text, facts, Some(&base))?),
+            Some((path, text)) => Ok(file::parse_over(&path, &text, inputs, Some(&base))?),
             None => Ok(base),
         }
     }
@@ -94,16 +94,16 @@ impl EnvironmentSelection {
     }
 
     /// Reads the settings of Codex, without the relay variables.
-    pub(crate) fn of_codex(facts: SelectionInputs<'_>) -> Result<Self, SelectionError> {
-        let home = CodexHome::find(facts.lookup);
+    pub(crate) fn of_codex(inputs: SelectionInputs<'_>) -> Result<Self, SelectionError> {
+        let home = CodexHome::find(inputs.lookup);
         let file = |name: &str| {
             let path = home.as_ref().map(|home| home.path().join(name));
-            path.map_or(Ok(None), |path| facts.file(path))
+            path.map_or(Ok(None), |path| inputs.file(path))
         };
         if let Some((path, text)) = file("environments.toml")? {
-            return Ok(file::parse(&path, &text, facts)?);
+            return Ok(file::parse(&path, &text, inputs)?);
         }
-        let mut setting = url_variable(facts.lookup)?;
+        let mut setting = url_variable(inputs.lookup)?;
         if setting == UrlSetting::Unset
             && let Some((path, text)) = file("config.toml")?
         {
@@ -113,10 +113,10 @@ impl EnvironmentSelection {
     }
 
     /// Selects one server as the only environment, and the default.
-    fn only(reach: EnvEndpoint) -> Self {
+    fn only(endpoint: EnvEndpoint) -> Self {
         let remote = RemoteEntry {
             id: EnvironmentId::remote(),
-            reach,
+            endpoint,
             required_skills: Vec::new(),
         };
         Self {

@@ -68,7 +68,7 @@ pub async fn run_hub(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Re
 
 /// Builds the configuration from flags and variables.
 fn config(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Result<HubConfig> {
-    let places = HubPaths::find(&flags.place, lookup)?;
+    let places = HubPaths::find(&flags.token_files, lookup)?;
     let public_url = flags.public_url.as_ref();
     let public_url = public_url.map(|url| PublicUrl::fixed(&url.to_string()));
     let node = flags.node_name.clone();
@@ -166,14 +166,14 @@ struct HubPaths {
 
 impl HubPaths {
     /// Finds the paths. Creates nothing.
-    fn find(place: &TokenFileArgs, lookup: VariableLookup<'_>) -> anyhow::Result<Self> {
+    fn find(token_files: &TokenFileArgs, lookup: VariableLookup<'_>) -> anyhow::Result<Self> {
         let set = |name| lookup(name).filter(|value| !value.is_empty());
         let ours = || Some(PathBuf::from(set("EXEC_SERVER_HOME")?).join("hub"));
         let accounts = || Some(PathBuf::from(set("HOME")?).join(".local/share/exec-server/hub"));
-        let given = place.data_dir.clone();
+        let given = token_files.data_dir.clone();
         let data_dir = given.or_else(ours).or_else(accounts);
         let data_dir = data_dir.context("HOME is not set: give --data-dir")?;
-        let token_file = place.token_file.clone();
+        let token_file = token_files.token_file.clone();
         Ok(Self {
             token_file: token_file.unwrap_or_else(|| data_dir.join("tokens.toml")),
             data_dir,

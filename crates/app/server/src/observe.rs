@@ -127,10 +127,10 @@ fn is_wanted(lookup: VariableLookup<'_>) -> bool {
 /// Builds the exporter. The library reads the other variables itself: endpoints, headers, batching,
 /// samplers.
 fn provider(lookup: VariableLookup<'_>) -> anyhow::Result<SdkTracerProvider> {
-    let courier = OtlpHttpClient::new(trust(lookup), export_timeout(lookup))?;
+    let client = OtlpHttpClient::new(trust(lookup), export_timeout(lookup))?;
     let exporter = SpanExporter::builder()
         .with_http()
-        .with_http_client(courier)
+        .with_http_client(client)
         .build()?;
     Ok(SdkTracerProvider::builder()
         .with_batch_exporter(exporter)

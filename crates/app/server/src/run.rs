@@ -44,32 +44,32 @@ pub async fn run_main_with_listen_url(
 /// # Errors
 /// When it cannot listen, or this machine cannot be inspected.
 pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> anyhow::Result<()> {
-    let mut serving = ServerRuntime::new(&config, &paths)?;
+    let mut runtime = ServerRuntime::new(&config, &paths)?;
     // With stdio, the client speaks on stdin.
     let stdin = match config.listen == ListenUrl::Stdio {
         true => StdinClose::Ignored,
         false => config.stdin_close,
     };
     let mut stop = ShutdownSignal::new(stdin)?;
-    serving.serve_metrics(&config).await?;
+    runtime.serve_metrics(&config).await?;
     match config.listen.clone() {
         ListenUrl::Stdio => {
-            serving.machine.warm_up().await;
+            runtime.machine.warm_up().await;
             let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
             let link = lines::link(stdin, stdout, Role::Server, "exec-server stdio");
-            let service = serving.service.clone();
+            let service = runtime.service.clone();
             // Keeps running while the server drains, so that the client learns of the end of its
             // processes.
-            serving
+            runtime
                 .tasks
                 .spawn(async move { service.serve(link).await });
             tokio::select! {
-                _ended = serving.tasks.join_next() => {}
+                _ended = runtime.tasks.join_next() => {}
                 () = stop.recv() => {}
             }
         }
         ListenUrl::Off => {
-            serving.machine.warm_up().await;
+            runtime.machine.warm_up().await;
             stop.recv().await;
         }
         listen @ (ListenUrl::Ws(_) | ListenUrl::Wss(_) | ListenUrl::Unix(_)) => {
@@ -86,8 +86,8 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
                 hosts,
                 pending: PendingLimits::default(),
                 auth: Arc::new(config.auth.clone()),
-                draining: Arc::clone(&serving.draining),
-                metrics: Some(serving.metrics()),
+                draining: Arc::clone(&runtime.draining),
+                metrics: Some(runtime.metrics()),
             };
             let mut listener = bind(&listen).await?;
             if !config.auth.is_required() && !config.insecure_no_auth {
@@ -96,18 +96,18 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
             announce(listener.address())?;
             explain(listener.address(), &config);
             tracing::info!(address = %listener.address(), "listening");
-            serving.machine.warm_up().await;
-            let links = serving.serve_links();
+            runtime.machine.warm_up().await;
+            let links = runtime.serve_links();
             // Keeps running while the server drains: alive, but not ready.
-            let listening = serving.tasks.spawn(listener.run(door, tls, links));
+            let listening = runtime.tasks.spawn(listener.run(door, tls, links));
             tokio::select! {
                 () = stop.recv() => {}
                 // New clients find no listener, and start another server.
-                () = serving.idle() => listening.abort(),
+                () = runtime.idle() => listening.abort(),
             }
         }
     }
-    serving.shut_down(&mut stop).await;
+    runtime.shut_down(&mut stop).await;
     Ok(())
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct ServerRuntime {
     pub(crate) tasks: JoinSet<()>,
     /// Set on shutdown: alive, but not ready.
     pub(crate) draining: Arc<AtomicBool>,
-    exhibit: MetricsRenderer,
+    metrics_renderer: MetricsRenderer,
     shutdown_grace: Duration,
     idle_exit: Option<Duration>,
     idle: Arc<Notify>,
@@ -84,7 +84,7 @@ impl ServerRuntime {
         let service = Service::traced(service_config(config), open, continue_trace);
         Ok(Self {
             machine,
-            exhibit: MetricsRenderer::new(service.clone()),
+            metrics_renderer: MetricsRenderer::new(service.clone()),
             service,
             tasks: JoinSet::new(),
             draining: Arc::default(),
@@ -111,7 +111,7 @@ impl ServerRuntime {
 
     /// Returns the metrics handler for a listener.
     pub(crate) fn metrics(&self) -> Exposition {
-        self.exhibit.exposition()
+        self.metrics_renderer.exposition()
     }
 
     /// Starts the metrics listener, if configured.

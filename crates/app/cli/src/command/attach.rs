@@ -91,7 +91,7 @@ impl AttachCommand {
             let complete = snapshot.as_ref().is_some_and(|snapshot| snapshot.complete);
             resize(&*process, complete);
         }
-        let talk = ProcessSession {
+        let session = ProcessSession {
             client: client.clone(),
             process: Arc::clone(&process),
             signals: SignalListener::listen().map_err(failed)?,
@@ -104,7 +104,7 @@ impl AttachCommand {
             snapshot: snapshot.map(|snapshot| snapshot.bytes).unwrap_or_default(),
             limit: None,
         };
-        let end = talk.run().await.map_err(failed)?;
+        let end = session.run().await.map_err(failed)?;
         end.status(ProcessOwner::Server, &id, &env)
     }
 }

@@ -67,17 +67,17 @@ impl BenchCommand {
         let env = ConnectedEnv::open(&self.env_args).await?;
         let name = env.name.clone();
         let measure = BenchRunner::new(env, Duration::from_secs(self.seconds) / PARTS);
-        let measured = all(&measure).await;
+        let measurements = all(&measure).await;
         let text = match self.json {
             true => json(&BenchReport {
                 environment: name,
-                measured: measured.iter().map(MeasurementNumbers::from).collect(),
+                measurements: measurements.iter().map(MeasurementNumbers::from).collect(),
             })?,
-            false => format!("{name}\n{}", table(&measured)),
+            false => format!("{name}\n{}", table(&measurements)),
         };
         print(&text)?;
         let is_failed = |one: &Measurement| matches!(one.outcome, MeasurementOutcome::Failed(_));
-        Ok(match measured.iter().any(is_failed) {
+        Ok(match measurements.iter().any(is_failed) {
             true => FailureKind::Failed.into(),
             false => ExitCode::SUCCESS,
         })
@@ -109,7 +109,7 @@ async fn all(measure: &BenchRunner) -> Vec<Measurement> {
 #[derive(Serialize)]
 struct BenchReport {
     environment: String,
-    measured: Vec<MeasurementNumbers>,
+    measurements: Vec<MeasurementNumbers>,
 }
 
 /// Number of measurements that share the total time.

@@ -109,12 +109,12 @@ async fn processes(line: &[String]) -> Option<Vec<ProcessSummary>> {
         ..EnvArgs::default()
     };
     let route = EnvRoute::find(&env_args, lookup).ok()?;
-    if let RouteKind::Here(socket) = &route.way
+    if let RouteKind::Here(socket) = &route.route_kind
         && UnixStream::connect(socket.path()).is_err()
     {
         return None;
     }
-    let env = ConnectedEnv::reach(route).await.ok()?;
+    let env = ConnectedEnv::connect_route(route).await.ok()?;
     detached::list(&env.client).await.ok()
 }
 

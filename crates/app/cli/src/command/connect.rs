@@ -55,7 +55,8 @@ pub(crate) struct ConnectedEnv {
 impl ConnectedEnv {
     /// Connects to the requested environment. Starts the local server if none is listening.
     pub(crate) async fn open(env_args: &EnvArgs) -> Result<Self, CommandFailure> {
-        let env = Self::reach(EnvRoute::find(env_args, &|name| std::env::var_os(name))?).await?;
+        let env =
+            Self::connect_route(EnvRoute::find(env_args, &|name| std::env::var_os(name))?).await?;
         if let Some(DurationArg(limit)) = env_args.reconnect_timeout {
             env.client.set_reconnect_timeout(limit);
         }
@@ -65,22 +66,24 @@ impl ConnectedEnv {
 
     /// Opens a second connection to the same environment, in a session of its own.
     pub(crate) async fn open_again(&self) -> Result<Self, CommandFailure> {
-        let env = Self::reach(self.route.clone()).await?;
+        let env = Self::connect_route(self.route.clone()).await?;
         let asked = self.asked.clone();
         Ok(Self { asked, ..env })
     }
 
     /// Connects along a route.
-    pub(crate) async fn reach(route: EnvRoute) -> Result<Self, CommandFailure> {
-        let EnvRoute { name, way } = route.clone();
-        let (client, here) = match way {
+    pub(crate) async fn connect_route(route: EnvRoute) -> Result<Self, CommandFailure> {
+        let EnvRoute { name, route_kind } = route.clone();
+        let (client, here) = match route_kind {
             RouteKind::Here(socket) => {
                 (local_server::connect(&socket, &client_name()).await?, true)
             }
-            RouteKind::Named(reach) => (connect(&name, reach, EnvOrigin::Named).await?, false),
+            RouteKind::Named(endpoint) => {
+                (connect(&name, endpoint, EnvOrigin::Named).await?, false)
+            }
             RouteKind::Typed(url) => {
-                let reach = EnvEndpoint::Url(url);
-                (connect(&name, reach, EnvOrigin::Typed).await?, false)
+                let endpoint = EnvEndpoint::Url(url);
+                (connect(&name, endpoint, EnvOrigin::Typed).await?, false)
             }
         };
         let info = client.info().await.map_err(CommandFailure::from)?;
@@ -140,12 +143,12 @@ fn shell_quoted(word: &str) -> String {
 
 async fn connect(
     name: &str,
-    reach: EnvEndpoint,
+    endpoint: EnvEndpoint,
     asked: EnvOrigin,
 ) -> Result<ExecServerClient, CommandFailure> {
-    let connecting = reach.clone().connect(&client_name()).await;
-    let client = connecting.map_err(|error| connect_failure(name, &reach, asked, error))?;
-    if matches!(reach, EnvEndpoint::Relay(_)) {
+    let connecting = endpoint.clone().connect(&client_name()).await;
+    let client = connecting.map_err(|error| connect_failure(name, &endpoint, asked, error))?;
+    if matches!(endpoint, EnvEndpoint::Relay(_)) {
         drain_connection(&client);
     }
     Ok(client)
@@ -206,7 +209,7 @@ enum EnvOrigin {
 /// Explains why a connection failed, and suggests the next step.
 fn connect_failure(
     name: &str,
-    reach: &EnvEndpoint,
+    endpoint: &EnvEndpoint,
     asked: EnvOrigin,
     error: EndpointError,
 ) -> CommandFailure {
@@ -227,21 +230,23 @@ fn connect_failure(
             EnvOrigin::Typed => {
                 "pass its token with --token-file FILE, or in EXEC_SERVER_TOKEN".to_owned()
             }
-            EnvOrigin::Named => access_denied(reach),
+            EnvOrigin::Named => access_denied(endpoint),
         }),
         ConnectError::Offline(_) => {
-            failure(FailureKind::Unreachable).next(environment_offline(reach))
+            failure(FailureKind::Unreachable).next(environment_offline(endpoint))
         }
-        ConnectError::Address(_) => match reach {
+        ConnectError::Address(_) => match endpoint {
             EnvEndpoint::Program(_) => failure(FailureKind::Unreachable)
                 .next("check its command in environments.toml by running it yourself"),
             EnvEndpoint::Url(_) | EnvEndpoint::Relay(_) => failure(FailureKind::Usage),
         },
-        ConnectError::Link(_) => failure(FailureKind::Unreachable).next(unreachable(name, reach)),
+        ConnectError::Link(_) => {
+            failure(FailureKind::Unreachable).next(unreachable(name, endpoint))
+        }
         ConnectError::Busy(_) => {
             failure(FailureKind::Unreachable).next("try again in a moment, or ask its operator")
         }
-        ConnectError::Unwelcome(_) => match is_tls(reach) {
+        ConnectError::Unwelcome(_) => match is_tls(endpoint) {
             true => failure(FailureKind::Unreachable)
                 .next("check the URL; SSL_CERT_FILE names certificates to trust"),
             false => failure(FailureKind::Unreachable)
@@ -258,8 +263,8 @@ fn connect_failure(
 }
 
 /// Suggests where to fix the token.
-fn access_denied(reach: &EnvEndpoint) -> String {
-    match reach {
+fn access_denied(endpoint: &EnvEndpoint) -> String {
+    match endpoint {
         EnvEndpoint::Relay(relay) => match &relay.auth_token {
             TokenSource::Variable(name, _) => format!("check the token in {name}"),
             TokenSource::File(path) => {
@@ -277,8 +282,8 @@ fn access_denied(reach: &EnvEndpoint) -> String {
     }
 }
 
-fn environment_offline(reach: &EnvEndpoint) -> String {
-    match reach {
+fn environment_offline(endpoint: &EnvEndpoint) -> String {
+    match endpoint {
         EnvEndpoint::Relay(relay) => format!(
             "start it there: exec-server --remote {} --environment-id {} --remote-token-file FILE",
             relay.registry_url, relay.environment_id
@@ -287,8 +292,8 @@ fn environment_offline(reach: &EnvEndpoint) -> String {
     }
 }
 
-fn unreachable(name: &str, reach: &EnvEndpoint) -> String {
-    match reach {
+fn unreachable(name: &str, endpoint: &EnvEndpoint) -> String {
+    match endpoint {
         EnvEndpoint::Url(url) => match url.url.parse::<Address>() {
             Ok(address @ (Address::Unix(_) | Address::Network(_))) if address.is_private() => {
                 format!("start a server there: exec-server --listen {address}")
@@ -302,8 +307,8 @@ fn unreachable(name: &str, reach: &EnvEndpoint) -> String {
     }
 }
 
-fn is_tls(reach: &EnvEndpoint) -> bool {
-    match reach {
+fn is_tls(endpoint: &EnvEndpoint) -> bool {
+    match endpoint {
         EnvEndpoint::Url(url) => matches!(
             url.url.parse::<Address>(),
             Ok(Address::Network(host)) if host.scheme == Scheme::Wss

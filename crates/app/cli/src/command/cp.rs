@@ -115,17 +115,17 @@ impl CpCommand {
                     .next("write `:` before a path in the environment, such as `:/srv/`"),
             );
         }
-        let mut sides = Vec::new();
+        let mut endpoints = Vec::new();
         for operand in &operands {
-            let side = self.side(operand, &sides).await?;
-            sides.push((operand.clone(), side));
+            let endpoint = self.endpoint(operand, &endpoints).await?;
+            endpoints.push((operand.clone(), endpoint));
         }
-        let side_of = |env_args: &PathOperand| {
-            let found = sides.iter().find(|(operand, _)| operand == env_args);
-            found.map(|(_, side)| side.clone())
+        let endpoint_of = |env_args: &PathOperand| {
+            let found = endpoints.iter().find(|(operand, _)| operand == env_args);
+            found.map(|(_, endpoint)| endpoint.clone())
         };
         let missing = || CommandFailure::new(FailureKind::Failed, "lost track of an environment");
-        let to = side_of(target).ok_or_else(missing)?;
+        let to = endpoint_of(target).ok_or_else(missing)?;
         let target = CopyTarget::find(to, target, sources.len()).await?;
         let trees = match self.recursive || self.archive {
             true => DirectoryPolicy::Copied,
@@ -134,14 +134,14 @@ impl CpCommand {
         // Check everything before copying anything.
         let mut pairs = Vec::new();
         for source in sources {
-            let from = side_of(source).ok_or_else(missing)?;
+            let from = endpoint_of(source).ok_or_else(missing)?;
             let pair = target.pair(&from, source, trees).await?;
             pairs.push((from, pair));
         }
-        check_duplicates(&pairs, &target.side)?;
+        check_duplicates(&pairs, &target.endpoint)?;
         let mut groups: Vec<(CopyEndpoint, Vec<_>)> = Vec::new();
         for (from, pair) in pairs {
-            match groups.last_mut().filter(|(side, _)| side.is(&from)) {
+            match groups.last_mut().filter(|(endpoint, _)| endpoint.is(&from)) {
                 Some((_, pairs)) => pairs.push(pair),
                 None => groups.push((from, vec![pair])),
             }
@@ -160,23 +160,23 @@ impl CpCommand {
                 false => KeepTimes::No,
             },
         };
-        let meter = CopyProgress::new(match self.quiet {
+        let progress = CopyProgress::new(match self.quiet {
             true => ProgressDisplay::Nothing,
             false => ProgressDisplay::OnTerminal,
         });
         for (from, pairs) in groups {
-            let copied = copy_all(&from, &target.side, pairs, options, &meter).await;
+            let copied = copy_all(&from, &target.endpoint, pairs, options, &progress).await;
             if copied.is_err() {
-                meter.end();
+                progress.end();
             }
             copied?;
         }
-        meter.end();
-        self.print_summary(&meter)
+        progress.end();
+        self.print_summary(&progress)
     }
 
     /// Returns the endpoint of an operand. Connects to each environment once.
-    async fn side(
+    async fn endpoint(
         &self,
         operand: &PathOperand,
         known: &[(PathOperand, CopyEndpoint)],
@@ -187,8 +187,8 @@ impl CpCommand {
             (PathOperand::Here(_), PathOperand::There(..))
             | (PathOperand::There(..), PathOperand::Here(_)) => false,
         };
-        if let Some((_, side)) = known.iter().find(|(other, _)| same(other)) {
-            return Ok(side.clone());
+        if let Some((_, endpoint)) = known.iter().find(|(other, _)| same(other)) {
+            return Ok(endpoint.clone());
         }
         match operand {
             PathOperand::Here(_) => Ok(CopyEndpoint::here()),
@@ -210,8 +210,8 @@ impl CpCommand {
         }
     }
 
-    fn print_summary(&self, meter: &CopyProgress) -> Result<ExitCode, CommandFailure> {
-        let (summary, first) = meter.outcome();
+    fn print_summary(&self, progress: &CopyProgress) -> Result<ExitCode, CommandFailure> {
+        let (summary, first) = progress.outcome();
         let text = match (self.json, self.quiet) {
             (true, _) => {
                 let text = serde_json::to_string(&summary);
@@ -277,7 +277,7 @@ async fn copy_all(
     to: &CopyEndpoint,
     pairs: Vec<CopyPair>,
     options: CopyOptions,
-    meter: &CopyProgress,
+    progress: &CopyProgress,
 ) -> Result<(), CommandFailure> {
     let failed = |error: io::Error| {
         let what = format!("cannot listen for signals: {error}");
@@ -285,15 +285,15 @@ async fn copy_all(
     };
     let mut signals = CopySignals::listen().map_err(failed)?;
     let finishing = DeferredMetadata::default();
-    let copier = Copier::new(from, to, options, &finishing, meter);
-    let sides = [from, to];
-    let scan = TreeScan::new(from, to, options, &finishing, meter);
+    let copier = Copier::new(from, to, options, &finishing, progress);
+    let endpoints = [from, to];
+    let scan = TreeScan::new(from, to, options, &finishing, progress);
     let scan = scan.avoiding(&pairs).await?;
     let outcome = tokio::select! {
         biased;
         kind = signals.next() => Err(ended(kind, from, to)),
         copied = scan_and_copy(&scan, pairs, &copier) => copied,
-        never = watch_connections(&sides, meter) => match never {},
+        never = watch_connections(&endpoints, progress) => match never {},
     };
     if outcome.is_err() {
         copier.clean_up(&scan.trees()).await;
@@ -367,14 +367,16 @@ impl CopySignals {
 }
 
 /// Reports disconnects and reconnects in the progress bar, or as lines without one.
-async fn watch_connections(sides: &[&CopyEndpoint], meter: &CopyProgress) -> Infallible {
-    let places = sides.iter().filter_map(|side| side.env.as_ref());
+async fn watch_connections(endpoints: &[&CopyEndpoint], progress: &CopyProgress) -> Infallible {
+    let places = endpoints
+        .iter()
+        .filter_map(|endpoint| endpoint.env.as_ref());
     let watches: FuturesUnordered<_> = places
         .map(|env| async {
             let (mut connection, mut notice) = (env.client.connection(), ConnectionNotice::new());
             while connection.changed().await.is_ok() {
                 let state = *connection.borrow_and_update();
-                if !meter.connection(state) {
+                if !progress.connection(state) {
                     notice.show(state);
                 }
             }

@@ -141,7 +141,7 @@ impl GrepCommand {
             let text = json!({"matches": matches, "truncated": found.truncated});
             return write_result(&format!("{text}\n"));
         }
-        let paint = match StandardStream::Output.is_terminal() {
+        let style = match StandardStream::Output.is_terminal() {
             true if has_colours(StandardStream::Output) => LineStyle::Terminal,
             true => LineStyle::Sober,
             false => LineStyle::Plain,
@@ -150,8 +150,8 @@ impl GrepCommand {
         let below = names(&typed, &operand.path);
         let names = |path: &PathUri| format!("{}{}", operand.prefix, below(path));
         let text = match self.summarizes() {
-            true => summary(&found.matches, names, self.count, paint),
-            false => lines(&found.matches, names, number(self.context), paint),
+            true => summary(&found.matches, names, self.count, style),
+            false => lines(&found.matches, names, number(self.context), style),
         };
         let said = write_result(&text);
         if found.truncated {
@@ -190,7 +190,7 @@ fn lines(
     matches: &[SearchMatch],
     name: impl Fn(&PathUri) -> String,
     context: usize,
-    paint: LineStyle,
+    style: LineStyle,
 ) -> String {
     let mut text = String::new();
     let mut last: Option<(&PathUri, u64)> = None;
@@ -204,10 +204,10 @@ fn lines(
         }
         for (line, before) in (first..).zip(&found.before) {
             if line > shown_to {
-                add(&mut text, &name, line, '-', before, paint);
+                add(&mut text, &name, line, '-', before, style);
             }
         }
-        add(&mut text, &name, found.line, ':', &found.text, paint);
+        add(&mut text, &name, found.line, ':', &found.text, style);
         let next = matches
             .get(number + 1)
             .filter(|next| next.path == found.path);
@@ -217,7 +217,7 @@ fn lines(
             if line >= next {
                 break;
             }
-            add(&mut text, &name, line, '-', after, paint);
+            add(&mut text, &name, line, '-', after, style);
             to = line;
         }
         last = Some((&found.path, to));
@@ -231,12 +231,12 @@ fn summary(
     matches: &[SearchMatch],
     name: impl Fn(&PathUri) -> String,
     counts: bool,
-    paint: LineStyle,
+    style: LineStyle,
 ) -> String {
     let files = matches.chunk_by(|one, other| one.path == other.path);
     let line = |file: &[SearchMatch]| {
         let name = name(&file[0].path);
-        let name = match paint {
+        let name = match style {
             LineStyle::Plain => name,
             LineStyle::Sober => printable(&name),
             LineStyle::Terminal => format!("\x1b[35m{}\x1b[0m", printable(&name)),
@@ -249,8 +249,8 @@ fn summary(
     files.map(line).collect()
 }
 
-fn add(text: &mut String, name: &str, line: u64, mark: char, content: &str, paint: LineStyle) {
-    text.push_str(&match paint {
+fn add(text: &mut String, name: &str, line: u64, mark: char, content: &str, style: LineStyle) {
+    text.push_str(&match style {
         LineStyle::Plain => format!("{name}{mark}{line}{mark}{content}\n"),
         LineStyle::Sober => {
             let (name, content) = (printable(name), without_commands(content));

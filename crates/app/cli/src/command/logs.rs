@@ -80,7 +80,7 @@ impl LogsCommand {
         )
         .await;
         let failed = |error| CommandFailure::new(FailureKind::Failed, error);
-        let talk = ProcessSession {
+        let session = ProcessSession {
             client: client.clone(),
             process: attached.map_err(call_failure)?,
             signals: SignalListener::listen().map_err(failed)?,
@@ -92,7 +92,7 @@ impl LogsCommand {
             snapshot: Vec::new(),
             limit: None,
         };
-        let end = talk.run().await.map_err(failed)?;
+        let end = session.run().await.map_err(failed)?;
         // `wait` reports the exit status.
         if matches!(end, SessionEnd::Exited(_) | SessionEnd::Closed) {
             return Ok(ExitCode::SUCCESS);

@@ -61,7 +61,7 @@ impl LsCommand {
             let text = text.map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
             return write_result(&(text + "\n"));
         }
-        let paint = match (
+        let style = match (
             StandardStream::Output.is_terminal(),
             has_colours(StandardStream::Output),
         ) {
@@ -72,8 +72,8 @@ impl LsCommand {
         let mut text = Vec::new();
         for row in &rows {
             text.extend(match self.long {
-                true => row.long(paint),
-                false => row.short(paint),
+                true => row.long(style),
+                false => row.short(style),
             });
             text.push(b'\n');
         }
@@ -202,13 +202,13 @@ impl ListingRow {
     }
 
     /// Formats the name.
-    fn short(&self, paint: RowStyle) -> Vec<u8> {
+    fn short(&self, style: RowStyle) -> Vec<u8> {
         let mark = match (self.kind, self.link) {
             ("directory", _) => "/",
             (_, true) => "@",
             _ => "",
         };
-        let text = match (paint, self.kind) {
+        let text = match (style, self.kind) {
             // A consumer may open the file, so print the exact bytes.
             (RowStyle::Plain, _) => return self.bytes.clone(),
             (RowStyle::Colours, "directory") => {
@@ -222,7 +222,7 @@ impl ListingRow {
     }
 
     /// Formats mode, size, time and name.
-    fn long(&self, paint: RowStyle) -> Vec<u8> {
+    fn long(&self, style: RowStyle) -> Vec<u8> {
         let kind = match (self.link, self.kind) {
             (true, _) => 'l',
             (_, "directory") => 'd',
@@ -232,7 +232,7 @@ impl ListingRow {
         let mode = self.mode.map_or_else(|| "?????????".to_owned(), letters);
         let time = minute(self.modified_at_ms);
         let mut line = format!("{kind}{mode} {:>12} {time} ", self.size).into_bytes();
-        line.extend(self.short(paint));
+        line.extend(self.short(style));
         line
     }
 }

@@ -168,7 +168,7 @@ impl ProcessSession {
         let mut feeding = feeding.then_some(());
         let mut connection = self.client.connection();
         notice.show(*connection.borrow_and_update());
-        let mut patience = StopRequests::default();
+        let mut stop_requests = StopRequests::default();
         let mut deadline = self.limit.map(|limit| Instant::now() + limit);
         let mut timed_out = false;
         loop {
@@ -193,7 +193,7 @@ impl ProcessSession {
                     SignalEvent::Window => self.follow_window(),
                     SignalEvent::Stop => self.stop(raw).await,
                     SignalEvent::Passed(passed) => {
-                        if let Some(end) = self.handle_signal(passed, &exited, &mut patience).await {
+                        if let Some(end) = self.handle_signal(passed, &exited, &mut stop_requests).await {
                             return end;
                         }
                     }
@@ -232,7 +232,7 @@ impl ProcessSession {
         &self,
         passed: ForwardedSignal,
         exited: &RefCell<Option<Exit>>,
-        patience: &mut StopRequests,
+        stop_requests: &mut StopRequests,
     ) -> Option<SessionEnd> {
         let ends = passed.ends();
         if self.owner == ProcessOwner::Server {
@@ -244,7 +244,7 @@ impl ProcessSession {
             self.end_now().await;
             return Some(SessionEnd::Exited(exit));
         }
-        if patience.is_over(passed.signal, Instant::now()) {
+        if stop_requests.is_exhausted(passed.signal, Instant::now()) {
             return Some(self.give_up(passed.number).await);
         }
         self.forward_signal(passed.signal);

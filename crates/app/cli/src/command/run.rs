@@ -32,7 +32,7 @@ pub struct RunCommand {
 
     #[command(flatten)]
     #[doc(hidden)]
-    pub surroundings: ExecArgs,
+    pub exec_args: ExecArgs,
 
     /// Allocates a terminal of the local size.
     #[arg(short, long)]
@@ -75,9 +75,9 @@ impl RunCommand {
             None => start::new_id(),
         };
         let env = ConnectedEnv::open(&self.env_args).await?;
-        let launch = StartRequest {
+        let request = StartRequest {
             env: &env,
-            surroundings: &self.surroundings,
+            exec_args: &self.exec_args,
             id: id.clone(),
             argv: self.command,
             terminal: match self.tty {
@@ -88,13 +88,13 @@ impl RunCommand {
             keys: Some(self.detach_keys),
         };
         if !self.detach {
-            return start::run(launch).await;
+            return start::run(request).await;
         }
         let stdin = match self.interactive {
             true => Stdin::Piped,
             false => Stdin::Null,
         };
-        start::detach(launch, stdin).await?;
+        start::detach(request, stdin).await?;
         write_result(&format!("{id}\n"))
     }
 }
@@ -131,7 +131,7 @@ pub struct ShellCommand {
 
     #[command(flatten)]
     #[doc(hidden)]
-    pub surroundings: ExecArgs,
+    pub exec_args: ExecArgs,
 
     /// Keys that detach from the shell; `attach` returns to it.
     #[arg(long, value_name = "KEYS", default_value = LEAVE_KEYS)]
@@ -149,7 +149,7 @@ impl ShellCommand {
         let shell = shell.unwrap_or_else(|| env.info.shell.path.clone());
         start::run(StartRequest {
             env: &env,
-            surroundings: &self.surroundings,
+            exec_args: &self.exec_args,
             id: start::new_id(),
             argv: vec![shell, "-l".to_owned()],
             terminal: match StandardStream::Input.is_terminal() {

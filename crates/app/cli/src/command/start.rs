@@ -37,7 +37,7 @@ pub(crate) struct StartRequest<'a> {
     /// Environment.
     pub(crate) env: &'a ConnectedEnv,
     /// Directory, variables, sandbox and limits.
-    pub(crate) surroundings: &'a ExecArgs,
+    pub(crate) exec_args: &'a ExecArgs,
     /// Process id.
     pub(crate) id: ProcessId,
     /// Program and arguments.
@@ -54,19 +54,19 @@ pub(crate) struct StartRequest<'a> {
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// Starts a command, runs a session with it, and returns its status.
-pub(crate) async fn run(launch: StartRequest<'_>) -> Result<ExitCode, CommandFailure> {
+pub(crate) async fn run(request: StartRequest<'_>) -> Result<ExitCode, CommandFailure> {
     let input = StdinReader::open();
     let input = input.map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
-    run_session(launch, input)
+    run_session(request, input)
         .await
         .map(|outcome| outcome.status)
 }
 
 /// The same without forwarding input, for a command that is not the last one.
 pub(crate) async fn run_without_input(
-    launch: StartRequest<'_>,
+    request: StartRequest<'_>,
 ) -> Result<RunOutcome, CommandFailure> {
-    run_session(launch, None).await
+    run_session(request, None).await
 }
 
 /// Result of a command.
@@ -79,7 +79,7 @@ pub(crate) struct RunOutcome {
 }
 
 async fn run_session(
-    launch: StartRequest<'_>,
+    request: StartRequest<'_>,
     input: Option<StdinReader>,
 ) -> Result<RunOutcome, CommandFailure> {
     let failed = |error| CommandFailure::new(FailureKind::Failed, error);
@@ -87,14 +87,14 @@ async fn run_session(
         Some(_) => Stdin::Piped,
         None => Stdin::Null,
     };
-    let mut command = launch.command(stdin).await?;
-    let (env, id) = (launch.env, launch.id.clone());
+    let mut command = request.command(stdin).await?;
+    let (env, id) = (request.env, request.id.clone());
     if env.client.has_extensions() {
-        command.limits.wall_ms = launch
+        command.limits.wall_ms = request
             .limit
             .map(|limit| DurationArg(limit.0 + GRACE + MARGIN).millis());
     } else {
-        launch.check_directory(&command.cwd).await?;
+        request.check_directory(&command.cwd).await?;
         if input.as_ref().is_some_and(|input| !input.is_terminal()) {
             print_notice(
                 "this server cannot close a command's stdin: a command that reads to its end \
@@ -114,7 +114,8 @@ async fn run_session(
         }),
     };
     let started = started.map_err(|error| start_failure(error, env))?;
-    let on_terminal = launch.terminal == TerminalUse::Theirs && StandardStream::Input.is_terminal();
+    let on_terminal =
+        request.terminal == TerminalUse::Theirs && StandardStream::Input.is_terminal();
     let process = started.process;
     let run_session = ProcessSession {
         client: env.client.clone(),
@@ -123,11 +124,11 @@ async fn run_session(
         after: OutputSeq(0),
         owner: ProcessOwner::Us,
         input,
-        terminal: launch.terminal,
+        terminal: request.terminal,
         // Piped input contains no key presses.
-        keys: launch.keys.filter(|_| on_terminal),
+        keys: request.keys.filter(|_| on_terminal),
         snapshot: Vec::new(),
-        limit: launch.limit.map(|DurationArg(limit)| limit),
+        limit: request.limit.map(|DurationArg(limit)| limit),
     };
     let end = run_session.run().await.map_err(failed)?;
     if matches!(end, SessionEnd::Detached) {
@@ -168,13 +169,13 @@ const LEAVING: Duration = Duration::from_secs(5);
 pub(crate) const LEAVE_KEYS: &str = "ctrl-],ctrl-]";
 
 /// Starts a command that outlives this client. With `Stdin::Piped`, `attach` can write to it.
-pub(crate) async fn detach(launch: StartRequest<'_>, stdin: Stdin) -> Result<(), CommandFailure> {
-    let mut command = launch.command(stdin).await?;
-    command.limits.wall_ms = launch.limit.map(DurationArg::millis);
-    let started = launch.env.client.start_detached(command).await;
+pub(crate) async fn detach(request: StartRequest<'_>, stdin: Stdin) -> Result<(), CommandFailure> {
+    let mut command = request.command(stdin).await?;
+    command.limits.wall_ms = request.limit.map(DurationArg::millis);
+    let started = request.env.client.start_detached(command).await;
     started
         .map(drop)
-        .map_err(|error| start_failure(error, launch.env))
+        .map_err(|error| start_failure(error, request.env))
 }
 
 impl StartRequest<'_> {
@@ -193,7 +194,7 @@ impl StartRequest<'_> {
     }
 
     async fn command(&self, stdin: Stdin) -> Result<Command, CommandFailure> {
-        let directory = self.surroundings.directory(self.env).await?;
+        let directory = self.exec_args.directory(self.env).await?;
         let io = match self.terminal {
             TerminalUse::None => Io::Pipes { stdin },
             TerminalUse::Theirs => Io::Terminal(terminal::size().unwrap_or_default()),
@@ -203,7 +204,7 @@ impl StartRequest<'_> {
             limits: Limits::default(),
             ..Command::new(self.id.clone(), self.argv.clone(), directory)
         };
-        self.surroundings.surround(&mut command, self.env).await?;
+        self.exec_args.surround(&mut command, self.env).await?;
         Ok(command)
     }
 }

@@ -72,7 +72,7 @@ pub struct WatchCommand {
 
     #[command(flatten)]
     #[doc(hidden)]
-    pub surroundings: ExecArgs,
+    pub exec_args: ExecArgs,
 
     /// File or directory to watch, repeatable [default: the command's working directory].
     #[arg(short, long = "path", value_name = "PATH")]
@@ -186,7 +186,7 @@ impl WatchCommand {
 
     async fn roots(&self, env: &ConnectedEnv) -> Result<Vec<PathUri>, CommandFailure> {
         if self.paths.is_empty() {
-            return Ok(vec![self.surroundings.directory(env).await?]);
+            return Ok(vec![self.exec_args.directory(env).await?]);
         }
         let mut roots = Vec::new();
         for path in &self.paths {
@@ -272,16 +272,16 @@ impl WatchCommand {
         if self.clear && StandardStream::Output.is_terminal() {
             write_result("\x1b[H\x1b[2J\x1b[3J")?;
         }
-        let launch = StartRequest {
+        let request = StartRequest {
             env,
-            surroundings: &self.surroundings,
+            exec_args: &self.exec_args,
             id,
             argv: self.command.clone(),
             terminal: TerminalUse::None,
             limit: None,
             keys: None,
         };
-        start::run_without_input(launch).await
+        start::run_without_input(request).await
     }
 }
 

@@ -8,22 +8,22 @@ use exec_transport::connect::{Address, BearerToken, CONNECT_TIMEOUT, Program};
 use crate::environments::{
     EnvEndpoint, EnvironmentSelection, EnvironmentsError, EnvironmentsFault, ProgramEndpoint,
     SelectionInputs, UrlEndpoint, UrlSetting,
-    reach::{INITIALIZE_TIMEOUT, network_address},
+    endpoint::{INITIALIZE_TIMEOUT, network_address},
     reader::{TomlDocument, TomlItem, TomlSection},
     relay,
 };
 
 /// Parses an `environments.toml`. `path` is used in messages and as the base of relative paths;
-/// tokens elsewhere are read through `facts`.
+/// tokens elsewhere are read through `inputs`.
 ///
 /// # Errors
 /// When the text is not TOML or has invalid content, including unknown keys.
 pub fn parse(
     path: &Path,
     text: &str,
-    facts: SelectionInputs<'_>,
+    inputs: SelectionInputs<'_>,
 ) -> Result<EnvironmentSelection, EnvironmentsError> {
-    parse_over(path, text, facts, None)
+    parse_over(path, text, inputs, None)
 }
 
 /// Parses a file like [`parse`] and adds the environments of `base`. The file's own come first and
@@ -31,7 +31,7 @@ pub fn parse(
 pub(crate) fn parse_over(
     path: &Path,
     text: &str,
-    facts: SelectionInputs<'_>,
+    inputs: SelectionInputs<'_>,
     base: Option<&EnvironmentSelection>,
 ) -> Result<EnvironmentSelection, EnvironmentsError> {
     let document = TomlDocument { path, text };
@@ -43,12 +43,12 @@ pub(crate) fn parse_over(
         None => base.is_none_or(|base| base.local),
     };
     let room = MAX_ENVIRONMENTS - usize::from(local);
-    let around = EntryContext {
+    let context = EntryContext {
         home: path.parent().unwrap_or(Path::new("")),
-        facts,
+        inputs,
     };
     let mut remotes = match file.item("environments") {
-        Some(environments) => remotes(environments, around, room)?,
+        Some(environments) => remotes(environments, context, room)?,
         None => Vec::new(),
     };
     for remote in base.iter().flat_map(|base| &base.remotes) {
@@ -74,7 +74,7 @@ pub(crate) fn parse_over(
 /// Parses environments, at most `room` of them.
 fn remotes(
     item: &TomlItem<'_>,
-    around: EntryContext<'_>,
+    context: EntryContext<'_>,
     room: usize,
 ) -> Result<Vec<RemoteEntry>, EnvironmentsError> {
     let tables = item.elements()?;
@@ -85,7 +85,7 @@ fn remotes(
     let mut remotes = Vec::new();
     for table in &tables {
         let section = table.section(KEYS)?;
-        let remote = RemoteEntry::read(&section, around)?;
+        let remote = RemoteEntry::read(&section, context)?;
         let id = section.required("id")?;
         if let Some(first) = lines.insert(remote.id.clone(), id.line()) {
             let fault = EnvironmentsFault::DuplicateId {
@@ -139,7 +139,7 @@ pub struct RemoteEntry {
     /// Name.
     pub id: EnvironmentId,
     /// How to connect to its server.
-    pub reach: EnvEndpoint,
+    pub endpoint: EnvEndpoint,
     /// Skills that must exist there.
     pub required_skills: Vec<String>,
 }
@@ -164,9 +164,9 @@ pub(super) const KEYS: &[&str] = &[
 ];
 
 /// Keys that say how to connect.
-const REACHES: [&str; 3] = ["url", "program", "registry_url"];
+const ENDPOINT_KEYS: [&str; 3] = ["url", "program", "registry_url"];
 /// Keys that require one of the given connection keys.
-const OWNED: [(&str, &[&str]); 9] = [
+const DEPENDENT_KEYS: [(&str, &[&str]); 9] = [
     ("auth_bearer_token", &["url"]),
     ("connect_timeout_sec", &["url", "registry_url"]),
     ("args", &["program"]),
@@ -184,18 +184,18 @@ pub(super) struct EntryContext<'a> {
     /// Base of relative paths.
     pub(super) home: &'a Path,
     /// Other inputs.
-    pub(super) facts: SelectionInputs<'a>,
+    pub(super) inputs: SelectionInputs<'a>,
 }
 
 impl RemoteEntry {
     /// Parses an environment.
     pub(super) fn read(
         section: &TomlSection<'_>,
-        around: EntryContext<'_>,
+        context: EntryContext<'_>,
     ) -> Result<Self, EnvironmentsError> {
         let id = id(section.required("id")?)?;
         Ok(Self {
-            reach: reach(section, &id, around)?,
+            endpoint: endpoint(section, &id, context)?,
             required_skills: required_skills(section)?,
             id,
         })
@@ -206,12 +206,12 @@ fn id(item: &TomlItem<'_>) -> Result<EnvironmentId, EnvironmentsError> {
     EnvironmentId::chosen(item.text()?).map_err(|error| item.wrong(error.into()))
 }
 
-fn reach(
+fn endpoint(
     section: &TomlSection<'_>,
     id: &EnvironmentId,
-    around: EntryContext<'_>,
+    context: EntryContext<'_>,
 ) -> Result<EnvEndpoint, EnvironmentsError> {
-    let mut given: Vec<_> = REACHES
+    let mut given: Vec<_> = ENDPOINT_KEYS
         .iter()
         .filter_map(|key| Some((*key, section.item(key)?)))
         .collect();
@@ -221,27 +221,29 @@ fn reach(
         [only] => only,
         [_, (_, second), ..] => return Err(second.misplaced(EnvironmentsFault::ManyReaches)),
     };
-    let stray = OWNED.iter().filter(|(_, owners)| !owners.contains(&way));
+    let stray = DEPENDENT_KEYS
+        .iter()
+        .filter(|(_, owners)| !owners.contains(&way));
     let stray = stray.filter_map(|(key, owners)| Some((section.item(key)?, *owners)));
     if let Some((item, owners)) = stray.min_by_key(|(item, _)| item.place()) {
         return Err(item.misplaced(EnvironmentsFault::OnlyWith(owners)));
     }
     match way {
-        "program" => program_reach(section, item, around.home).map(EnvEndpoint::Program),
-        "registry_url" => relay::read(section, item, id, around).map(EnvEndpoint::Relay),
-        _ => url_reach(section, item, around).map(EnvEndpoint::Url),
+        "program" => program_endpoint(section, item, context.home).map(EnvEndpoint::Program),
+        "registry_url" => relay::read(section, item, id, context).map(EnvEndpoint::Relay),
+        _ => url_endpoint(section, item, context).map(EnvEndpoint::Url),
     }
 }
 
-fn url_reach(
+fn url_endpoint(
     section: &TomlSection<'_>,
     item: &TomlItem<'_>,
-    around: EntryContext<'_>,
+    context: EntryContext<'_>,
 ) -> Result<UrlEndpoint, EnvironmentsError> {
     let url = item.text()?;
     let address = network_address(url).ok_or_else(|| item.wrong(EnvironmentsFault::Url))?;
     Ok(UrlEndpoint {
-        auth_bearer_token: bearer_token(section, &address, around)?,
+        auth_bearer_token: bearer_token(section, &address, context)?,
         connect_timeout: timeout(section, "connect_timeout_sec", CONNECT_TIMEOUT)?,
         initialize_timeout: timeout(section, "initialize_timeout_sec", INITIALIZE_TIMEOUT)?,
         url: url.to_owned(),
@@ -252,7 +254,7 @@ fn url_reach(
 fn bearer_token(
     section: &TomlSection<'_>,
     address: &Address,
-    around: EntryContext<'_>,
+    context: EntryContext<'_>,
 ) -> Result<Option<BearerToken>, EnvironmentsError> {
     let keys = ["auth_bearer_token", "auth_token_env", "auth_token_file"];
     let mut given: Vec<_> = keys
@@ -269,15 +271,15 @@ fn bearer_token(
         return Err(item.wrong(EnvironmentsFault::TokenInClear("wss://")));
     }
     let text = match key {
-        "auth_token_env" => relay::variable(item, around)?,
-        "auth_token_file" => relay::file(item, around)?.1,
+        "auth_token_env" => relay::variable(item, context)?,
+        "auth_token_file" => relay::file(item, context)?.1,
         _ => item.text()?.to_owned(),
     };
     let token = BearerToken::new(&text);
     token.map(Some).map_err(|error| item.wrong(error.into()))
 }
 
-fn program_reach(
+fn program_endpoint(
     section: &TomlSection<'_>,
     program: &TomlItem<'_>,
     home: &Path,

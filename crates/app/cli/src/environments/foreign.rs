@@ -62,12 +62,12 @@ impl fmt::Display for ForeignKey {
 
 /// Finds the first unknown key of each environment in the file of Codex. Returns nothing if the
 /// file does not exist or cannot be parsed: the selection reports that.
-pub fn foreign_keys(facts: SelectionInputs<'_>) -> Vec<ForeignKey> {
-    let Some(home) = CodexHome::find(facts.lookup) else {
+pub fn foreign_keys(inputs: SelectionInputs<'_>) -> Vec<ForeignKey> {
+    let Some(home) = CodexHome::find(inputs.lookup) else {
         return Vec::new();
     };
     let path = home.path().join("environments.toml");
-    let Ok(text) = (facts.read)(&path) else {
+    let Ok(text) = (inputs.read)(&path) else {
         return Vec::new();
     };
     let document = TomlDocument {
@@ -93,7 +93,7 @@ pub fn foreign_keys(facts: SelectionInputs<'_>) -> Vec<ForeignKey> {
             key,
             is_default: id.is_some() && id == default,
             environment: id.map(str::to_owned),
-            own: EnvironmentSelection::own_file(facts.lookup),
+            own: EnvironmentSelection::own_file(inputs.lookup),
         })
     });
     found.collect()

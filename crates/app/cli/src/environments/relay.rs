@@ -14,8 +14,8 @@ use exec_transport::connect::CONNECT_TIMEOUT;
 use crate::{
     environments::{
         EnvironmentsError, EnvironmentsFault, RelayEndpoint, SelectionError, TokenSource,
+        endpoint::INITIALIZE_TIMEOUT,
         file::{EntryContext, timeout},
-        reach::INITIALIZE_TIMEOUT,
         reader::{TomlItem, TomlSection},
     },
     settings_source::VariableLookup,
@@ -118,7 +118,7 @@ pub(super) fn variable(
     around: EntryContext<'_>,
 ) -> Result<String, EnvironmentsError> {
     let name = item.name()?;
-    let value = (around.facts.lookup)(name).map(OsString::into_string);
+    let value = (around.inputs.lookup)(name).map(OsString::into_string);
     let missing = || item.wrong(EnvironmentsFault::TokenVariable(name.to_owned()));
     value.and_then(Result::ok).ok_or_else(missing)
 }
@@ -129,7 +129,7 @@ pub(super) fn file(
     around: EntryContext<'_>,
 ) -> Result<(PathBuf, String), EnvironmentsError> {
     let path = around.home.join(item.name()?);
-    match (around.facts.read)(&path) {
+    match (around.inputs.read)(&path) {
         Ok(text) => Ok((path, text)),
         Err(error) => {
             let reason = error.to_string();

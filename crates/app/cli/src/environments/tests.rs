@@ -43,11 +43,11 @@ impl SelectionFixture {
 
     /// Parses a file of the Codex home `/codex`.
     fn parse(&self, text: &str) -> Result<EnvironmentSelection, EnvironmentsError> {
-        let facts = SelectionInputs {
+        let inputs = SelectionInputs {
             lookup: &|name| self.variables.get(name).cloned(),
             read: &|path| self.read(path),
         };
-        parse(Path::new("/codex/environments.toml"), text, facts)
+        parse(Path::new("/codex/environments.toml"), text, inputs)
     }
 
     fn read(&self, path: &Path) -> io::Result<String> {
@@ -72,7 +72,7 @@ fn local() -> EnvironmentSelection {
 fn remote(url: &str) -> EnvironmentSelection {
     let remote = RemoteEntry {
         id: EnvironmentId::remote(),
-        reach: EnvEndpoint::Url(UrlEndpoint::new(url)),
+        endpoint: EnvEndpoint::Url(UrlEndpoint::new(url)),
         required_skills: Vec::new(),
     };
     EnvironmentSelection {

@@ -43,7 +43,7 @@ pub struct HubFlags {
 
     /// Where tokens and registrations are stored.
     #[command(flatten)]
-    pub place: TokenFileArgs,
+    pub token_files: TokenFileArgs,
 
     /// File with the secret that signs JWTs (HS256), at least 32 bytes; JWTs are accepted besides
     /// tokens.
@@ -168,7 +168,7 @@ pub struct MakeToken {
 
     /// Where tokens are stored.
     #[command(flatten)]
-    pub place: TokenFileArgs,
+    pub token_files: TokenFileArgs,
 }
 
 /// Options of `exec-server hub token list`.
@@ -180,7 +180,7 @@ pub struct ListTokens {
 
     /// Where tokens are stored.
     #[command(flatten)]
-    pub place: TokenFileArgs,
+    pub token_files: TokenFileArgs,
 }
 
 /// Options of `exec-server hub token revoke`.
@@ -192,7 +192,7 @@ pub struct RevokeToken {
 
     /// Where tokens are stored.
     #[command(flatten)]
-    pub place: TokenFileArgs,
+    pub token_files: TokenFileArgs,
 }
 
 /// Options of `exec-server hub environments`.

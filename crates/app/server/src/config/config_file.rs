@@ -55,7 +55,7 @@ impl ConfigFile {
             } else {
                 Err(SettingError::UnknownKey)
             };
-            let place = || SettingOrigin::File {
+            let origin = || SettingOrigin::File {
                 path: path.to_owned(),
                 line,
                 key: name.to_owned(),
@@ -64,11 +64,11 @@ impl ConfigFile {
                 Ok(()) => {}
                 Err(SettingError::UnknownKey) if strictness == Strictness::Lenient => {
                     file.warnings
-                        .push(format!("{}: ignoring unknown key", place()));
+                        .push(format!("{}: ignoring unknown key", origin()));
                 }
                 Err(source) => {
                     return Err(ConfigError::Setting {
-                        place: place(),
+                        origin: origin(),
                         source,
                     });
                 }
@@ -184,8 +184,8 @@ pub(super) fn read(
                 warnings.push(format!("-c: ignoring unknown key `{key}`"));
             }
             Err(source) => {
-                let place = SettingOrigin::Override(key.clone());
-                return Err(ConfigError::Setting { place, source });
+                let origin = SettingOrigin::Override(key.clone());
+                return Err(ConfigError::Setting { origin, source });
             }
         }
     }

@@ -84,7 +84,7 @@ fn text(lookup: VariableLookup<'_>, variable: &str) -> Result<Option<String>, Co
 
 fn invalid(variable: &str, source: SettingError) -> ConfigError {
     ConfigError::Setting {
-        place: SettingOrigin::Variable(variable.to_owned()),
+        origin: SettingOrigin::Variable(variable.to_owned()),
         source,
     }
 }

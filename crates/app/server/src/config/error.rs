@@ -14,10 +14,10 @@ use super::SettingError;
 #[non_exhaustive]
 pub enum ConfigError {
     /// An option outside the command line is unknown or has an invalid value.
-    #[error("{place}")]
+    #[error("{origin}")]
     Setting {
         /// Where the option is set.
-        place: SettingOrigin,
+        origin: SettingOrigin,
         /// What is wrong.
         source: SettingError,
     },

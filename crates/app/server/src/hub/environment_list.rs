@@ -71,25 +71,25 @@ pub async fn list_environments(
 
 /// Reads the token from the file of the flag, else from the variable.
 fn token(flags: &HubEnvironments, lookup: VariableLookup<'_>) -> anyhow::Result<String> {
-    let (text, place) = match &flags.token_file {
+    let (text, token_files) = match &flags.token_file {
         Some(path) => {
-            let place = format!("`{}`", path.display());
-            let text =
-                settings_source::read_text(path).with_context(|| format!("cannot read {place}"))?;
-            (text, place)
+            let token_files = format!("`{}`", path.display());
+            let text = settings_source::read_text(path)
+                .with_context(|| format!("cannot read {token_files}"))?;
+            (text, token_files)
         }
         None => {
-            let place = format!("environment variable {TOKEN}");
+            let token_files = format!("environment variable {TOKEN}");
             let text = lookup(TOKEN).unwrap_or_default().into_string().ok();
             (
-                text.with_context(|| format!("{place}: expected text"))?,
-                place,
+                text.with_context(|| format!("{token_files}: expected text"))?,
+                token_files,
             )
         }
     };
     let token = text.trim();
     if token.is_empty() {
-        let what = format!("no token for the hub: {place} is empty or not set");
+        let what = format!("no token for the hub: {token_files} is empty or not set");
         let failure = CommandFailure::new(FailureKind::NotAllowed, what);
         return Err(failure.next("give --token-file FILE").into());
     }

@@ -19,9 +19,9 @@ fn tokens(home: &std::path::Path, arguments: &[&str]) -> anyhow::Result<(String,
         anyhow::bail!("another command");
     };
     let lookup = |name: &str| (name == "EXEC_SERVER_HOME").then(|| OsString::from(home));
-    let (mut out, mut aside) = (Vec::new(), Vec::new());
-    edit_tokens(&command, &lookup, &mut out, &mut aside)?;
-    Ok((String::from_utf8(out)?, String::from_utf8(aside)?))
+    let (mut out, mut messages) = (Vec::new(), Vec::new());
+    edit_tokens(&command, &lookup, &mut out, &mut messages)?;
+    Ok((String::from_utf8(out)?, String::from_utf8(messages)?))
 }
 
 #[test]
@@ -196,12 +196,12 @@ fn hub_without_tokens_or_tls_causes_warnings() {
     }
 }
 
-fn found(place: &TokenFileArgs, variables: &[(&str, &str)]) -> Option<(String, String)> {
+fn found(token_files: &TokenFileArgs, variables: &[(&str, &str)]) -> Option<(String, String)> {
     let lookup = |name: &str| {
         let set = variables.iter().find(|(variable, _)| *variable == name);
         set.map(|(_, value)| OsString::from(value))
     };
-    let places = HubPaths::find(place, &lookup).ok()?;
+    let places = HubPaths::find(token_files, &lookup).ok()?;
     let text = |path: PathBuf| path.to_str().unwrap().to_owned();
     Some((text(places.data_dir), text(places.token_file)))
 }

@@ -22,7 +22,7 @@ use crate::{
     hub::HubPaths,
 };
 
-/// Creates, lists or revokes tokens. Writes results to `out` and messages to `aside`. Blocks.
+/// Creates, lists or revokes tokens. Writes results to `out` and messages to `messages`. Blocks.
 ///
 /// # Errors
 /// When the token file cannot be read or written, or the request is invalid.
@@ -30,12 +30,12 @@ pub fn edit_tokens(
     command: &TokenCommand,
     lookup: VariableLookup<'_>,
     out: &mut dyn Write,
-    aside: &mut dyn Write,
+    messages: &mut dyn Write,
 ) -> anyhow::Result<()> {
     match command {
-        TokenCommand::Create(flags) => create(flags, lookup, out, aside),
+        TokenCommand::Create(flags) => create(flags, lookup, out, messages),
         TokenCommand::List(flags) => list(flags, lookup, out),
-        TokenCommand::Revoke(flags) => revoke(flags, lookup, aside),
+        TokenCommand::Revoke(flags) => revoke(flags, lookup, messages),
     }
 }
 
@@ -43,9 +43,9 @@ fn create(
     flags: &MakeToken,
     lookup: VariableLookup<'_>,
     out: &mut dyn Write,
-    aside: &mut dyn Write,
+    messages: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let places = HubPaths::find(&flags.place, lookup)?;
+    let places = HubPaths::find(&flags.token_files, lookup)?;
     let now = Timestamp::now();
     let new = NewToken {
         principal: flags.name.clone(),
@@ -66,7 +66,7 @@ fn create(
     let until = row.expires_at.unwrap_or_else(|| "it is revoked".to_owned());
     let roles = row.roles.join(", ");
     writeln!(
-        aside,
+        messages,
         "token {} for {}: {roles}; until {until}",
         row.id, row.principal
     )?;
@@ -134,7 +134,7 @@ impl Drop for TokenOutput {
 }
 
 fn list(flags: &ListTokens, lookup: VariableLookup<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
-    let places = HubPaths::find(&flags.place, lookup)?;
+    let places = HubPaths::find(&flags.token_files, lookup)?;
     let entries = tokens::list(&places.token_file)?;
     let rows = entries.iter().map(TokenRow::of);
     if flags.json {
@@ -167,13 +167,13 @@ fn list(flags: &ListTokens, lookup: VariableLookup<'_>, out: &mut dyn Write) -> 
 fn revoke(
     flags: &RevokeToken,
     lookup: VariableLookup<'_>,
-    aside: &mut dyn Write,
+    messages: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let places = HubPaths::find(&flags.place, lookup)?;
+    let places = HubPaths::find(&flags.token_files, lookup)?;
     let id = TokenId::new(&flags.id).context("that is not a token id")?;
     let entry = tokens::revoke(&places.token_file, &id)?;
     writeln!(
-        aside,
+        messages,
         "token {} of {} is revoked",
         entry.id, entry.principal
     )?;

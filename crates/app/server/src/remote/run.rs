@@ -49,22 +49,22 @@ pub async fn run_remote_environment(
     config: RemoteEnvironmentConfig,
     paths: ExecServerRuntimePaths,
 ) -> anyhow::Result<()> {
-    let mut serving = ServerRuntime::new(&config.server, &paths)?;
+    let mut runtime = ServerRuntime::new(&config.server, &paths)?;
     let stdin = config.credentials.leave_stdin(config.server.stdin_close);
     let mut stop = ShutdownSignal::new(stdin)?;
-    serving.serve_metrics(&config.server).await?;
+    runtime.serve_metrics(&config.server).await?;
     let offering = async {
-        let OpenedExecutor { offer, stdin } = match open(&config).await {
+        let OpenedExecutor { kind, stdin } = match open(&config).await {
             Ok(opened) => opened,
             Err(error) => return ignore_closed_pipe(error),
         };
-        serving.machine.warm_up().await;
-        let links = serving.serve_links();
+        runtime.machine.warm_up().await;
+        let links = runtime.serve_links();
         let never = std::future::pending();
         tokio::select! {
             ended = stdin.ended() => ended,
             failed = async {
-                match offer {
+                match kind {
                     ExecutorKind::Relay(executor) => {
                         let online = announce(executor.presence(), &config.environment_id);
                         let run = executor.run(links, never);
@@ -80,7 +80,7 @@ pub async fn run_remote_environment(
         // The websocket closes without a close frame; its streams end with it.
         () = stop.recv() => Ok(()),
     };
-    serving.shut_down(&mut stop).await;
+    runtime.shut_down(&mut stop).await;
     outcome
 }
 
@@ -110,7 +110,7 @@ enum ExecutorKind {
 }
 
 struct OpenedExecutor {
-    offer: ExecutorKind,
+    kind: ExecutorKind,
     stdin: StdinEnd,
 }
 
@@ -125,7 +125,7 @@ async fn open(config: &RemoteEnvironmentConfig) -> anyhow::Result<OpenedExecutor
     let http = network.http(registry_url).await?;
     let (direct_auth, pipe) = direct_auth(&config.credentials, environment_id, &http).await?;
     let registry = Registry::new(registry_url.clone(), direct_auth.credentials(), http)?;
-    let offer = match config.transport {
+    let kind = match config.transport {
         RemoteTransport::Noise => {
             ExecutorKind::Relay(relay_executor(registry, environment_id.clone(), network))
         }
@@ -140,7 +140,7 @@ async fn open(config: &RemoteEnvironmentConfig) -> anyhow::Result<OpenedExecutor
     let stdin = config
         .credentials
         .stdin_end(pipe, config.server.stdin_close);
-    Ok(OpenedExecutor { offer, stdin })
+    Ok(OpenedExecutor { kind, stdin })
 }
 
 /// Builds a relay executor with its own identity.

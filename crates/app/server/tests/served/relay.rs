@@ -110,7 +110,7 @@ async fn unauthorized_clients_are_rejected_with_a_reason() {
     let _executor = hub.executor("box");
     drop(hub.connect("box").await);
     for (token, said) in [
-        (hub.stranger.as_str(), "no executor that you may use"),
+        (hub.stranger.as_str(), "no accessible executor"),
         ("nonsense", "401"),
     ] {
         let mut way = hub.way("box");

@@ -53,7 +53,7 @@ async fn usage_errors_are_distinguished_from_failures() {
             &["--remote", "http://hub.example", "--environment-id", "e"],
             &[("EXEC_SERVER_REMOTE_TOKEN", "k")],
             1,
-            "use https://, or a hub on this machine",
+            "over https:// or to this machine only",
         ),
         (
             &NOWHERE,

@@ -60,9 +60,9 @@ pub(super) struct MeasurementNumbers {
 }
 
 impl From<&Measurement> for MeasurementNumbers {
-    fn from(measured: &Measurement) -> Self {
-        let name = measured.name;
-        match measured.outcome.clone() {
+    fn from(measurements: &Measurement) -> Self {
+        let name = measurements.name;
+        match measurements.outcome.clone() {
             MeasurementOutcome::Time {
                 runs,
                 p50_micros,
@@ -117,13 +117,13 @@ fn micros(span: Duration) -> u64 {
 }
 
 /// Formats measurements as a table.
-pub(super) fn table(measured: &[Measurement]) -> TextTable {
+pub(super) fn table(measurements: &[Measurement]) -> TextTable {
     let mut table = TextTable::new(&["WHAT", "P50", "P99", "RATE", "TYPICAL ON ONE MACHINE"]);
     for Measurement {
         name,
         outcome,
         typical,
-    } in measured
+    } in measurements
     {
         let cells = match outcome {
             MeasurementOutcome::Time {

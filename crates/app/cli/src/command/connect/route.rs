@@ -32,7 +32,7 @@ pub(crate) struct EnvRoute {
     /// Name shown to users.
     pub(crate) name: String,
     /// How to connect.
-    pub(crate) way: RouteKind,
+    pub(crate) route_kind: RouteKind,
 }
 
 /// How to connect to an environment.
@@ -58,7 +58,7 @@ impl EnvRoute {
             Some(name) if name == EnvironmentId::local().as_str() => Ok(Self::here(lookup)),
             name => {
                 let mut route = Self::selected(name, &select(lookup)?, lookup)?;
-                if let RouteKind::Named(EnvEndpoint::Url(url)) = &mut route.way
+                if let RouteKind::Named(EnvEndpoint::Url(url)) = &mut route.route_kind
                     && url.auth_bearer_token.is_none()
                     // A token variable belongs to the URL variable, not to every name.
                     && (env_args.token_file.is_some() || route.name == EnvironmentId::remote().as_str())
@@ -91,7 +91,7 @@ impl EnvRoute {
         match remotes.find(|remote| remote.id.as_str() == name) {
             Some(remote) => Ok(Self {
                 name: name.to_owned(),
-                way: RouteKind::Named(remote.reach.clone()),
+                route_kind: RouteKind::Named(remote.endpoint.clone()),
             }),
             None => Err(unknown(name, selection, lookup)),
         }
@@ -101,18 +101,18 @@ impl EnvRoute {
     pub(crate) fn here(lookup: VariableLookup<'_>) -> Self {
         Self {
             name: EnvironmentId::local().to_string(),
-            way: RouteKind::Here(LocalSocket::find(lookup)),
+            route_kind: RouteKind::Here(LocalSocket::find(lookup)),
         }
     }
 }
 
 /// Reads the selection of environments.
 pub(crate) fn select(lookup: VariableLookup<'_>) -> Result<EnvironmentSelection, CommandFailure> {
-    let facts = SelectionInputs {
+    let inputs = SelectionInputs {
         lookup,
         read: &settings_source::read_text,
     };
-    EnvironmentSelection::find(facts).map_err(|error| {
+    EnvironmentSelection::find(inputs).map_err(|error| {
         CommandFailure::new(
             FailureKind::UnknownEnvironment,
             format!("{:#}", anyhow::Error::from(error)),
@@ -129,13 +129,13 @@ fn typed(
     let address: Address = url
         .parse()
         .map_err(|error| usage(format!("invalid URL in --env: {error}")))?;
-    let reach = UrlEndpoint {
+    let endpoint = UrlEndpoint {
         auth_bearer_token: token(env_args, lookup)?,
         ..UrlEndpoint::new(url)
     };
     Ok(EnvRoute {
         name: address.to_string(),
-        way: RouteKind::Typed(reach),
+        route_kind: RouteKind::Typed(endpoint),
     })
 }
 

@@ -161,14 +161,14 @@ fn url_name_and_default_resolve_to_routes() {
         auth_bearer_token: Some(_),
         url,
         ..
-    }) = there.way
+    }) = there.route_kind
     else {
-        panic!("{:?}", there.way);
+        panic!("{:?}", there.route_kind);
     };
     assert_eq!(url, "wss://h:1/secret");
     for env in [None, Some(""), Some("local")] {
         let here = route(env, &variables(&[])).unwrap();
-        assert!(matches!(here.way, RouteKind::Here(_)), "{env:?}");
+        assert!(matches!(here.route_kind, RouteKind::Here(_)), "{env:?}");
     }
     // Naming `local` overrides a setting that excludes this machine.
     let nowhere = [("CODEX_EXEC_SERVER_URL", "none")];
@@ -183,15 +183,21 @@ fn url_name_and_default_resolve_to_routes() {
     }
     let remote = [("CODEX_EXEC_SERVER_URL", "ws://127.0.0.1:1")];
     let there = route(None, &variables(&remote)).unwrap();
-    assert!(matches!(there.way, RouteKind::Named(_)), "{:?}", there.way);
+    assert!(
+        matches!(there.route_kind, RouteKind::Named(_)),
+        "{:?}",
+        there.route_kind
+    );
 }
 
 #[test]
 fn token_applies_to_the_url_variable() {
     let mut set = vec![("CODEX_EXEC_SERVER_URL", "ws://127.0.0.1:1")];
-    let has_token = |set: &[(&str, &str)]| match route(None, &variables(set)).unwrap().way {
+    let has_token = |set: &[(&str, &str)]| match route(None, &variables(set)).unwrap().route_kind {
         RouteKind::Named(EnvEndpoint::Url(url)) => url.auth_bearer_token.is_some(),
-        way @ (RouteKind::Here(_) | RouteKind::Named(_) | RouteKind::Typed(_)) => panic!("{way:?}"),
+        route_kind @ (RouteKind::Here(_) | RouteKind::Named(_) | RouteKind::Typed(_)) => {
+            panic!("{route_kind:?}")
+        }
     };
     assert!(!has_token(&set));
     set.push(("EXEC_SERVER_TOKEN", "t0ken"));

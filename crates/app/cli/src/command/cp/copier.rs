@@ -76,11 +76,11 @@ pub(super) struct Copier<'a> {
     to: &'a CopyEndpoint,
     options: CopyOptions,
     finishing: &'a DeferredMetadata,
-    meter: &'a CopyProgress,
+    progress: &'a CopyProgress,
     /// Limits large files to one at a time: one saturates the link.
     large: Semaphore,
     /// Partial files that are written in one step, and so cannot be resumed.
-    unkept: RefCell<BTreeSet<PathUri>>,
+    unresumable: RefCell<BTreeSet<PathUri>>,
 }
 
 impl<'a> Copier<'a> {
@@ -89,16 +89,16 @@ impl<'a> Copier<'a> {
         to: &'a CopyEndpoint,
         options: CopyOptions,
         finishing: &'a DeferredMetadata,
-        meter: &'a CopyProgress,
+        progress: &'a CopyProgress,
     ) -> Self {
         Self {
             from,
             to,
             options,
             finishing,
-            meter,
+            progress,
             large: Semaphore::new(1),
-            unkept: RefCell::default(),
+            unresumable: RefCell::default(),
         }
     }
 
@@ -107,14 +107,14 @@ impl<'a> Copier<'a> {
     pub(super) async fn copy(&self, job: CopyJob) -> Result<(), CommandFailure> {
         match self.copy_job(job).await {
             Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
-            Err(failure) => self.meter.fail(failure),
+            Err(failure) => self.progress.fail(failure),
             Ok(()) => {}
         }
         Ok(())
     }
 
     async fn copy_job(&self, mut job: CopyJob) -> Result<(), CommandFailure> {
-        if job.ground == TargetState::Taken {
+        if job.target_state == TargetState::Taken {
             self.guard_link(&job).await?;
             let landing = TargetKind::find(self.to, job.target).await?;
             job.target = landing.for_file(self.to)?;
@@ -125,8 +125,8 @@ impl<'a> Copier<'a> {
                 .add_time(&job.target, job.found.modified_at_ms);
         }
         if self.is_copied(&job, number).await? {
-            self.meter.resumed(job.found.size);
-            self.meter.file(job.found.size);
+            self.progress.resumed(job.found.size);
+            self.progress.file(job.found.size);
             return Ok(());
         }
         let source = self.from.display(&job.source);
@@ -151,7 +151,7 @@ impl<'a> Copier<'a> {
                 None => failure,
             }
         })?;
-        self.meter.file(job.found.size);
+        self.progress.file(job.found.size);
         if let Some(tree) = &job.tree {
             tree.journal.record(number).await;
         }
@@ -189,7 +189,7 @@ impl<'a> Copier<'a> {
 
     /// Removes partial files that cannot be resumed, and flushes the journals.
     pub(super) async fn clean_up(&self, trees: &[Rc<StagedTree>]) {
-        let parts = self.unkept.take();
+        let parts = self.unresumable.take();
         let noted = async {
             for tree in trees {
                 tree.journal.write().await;
@@ -212,9 +212,9 @@ impl<'a> Copier<'a> {
 
     /// Copies within one environment.
     async fn copy_there(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
-        self.unkept.borrow_mut().insert(part.clone());
+        self.unresumable.borrow_mut().insert(part.clone());
         let copied = self.copy_within(job, part).await;
-        self.unkept.borrow_mut().remove(part);
+        self.unresumable.borrow_mut().remove(part);
         copied
     }
 
@@ -230,17 +230,17 @@ impl<'a> Copier<'a> {
             self.remove(part).await;
             return Err(file_failure(&error));
         }
-        self.meter.written(job.found.size);
+        self.progress.written(job.found.size);
         self.finish(job, part).await
     }
 
     async fn copy_small(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
-        self.unkept.borrow_mut().insert(part.clone());
+        self.unresumable.borrow_mut().insert(part.clone());
         let copied = self.copy_whole(job, part).await;
         if copied.is_err() {
             self.remove(part).await;
         }
-        self.unkept.borrow_mut().remove(part);
+        self.unresumable.borrow_mut().remove(part);
         copied
     }
 
@@ -262,19 +262,19 @@ impl<'a> Copier<'a> {
             written = retry_disconnected(|| write_with_mode(&self.to.files, &write, &data)).await;
         }
         written.map_err(|error| file_failure(&error))?;
-        self.meter.written(length);
+        self.progress.written(length);
         self.finish(job, part).await
     }
 
     async fn copy_large(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
         // The semaphore is never closed.
         let _turn = self.large.acquire().await;
-        self.meter.begin(&name_of(&job.target));
+        self.progress.begin(&name_of(&job.target));
         let mut done = self
             .resumable(job, part)
             .await
             .map_err(|error| file_failure(&error))?;
-        self.meter.resumed(done);
+        self.progress.resumed(done);
         let mut failures = 0;
         loop {
             let before = done;
@@ -354,7 +354,7 @@ impl<'a> Copier<'a> {
         let missing = (*done, job.found.size);
         copy_blocks(&source, &target, missing, blocks, |length| {
             *done += length;
-            self.meter.written(length);
+            self.progress.written(length);
         })
         .await
     }

@@ -19,7 +19,7 @@ use crate::command::{
 #[derive(Debug)]
 pub(super) struct CopyTarget {
     /// Endpoint of the target.
-    pub(super) side: CopyEndpoint,
+    pub(super) endpoint: CopyEndpoint,
     path: PathUri,
     /// Metadata of what exists there.
     found: Option<FileMetadata>,
@@ -35,20 +35,20 @@ pub(super) struct CopyPair {
     /// Target path.
     pub(super) target: PathUri,
     /// What exists at the target.
-    pub(super) ground: TargetState,
+    pub(super) target_state: TargetState,
 }
 
 impl CopyTarget {
     /// Inspects the target. Several sources require a directory.
     pub(super) async fn find(
-        side: CopyEndpoint,
+        endpoint: CopyEndpoint,
         operand: &PathOperand,
         sources: usize,
     ) -> Result<Self, CommandFailure> {
-        let path = side.path(operand).await?;
-        let found = metadata_if_exists(&*side.files, &path).await;
+        let path = endpoint.path(operand).await?;
+        let found = metadata_if_exists(&*endpoint.files, &path).await;
         let found = found.map_err(|error| file_failure(&error))?;
-        let display_path = side.display(&path);
+        let display_path = endpoint.display(&path);
         let must_be_directory = sources > 1 || operand.is_directory();
         match found {
             Some(found) if must_be_directory && !found.is_directory => {
@@ -62,10 +62,14 @@ impl CopyTarget {
                     CommandFailure::new(FailureKind::NotFound, what).next("create it first")
                 );
             }
-            None => require_parent_directory(&side, &path).await?,
+            None => require_parent_directory(&endpoint, &path).await?,
             Some(_) => {}
         }
-        Ok(Self { side, path, found })
+        Ok(Self {
+            endpoint,
+            path,
+            found,
+        })
     }
 
     /// Resolves a source and its target. Rejects directories unless `trees` allows them.
@@ -100,13 +104,13 @@ impl CopyTarget {
             (true, _) | (false, true) => {}
         }
         let target = self.target_path(&source, operand)?;
-        let landing = TargetKind::find(&self.side, target).await?;
-        let (target, ground) = match (found.is_directory, landing) {
-            (false, landing) => (landing.for_file(&self.side)?, TargetState::Bare),
+        let landing = TargetKind::find(&self.endpoint, target).await?;
+        let (target, target_state) = match (found.is_directory, landing) {
+            (false, landing) => (landing.for_file(&self.endpoint)?, TargetState::Bare),
             (true, TargetKind::Free(path)) => (path, TargetState::Bare),
             (true, TargetKind::Directory(path)) => (path, TargetState::Taken),
             (true, TargetKind::File(path)) => {
-                let display_path = self.side.display(&path);
+                let display_path = self.endpoint.display(&path);
                 let what = format!("`{display_path}` is a file; a directory does not replace it");
                 return Err(
                     CommandFailure::new(FailureKind::Failed, what).next("choose another target")
@@ -117,9 +121,9 @@ impl CopyTarget {
             source,
             found,
             target,
-            ground,
+            target_state,
         };
-        if from.is_same_machine(&self.side) {
+        if from.is_same_machine(&self.endpoint) {
             self.check_overlap(from, &pair).await?;
         }
         Ok(pair)
@@ -130,7 +134,7 @@ impl CopyTarget {
         source: &PathUri,
         operand: &PathOperand,
     ) -> Result<PathUri, CommandFailure> {
-        let display_path = self.side.display(&self.path);
+        let display_path = self.endpoint.display(&self.path);
         match self.found {
             Some(target) if target.is_directory && operand.has_name() => {
                 let child_path = source
@@ -158,13 +162,16 @@ impl CopyTarget {
         let source = resolved_path(&*from.files, &pair.source)
             .await
             .map_err(failed)?;
-        let target = resolved_path(&*self.side.files, &pair.target)
+        let target = resolved_path(&*self.endpoint.files, &pair.target)
             .await
             .map_err(failed)?;
         let (Some(source), Some(target)) = (source, target) else {
             return Ok(());
         };
-        let display_path = (from.display(&pair.source), self.side.display(&pair.target));
+        let display_path = (
+            from.display(&pair.source),
+            self.endpoint.display(&pair.target),
+        );
         let what = if source == target {
             format!("`{}` and `{}` are the same", display_path.0, display_path.1)
         } else if pair.found.is_directory && source.contains(&target) {
@@ -215,18 +222,18 @@ async fn source_missing(from: &CopyEndpoint, source: &PathUri) -> CommandFailure
 
 /// Checks that the parent directory of a new target exists.
 async fn require_parent_directory(
-    side: &CopyEndpoint,
+    endpoint: &CopyEndpoint,
     path: &PathUri,
 ) -> Result<(), CommandFailure> {
     let Some(above) = path.parent() else {
         return Ok(());
     };
-    let found = metadata_if_exists(&*side.files, &above).await;
+    let found = metadata_if_exists(&*endpoint.files, &above).await;
     let what = match found.map_err(|error| file_failure(&error))? {
         Some(found) if found.is_directory => return Ok(()),
-        Some(_) => format!("`{}` is not a directory", side.display(&above)),
+        Some(_) => format!("`{}` is not a directory", endpoint.display(&above)),
         None => {
-            let what = format!("directory `{}` does not exist", side.display(&above));
+            let what = format!("directory `{}` does not exist", endpoint.display(&above));
             return Err(CommandFailure::new(FailureKind::NotFound, what).next("create it first"));
         }
     };
@@ -286,17 +293,20 @@ pub(super) enum TargetKind {
 
 impl TargetKind {
     /// Inspects a target. Rejects anything but files and directories.
-    pub(super) async fn find(side: &CopyEndpoint, path: PathUri) -> Result<Self, CommandFailure> {
+    pub(super) async fn find(
+        endpoint: &CopyEndpoint,
+        path: PathUri,
+    ) -> Result<Self, CommandFailure> {
         let failed = |error: FileError| file_failure(&error);
         let refused = |why: &str| {
-            let what = format!("`{}` {why}", side.display(&path));
+            let what = format!("`{}` {why}", endpoint.display(&path));
             CommandFailure::new(FailureKind::Failed, what)
         };
-        let found = metadata_if_exists(&*side.files, &path)
+        let found = metadata_if_exists(&*endpoint.files, &path)
             .await
             .map_err(failed)?;
         let Some(found) = found else {
-            let is_dangling = is_dangling_link(&*side.files, &path)
+            let is_dangling = is_dangling_link(&*endpoint.files, &path)
                 .await
                 .map_err(failed)?;
             return match is_dangling {
@@ -319,16 +329,16 @@ impl TargetKind {
             sandbox: None,
         };
         let resolved_path =
-            retry_disconnected(|| side.files.canonicalize(canonicalize.clone())).await;
+            retry_disconnected(|| endpoint.files.canonicalize(canonicalize.clone())).await;
         resolved_path.map(Self::File).map_err(failed)
     }
 
     /// Returns the path to write a file to.
-    pub(super) fn for_file(self, side: &CopyEndpoint) -> Result<PathUri, CommandFailure> {
+    pub(super) fn for_file(self, endpoint: &CopyEndpoint) -> Result<PathUri, CommandFailure> {
         match self {
             Self::Free(path) | Self::File(path) => Ok(path),
             Self::Directory(path) => {
-                let display_path = side.display(&path);
+                let display_path = endpoint.display(&path);
                 let what = format!("`{display_path}` is a directory; a file does not replace it");
                 Err(CommandFailure::new(FailureKind::Failed, what).next("choose another target"))
             }

@@ -63,14 +63,14 @@ impl<'a> FileModes<'a> {
         &self,
         directory: &PathUri,
         env_args: Option<u32>,
-        ground: TargetState,
+        target_state: TargetState,
         above: Traversal,
     ) -> Result<Traversal, CommandFailure> {
         let Some(env_args) = env_args.map(|mode| mode & ALL) else {
             return Ok(above);
         };
         let needed = env_args | OWNER;
-        let Some(now) = self.now(directory, ground).await? else {
+        let Some(now) = self.now(directory, target_state).await? else {
             return Ok(above);
         };
         let is_too_open = now & !needed != 0;
@@ -112,15 +112,15 @@ impl<'a> FileModes<'a> {
     async fn now(
         &self,
         directory: &PathUri,
-        ground: TargetState,
+        target_state: TargetState,
     ) -> Result<Option<u32>, CommandFailure> {
-        if let (TargetState::Bare, Some(usual)) = (ground, self.usual.get()) {
+        if let (TargetState::Bare, Some(usual)) = (target_state, self.usual.get()) {
             return Ok(Some(usual));
         }
         let found = metadata_if_exists(&*self.to.files, directory).await;
         let found = found.map_err(|error| file_failure(&error))?;
         let mode = found.and_then(|found| found.mode).map(|mode| mode & ALL);
-        if ground == TargetState::Bare {
+        if target_state == TargetState::Bare {
             self.usual.set(mode);
         }
         Ok(mode)

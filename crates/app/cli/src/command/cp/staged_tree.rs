@@ -74,7 +74,7 @@ impl StagedTree {
             .await
             .map_err(failed)?
             .is_some();
-        let (journal, ground) = match is_begun {
+        let (journal, target_state) = match is_begun {
             true => {
                 let journal = CopyJournal::read(to, journal).await.map_err(failed)?;
                 (journal, TargetState::Begun)
@@ -91,7 +91,7 @@ impl StagedTree {
             journal,
             has_root: Cell::new(false),
         };
-        Ok((tree, ground))
+        Ok((tree, target_state))
     }
 
     /// Replaces the staging path in a message with the target path.
@@ -157,7 +157,7 @@ const KEY_BYTES: usize = size_of::<u64>();
 /// Journal of a staged tree.
 #[derive(Debug)]
 pub(super) struct CopyJournal {
-    side: CopyEndpoint,
+    endpoint: CopyEndpoint,
     path: PathUri,
     known: BTreeSet<u64>,
     pending: RefCell<Vec<u8>>,
@@ -180,9 +180,9 @@ impl JournalKey {
 
 impl CopyJournal {
     /// Creates an empty journal.
-    pub(super) fn new(side: &CopyEndpoint, path: PathUri) -> Self {
+    pub(super) fn new(endpoint: &CopyEndpoint, path: PathUri) -> Self {
         Self {
-            side: side.clone(),
+            endpoint: endpoint.clone(),
             path,
             known: BTreeSet::new(),
             pending: RefCell::default(),
@@ -191,18 +191,18 @@ impl CopyJournal {
     }
 
     /// Reads the journal of an earlier run. An unreadable one counts as empty.
-    pub(super) async fn read(side: &CopyEndpoint, path: PathUri) -> Result<Self, FileError> {
+    pub(super) async fn read(endpoint: &CopyEndpoint, path: PathUri) -> Result<Self, FileError> {
         let read = ReadFile {
             path: path.clone(),
             follow_symlinks: None,
             sandbox: None,
         };
-        let content = match retry_disconnected(|| side.files.read_file(read.clone())).await {
+        let content = match retry_disconnected(|| endpoint.files.read_file(read.clone())).await {
             Ok(content) => content,
             Err(error @ FileError::Disconnected(_)) => return Err(error),
             Err(_) => Bytes::new(),
         };
-        let mut journal = Self::new(side, path);
+        let mut journal = Self::new(endpoint, path);
         let (numbers, _torn) = content.as_chunks::<KEY_BYTES>();
         journal.known = numbers.iter().copied().map(u64::from_be_bytes).collect();
         // The next write overwrites a torn key.
@@ -240,7 +240,7 @@ impl CopyJournal {
             mode: OpenMode::Update,
             sandbox: None,
         };
-        if let Ok(file) = retry_disconnected(|| self.side.files.open(open.clone())).await {
+        if let Ok(file) = retry_disconnected(|| self.endpoint.files.open(open.clone())).await {
             drop(file.write_block(offset, data).await);
         }
     }
@@ -254,7 +254,7 @@ impl CopyJournal {
             follow_symlinks: None,
             sandbox: None,
         };
-        drop(retry_disconnected(|| self.side.files.remove(remove.clone())).await);
+        drop(retry_disconnected(|| self.endpoint.files.remove(remove.clone())).await);
     }
 }
 
@@ -358,14 +358,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("journal");
         let path = PathUri::from_native(&file).unwrap();
-        let side = CopyEndpoint::here();
-        let journal = CopyJournal::read(&side, path.clone()).await.unwrap();
+        let endpoint = CopyEndpoint::here();
+        let journal = CopyJournal::read(&endpoint, path.clone()).await.unwrap();
         assert!(!journal.contains_key(number(0)));
         for of in 0..BATCH_KEYS + 1 {
             journal.record(number(of)).await;
         }
         // Unwritten keys are unknown to the next run.
-        let begun = CopyJournal::read(&side, path.clone()).await.unwrap();
+        let begun = CopyJournal::read(&endpoint, path.clone()).await.unwrap();
         assert!(
             begun.contains_key(number(BATCH_KEYS - 1)) && !begun.contains_key(number(BATCH_KEYS))
         );
@@ -373,11 +373,11 @@ mod tests {
         let mut content = std::fs::read(&file).unwrap();
         content.extend_from_slice(b"torn");
         std::fs::write(&file, content).unwrap();
-        let next = CopyJournal::read(&side, path.clone()).await.unwrap();
+        let next = CopyJournal::read(&endpoint, path.clone()).await.unwrap();
         assert!(next.contains_key(number(BATCH_KEYS)));
         next.record(number(1000)).await;
         next.write().await;
-        let last = CopyJournal::read(&side, path).await.unwrap();
+        let last = CopyJournal::read(&endpoint, path).await.unwrap();
         assert!((0..=BATCH_KEYS).all(|of| last.contains_key(number(of))));
         assert!(last.contains_key(number(1000)));
         last.remove().await;

@@ -52,7 +52,7 @@ pub(super) struct CopyJob {
     /// Metadata of the source.
     pub(super) found: FileMetadata,
     /// What exists at the target.
-    pub(super) ground: TargetState,
+    pub(super) target_state: TargetState,
     /// The staged tree that the file belongs to, if any.
     pub(super) tree: Option<Rc<StagedTree>>,
 }
@@ -63,7 +63,7 @@ pub(super) struct TreeScan<'a> {
     from: &'a CopyEndpoint,
     to: &'a CopyEndpoint,
     resume: ResumeMode,
-    meter: &'a CopyProgress,
+    progress: &'a CopyProgress,
     modes: FileModes<'a>,
     /// Resolved target directories that are also below a source.
     avoided: Vec<PathUri>,
@@ -82,7 +82,7 @@ pub(super) struct TreeScan<'a> {
 struct ScanLevel {
     source: PathUri,
     target: PathUri,
-    ground: TargetState,
+    target_state: TargetState,
     tree: Option<Rc<StagedTree>>,
     /// Whether other users can reach its target.
     reach: Traversal,
@@ -100,7 +100,7 @@ impl<'a> TreeScan<'a> {
         to: &'a CopyEndpoint,
         options: CopyOptions,
         finishing: &'a DeferredMetadata,
-        meter: &'a CopyProgress,
+        progress: &'a CopyProgress,
     ) -> Self {
         Self {
             from,
@@ -109,7 +109,7 @@ impl<'a> TreeScan<'a> {
             link_mode: options.links,
             times: options.times,
             finishing,
-            meter,
+            progress,
             modes: FileModes::new(to),
             avoided: Vec::new(),
             repeats: RefCell::default(),
@@ -147,7 +147,7 @@ impl<'a> TreeScan<'a> {
                 source: pair.source,
                 target: pair.target,
                 found: pair.found,
-                ground: pair.ground,
+                target_state: pair.target_state,
                 tree: None,
             };
             return self.queue_job(job, jobs).await;
@@ -160,7 +160,7 @@ impl<'a> TreeScan<'a> {
             match self.list(&level, jobs).await {
                 Ok(child_path) => levels.extend(child_path),
                 Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
-                Err(failure) => self.meter.fail(match &level.tree {
+                Err(failure) => self.progress.fail(match &level.tree {
                     Some(tree) => tree.name_target(failure),
                     None => failure,
                 }),
@@ -174,7 +174,7 @@ impl<'a> TreeScan<'a> {
         let told = |outcome: Result<(), CommandFailure>| match outcome {
             Err(failure) if failure.kind == FailureKind::Lost => Err(failure),
             Err(failure) => {
-                self.meter.fail(failure);
+                self.progress.fail(failure);
                 Ok(())
             }
             Ok(()) => Ok(()),
@@ -182,7 +182,7 @@ impl<'a> TreeScan<'a> {
         self.report_dangling_links().await;
         let (made, failures) = self.finishing.make_links(self.to).await;
         for _ in 0..made {
-            self.meter.file(0);
+            self.progress.file(0);
         }
         for failure in failures {
             told(Err(self
@@ -207,7 +207,7 @@ impl<'a> TreeScan<'a> {
             // Without `find` on the server they stay unknown.
             for path in dangling_links(env, &root).await.unwrap_or_default() {
                 let path = String::from_utf8_lossy(&path);
-                self.meter
+                self.progress
                     .skip(&format!("link `{}:{path}` is dangling", env.name));
             }
         }
@@ -224,21 +224,22 @@ impl<'a> TreeScan<'a> {
             links: Rc::new(links),
             source: pair.source,
             target: pair.target,
-            ground: pair.ground,
+            target_state: pair.target_state,
             tree: None,
             reach: Traversal::Open,
             above: Vec::new(),
             is_linked: false,
         };
-        if pair.ground == TargetState::Taken {
+        if pair.target_state == TargetState::Taken {
             return Ok(root);
         }
         let source = self.from.display(&root.source);
-        let (tree, ground) = StagedTree::begin(self.to, &root.target, &source, self.resume).await?;
+        let (tree, target_state) =
+            StagedTree::begin(self.to, &root.target, &source, self.resume).await?;
         let tree = Rc::new(tree);
         self.trees.borrow_mut().push(Rc::clone(&tree));
         root.target = tree.part.clone();
-        root.ground = ground;
+        root.target_state = target_state;
         root.tree = Some(tree);
         Ok(root)
     }
@@ -266,11 +267,11 @@ impl<'a> TreeScan<'a> {
         let is_linked = level.is_linked || is_elsewhere(&resolved_path, level);
         if let Some(why) = self.why_not(&resolved_path, level, is_linked) {
             let display_path = self.from.display(&level.source);
-            self.meter.skip(&format!("`{display_path}` {why}"));
+            self.progress.skip(&format!("`{display_path}` {why}"));
             return Ok(Vec::new());
         }
         self.check(level, &found)?;
-        let (ground, reach) = self.make(level, mode).await?;
+        let (target_state, reach) = self.make(level, mode).await?;
         if let Some(tree) = level.tree.as_ref().filter(|_| level.above.is_empty()) {
             tree.has_root.set(true);
         }
@@ -278,7 +279,7 @@ impl<'a> TreeScan<'a> {
             self.finishing
                 .add_time(&level.target, source.modified_at_ms);
         }
-        self.meter.directory();
+        self.progress.directory();
         let mut above = level.above.clone();
         above.push(resolved_path);
         let mut directories = Vec::new();
@@ -303,7 +304,7 @@ impl<'a> TreeScan<'a> {
                 ListedEntryKind::Directory => directories.push(ScanLevel {
                     source: entry.path,
                     target,
-                    ground,
+                    target_state,
                     tree: level.tree.clone(),
                     reach,
                     above: above.clone(),
@@ -316,7 +317,7 @@ impl<'a> TreeScan<'a> {
                 }
                 ListedEntryKind::DanglingLink => {
                     let display_path = self.from.display(&entry.path);
-                    self.meter
+                    self.progress
                         .skip(&format!("link `{display_path}` is dangling"));
                     continue;
                 }
@@ -356,16 +357,16 @@ impl<'a> TreeScan<'a> {
                 source,
                 target,
                 found,
-                ground,
+                target_state,
                 tree: level.tree.clone(),
             };
-            match ground {
+            match target_state {
                 TargetState::Begun => ready.push(job),
                 // The receiver is gone only if the copy is cancelled.
                 TargetState::Bare | TargetState::Taken => drop(self.queue_job(job, jobs).await),
             }
         }
-        if ground == TargetState::Begun {
+        if target_state == TargetState::Begun {
             self.clear(level, &names, &ready).await.map_err(failed)?;
         }
         for job in ready {
@@ -407,13 +408,13 @@ impl<'a> TreeScan<'a> {
         mode: Option<u32>,
     ) -> Result<(TargetState, Traversal), CommandFailure> {
         let failed = |error: FileError| file_failure(&error);
-        if level.ground != TargetState::Bare {
+        if level.target_state != TargetState::Bare {
             let found = metadata_if_exists(&*self.to.files, &level.target).await;
             let found = found.map_err(failed)?;
             // A name that was a link in an earlier run may be a directory now: nothing is written
             // through the old link.
             let is_link = found.is_some_and(|found| found.is_symlink) && !level.above.is_empty();
-            match (level.ground, found) {
+            match (level.target_state, found) {
                 (TargetState::Taken, Some(_))
                     if is_link && self.from.has_unreliable_listing(self.to) =>
                 {
@@ -442,12 +443,14 @@ impl<'a> TreeScan<'a> {
         };
         let made = retry_disconnected(|| self.to.files.create_directory(create.clone())).await;
         made.map_err(failed)?;
-        let ground = match level.ground {
+        let target_state = match level.target_state {
             TargetState::Taken | TargetState::Bare => TargetState::Bare,
             TargetState::Begun => TargetState::Begun,
         };
-        let made = self.modes.made(&level.target, mode, ground, level.reach);
-        Ok((ground, made.await?))
+        let made = self
+            .modes
+            .made(&level.target, mode, target_state, level.reach);
+        Ok((target_state, made.await?))
     }
 
     /// Removes remains of an earlier run that the source no longer has.
@@ -478,7 +481,7 @@ impl<'a> TreeScan<'a> {
     fn check(&self, level: &ScanLevel, found: &DirectoryListing) -> Result<(), CommandFailure> {
         for error in &found.errors {
             let failure = CommandFailure::new(FailureKind::Failed, &error.message);
-            self.meter.fail(failure);
+            self.progress.fail(failure);
         }
         if !found.truncated {
             return Ok(());
@@ -498,7 +501,7 @@ impl<'a> TreeScan<'a> {
 
     fn skip(&self, entry: &ListedEntry, why: &str) {
         let display_path = self.from.display(&entry.path);
-        self.meter
+        self.progress
             .skip(&format!("`{display_path}` is skipped: {why}"));
     }
 
@@ -508,7 +511,7 @@ impl<'a> TreeScan<'a> {
         job: CopyJob,
         jobs: &mpsc::Sender<CopyJob>,
     ) -> Result<(), CommandFailure> {
-        self.meter.expect(job.found.size);
+        self.progress.expect(job.found.size);
         let gone = |_| CommandFailure::new(FailureKind::Failed, "the copy was cancelled");
         jobs.send(job).await.map_err(gone)
     }

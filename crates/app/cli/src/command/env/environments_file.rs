@@ -115,17 +115,17 @@ fn parse(
     base: &EnvironmentSelection,
     lookup: VariableLookup<'_>,
 ) -> Result<EnvironmentSelection, EnvironmentsError> {
-    environments::parse_over(path, text, facts(lookup), Some(base))
+    environments::parse_over(path, text, inputs(lookup), Some(base))
 }
 
 fn of_codex(lookup: VariableLookup<'_>) -> Result<EnvironmentSelection, CommandFailure> {
-    EnvironmentSelection::of_codex(facts(lookup)).map_err(|error| {
+    EnvironmentSelection::of_codex(inputs(lookup)).map_err(|error| {
         let what = format!("{:#}", anyhow::Error::from(error));
         CommandFailure::new(FailureKind::UnknownEnvironment, what)
     })
 }
 
-fn facts(lookup: VariableLookup<'_>) -> SelectionInputs<'_> {
+fn inputs(lookup: VariableLookup<'_>) -> SelectionInputs<'_> {
     SelectionInputs {
         lookup,
         read: &settings_source::read_text,

@@ -117,7 +117,7 @@ async fn examine(route: EnvRoute) -> (EnvStatusReport, Option<FailureKind>) {
 }
 
 async fn ask(route: EnvRoute) -> Result<EnvStatusReport, CommandFailure> {
-    let env = ConnectedEnv::reach(route).await?;
+    let env = ConnectedEnv::connect_route(route).await?;
     let mut fastest = Duration::MAX;
     for _ in 0..CALLS {
         let asked = Instant::now();
@@ -210,11 +210,11 @@ impl EnvListCommand {
 
 /// Warns about keys that prevent Codex from starting, which earlier versions of `env add` wrote.
 pub fn warn_of_foreign_keys(lookup: VariableLookup<'_>) {
-    let facts = SelectionInputs {
+    let inputs = SelectionInputs {
         lookup,
         read: &settings_source::read_text,
     };
-    for key in foreign_keys(facts) {
+    for key in foreign_keys(inputs) {
         print_stderr(&format!("warning: {key}"));
     }
 }
@@ -274,14 +274,14 @@ pub(super) fn rows(selection: &EnvironmentSelection, lookup: VariableLookup<'_>)
         rows.push(row(&EnvironmentId::local(), EnvKind::Local, address));
     }
     for remote in &selection.remotes {
-        let (kind, address) = kind_and_address(&remote.reach);
+        let (kind, address) = kind_and_address(&remote.endpoint);
         rows.push(row(&remote.id, kind, address));
     }
     rows
 }
 
-fn kind_and_address(reach: &EnvEndpoint) -> (EnvKind, String) {
-    match reach {
+fn kind_and_address(endpoint: &EnvEndpoint) -> (EnvKind, String) {
+    match endpoint {
         // Path and query may be secret; the address omits them.
         EnvEndpoint::Url(url) => {
             let address = url.url.parse::<Address>();
@@ -292,8 +292,8 @@ fn kind_and_address(reach: &EnvEndpoint) -> (EnvKind, String) {
             let (hub, id) = (&relay.registry_url, &relay.environment_id);
             (EnvKind::Hub, format!("{id} at {hub}"))
         }
-        EnvEndpoint::Program(reach) => {
-            let program = &reach.program;
+        EnvEndpoint::Program(endpoint) => {
+            let program = &endpoint.program;
             let words = [&program.program].into_iter().chain(&program.args);
             let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
             (EnvKind::Command, words.join(" "))

@@ -190,7 +190,7 @@ fn ring() {
 impl InputForwarder<'_> {
     pub(super) async fn run(mut self) -> ForwardOutcome {
         let mut writes = FuturesOrdered::new();
-        let mut patience = StopRequests::default();
+        let mut stop_requests = StopRequests::default();
         let most = if self.raw {
             KEYS_ON_THE_WAY
         } else {
@@ -241,7 +241,7 @@ impl InputForwarder<'_> {
                     if out {
                         self.client.retry_now();
                     }
-                    if self.raw && (out || full) && is_given_up(&data, &mut patience) {
+                    if self.raw && (out || full) && is_given_up(&data, &mut stop_requests) {
                         return ForwardOutcome::GivenUp;
                     }
                     if let Some(keys) = &mut self.keys {
@@ -279,10 +279,10 @@ impl InputForwarder<'_> {
 }
 
 /// While the connection is lost, or the process accepts no input, Ctrl-C is for us.
-fn is_given_up(keys: &[u8], patience: &mut StopRequests) -> bool {
+fn is_given_up(keys: &[u8], stop_requests: &mut StopRequests) -> bool {
     let now = Instant::now();
     let mut presses = keys.iter().filter(|key| **key == INTERRUPT);
-    presses.any(|_| patience.is_over(ProcessSignal::Interrupt, now))
+    presses.any(|_| stop_requests.is_exhausted(ProcessSignal::Interrupt, now))
 }
 
 /// Maximum keys of a sequence.

@@ -128,7 +128,7 @@ pub(super) struct StopRequests {
 impl StopRequests {
     /// Returns whether this signal ends us: the third Ctrl-C or Ctrl-\ within the window, or the
     /// second SIGTERM or SIGHUP.
-    pub(super) fn is_over(&mut self, signal: ProcessSignal, now: Instant) -> bool {
+    pub(super) fn is_exhausted(&mut self, signal: ProcessSignal, now: Instant) -> bool {
         match signal {
             ProcessSignal::Interrupt | ProcessSignal::Quit => {
                 self.pressed.push_back(now);
@@ -155,15 +155,15 @@ mod tests {
 
     #[test]
     fn three_quick_interrupts_end_us_and_slow_ones_do_not() {
-        let (mut patience, now) = (StopRequests::default(), Instant::now());
+        let (mut stop_requests, now) = (StopRequests::default(), Instant::now());
         let press = ProcessSignal::Interrupt;
-        assert!(!patience.is_over(press, now));
-        assert!(!patience.is_over(press, now + INTERRUPT_WINDOW / 2));
-        assert!(patience.is_over(press, now + INTERRUPT_WINDOW));
-        let mut patience = StopRequests::default();
+        assert!(!stop_requests.is_exhausted(press, now));
+        assert!(!stop_requests.is_exhausted(press, now + INTERRUPT_WINDOW / 2));
+        assert!(stop_requests.is_exhausted(press, now + INTERRUPT_WINDOW));
+        let mut stop_requests = StopRequests::default();
         for presses in 0..10 {
             assert!(
-                !patience.is_over(press, now + presses * INTERRUPT_WINDOW),
+                !stop_requests.is_exhausted(press, now + presses * INTERRUPT_WINDOW),
                 "{presses}"
             );
         }
@@ -171,12 +171,12 @@ mod tests {
 
     #[test]
     fn second_sigterm_ends_us_and_user_signals_never_do() {
-        let (mut patience, now) = (StopRequests::default(), Instant::now());
-        assert!(!patience.is_over(ProcessSignal::Terminate, now));
-        assert!(!patience.is_over(ProcessSignal::Hangup, now));
+        let (mut stop_requests, now) = (StopRequests::default(), Instant::now());
+        assert!(!stop_requests.is_exhausted(ProcessSignal::Terminate, now));
+        assert!(!stop_requests.is_exhausted(ProcessSignal::Hangup, now));
         for _ in 0..5 {
-            assert!(!patience.is_over(ProcessSignal::User1, now));
+            assert!(!stop_requests.is_exhausted(ProcessSignal::User1, now));
         }
-        assert!(patience.is_over(ProcessSignal::Terminate, now + 100 * INTERRUPT_WINDOW));
+        assert!(stop_requests.is_exhausted(ProcessSignal::Terminate, now + 100 * INTERRUPT_WINDOW));
     }
 }

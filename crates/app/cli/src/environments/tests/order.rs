@@ -152,9 +152,9 @@ fn own_file_overrides_codex_settings() {
                   [[environments]]\nid = 'theirs'\nurl = 'ws://t:1'\n\
                   [[environments]]\nid = 'both'\nurl = 'ws://t:2'\n";
     let shown = |selection: EnvironmentSelection| {
-        let url = |remote: &RemoteEntry| match &remote.reach {
+        let url = |remote: &RemoteEntry| match &remote.endpoint {
             EnvEndpoint::Url(url) => format!("{}={}", remote.id, url.url),
-            reach @ (EnvEndpoint::Program(_) | EnvEndpoint::Relay(_)) => panic!("{reach:?}"),
+            endpoint @ (EnvEndpoint::Program(_) | EnvEndpoint::Relay(_)) => panic!("{endpoint:?}"),
         };
         let urls: Vec<_> = selection.remotes.iter().map(url).collect();
         let default = selection.default.map(|id| id.to_string());
@@ -189,11 +189,11 @@ fn foreign_keys_in_the_codex_file_are_found() {
                 [[environments]]\nid = 'b'\nregistry_url = 'https://h'\nauth_token = 'x'\n\
                 [[environments]]\nprogram = 'p'\nauth_token_env = 'X'\n";
     let fixture = at_home().file(FILE, text);
-    let facts = SelectionInputs {
+    let inputs = SelectionInputs {
         lookup: &|name| fixture.variables.get(name).cloned(),
         read: &|path| fixture.read(path),
     };
-    let told: Vec<_> = foreign_keys(facts)
+    let told: Vec<_> = foreign_keys(inputs)
         .iter()
         .map(ToString::to_string)
         .collect();

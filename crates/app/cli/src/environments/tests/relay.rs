@@ -21,7 +21,7 @@ const VARIABLES: [(&str, &str); 3] = [
 const ACCOUNT: &str = "CODEX_EXEC_SERVER_NOISE_CHATGPT_ACCOUNT_ID";
 const HEAD: &str = "[[environments]]\nid = 'a'\nregistry_url = 'https://h'\n";
 
-fn reach(url: &str, id: &str, auth_token: TokenSource) -> RelayEndpoint {
+fn endpoint(url: &str, id: &str, auth_token: TokenSource) -> RelayEndpoint {
     let ten = Duration::from_secs(10);
     RelayEndpoint {
         registry_url: BaseUrl::parse(url).unwrap(),
@@ -54,17 +54,17 @@ fn with(variables: &[(&'static str, &str)]) -> SelectionFixture {
 
 #[test]
 fn relay_variables_take_precedence() {
-    let selected = |reach| EnvironmentSelection {
+    let selected = |endpoint| EnvironmentSelection {
         default: Some(EnvironmentId::remote()),
         local: false,
         remotes: vec![RemoteEntry {
             id: EnvironmentId::remote(),
-            reach: EnvEndpoint::Relay(reach),
+            endpoint: EnvEndpoint::Relay(endpoint),
             required_skills: Vec::new(),
         }],
     };
     let told = from(VARIABLES[2].0, "t0ken");
-    let plain = reach("http://hub.example", "env/1", told);
+    let plain = endpoint("http://hub.example", "env/1", told);
     let fixture = with(&VARIABLES);
     assert_eq!(fixture.find().unwrap(), selected(plain.clone()));
     let fixture = fixture.variable(ACCOUNT, " acct ");
@@ -150,11 +150,15 @@ fn file_entries_accept_three_token_sources() {
                 [[environments]]\nid = 'c'\nregistry_url = 'https://h'\n\
                 auth_token_file = 'tokens/hub'\n";
     let selection = fixture.parse(text).unwrap();
-    let reaches: Vec<_> = selection.remotes.into_iter().map(|one| one.reach).collect();
+    let endpoints: Vec<_> = selection
+        .remotes
+        .into_iter()
+        .map(|one| one.endpoint)
+        .collect();
     let b = RelayEndpoint {
         connect_timeout: Duration::from_secs(1),
         initialize_timeout: Duration::from_secs(2),
-        ..reach(
+        ..endpoint(
             "http://127.0.0.1:1",
             "env-1",
             from("HUB_TOKEN", "from-variable"),
@@ -162,11 +166,11 @@ fn file_entries_accept_three_token_sources() {
     };
     let file = TokenSource::File("/codex/tokens/hub".into());
     assert_eq!(
-        reaches,
+        endpoints,
         [
-            EnvEndpoint::Relay(reach("https://h", "a", token("t0ken"))),
+            EnvEndpoint::Relay(endpoint("https://h", "a", token("t0ken"))),
             EnvEndpoint::Relay(b),
-            EnvEndpoint::Relay(reach("https://h", "c", file)),
+            EnvEndpoint::Relay(endpoint("https://h", "c", file)),
         ]
     );
 }

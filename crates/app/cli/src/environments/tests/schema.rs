@@ -40,7 +40,7 @@ fn parsed(text: &str) -> EnvironmentSelection {
 fn every_key_is_read() {
     let devbox = RemoteEntry {
         id: id("devbox"),
-        reach: EnvEndpoint::Url(UrlEndpoint {
+        endpoint: EnvEndpoint::Url(UrlEndpoint {
             url: "ws://127.0.0.1:8765".to_owned(),
             auth_bearer_token: Some(BearerToken::new("t0ken").unwrap()),
             connect_timeout: Duration::from_millis(2500),
@@ -50,7 +50,7 @@ fn every_key_is_read() {
     };
     let ssh = RemoteEntry {
         id: id("ssh-dev"),
-        reach: EnvEndpoint::Program(ProgramEndpoint {
+        endpoint: EnvEndpoint::Program(ProgramEndpoint {
             program: Program {
                 program: "ssh".into(),
                 args: vec!["dev".into(), "exec-server --listen stdio".into()],
@@ -75,7 +75,7 @@ fn missing_keys_have_defaults() {
         "[[environments]]\nid = 'a'\nurl = 'ws://h:1'\n\
          [[environments]]\nid = 'b'\nprogram = 'p'\n",
     );
-    let reaches: Vec<_> = selection.remotes.iter().map(|one| &one.reach).collect();
+    let endpoints: Vec<_> = selection.remotes.iter().map(|one| &one.endpoint).collect();
     let ten = Duration::from_secs(10);
     assert_eq!(
         selection.default.as_ref().map(EnvironmentId::as_str),
@@ -83,7 +83,7 @@ fn missing_keys_have_defaults() {
     );
     assert!(selection.local);
     assert_eq!(
-        reaches,
+        endpoints,
         [
             &EnvEndpoint::Url(UrlEndpoint {
                 url: "ws://h:1".to_owned(),
@@ -124,7 +124,7 @@ fn relative_directories_start_at_the_codex_home() {
     for (cwd, expected) in [("/srv", "/srv"), ("x/y", "/codex/x/y"), (".", "/codex/.")] {
         let text = format!("[[environments]]\nid = 'b'\nprogram = 'p'\ncwd = '{cwd}'\n");
         let selection = parsed(&text);
-        let EnvEndpoint::Program(program) = &selection.remotes[0].reach else {
+        let EnvEndpoint::Program(program) = &selection.remotes[0].endpoint else {
             panic!("{selection:?}");
         };
         assert_eq!(program.program.cwd.as_deref(), Some(Path::new(expected)));
@@ -161,11 +161,11 @@ fn url_token_can_come_from_file_or_variable() {
         "auth_token_file = 'tokens/box'",
     ] {
         let selection = fixture.parse(&format!("{url}{line}\n")).unwrap();
-        let EnvEndpoint::Url(reach) = &selection.remotes[0].reach else {
+        let EnvEndpoint::Url(endpoint) = &selection.remotes[0].endpoint else {
             panic!("{selection:?}");
         };
         let token = BearerToken::new("t0ken").unwrap();
-        assert_eq!(reach.auth_bearer_token, Some(token), "{line}");
+        assert_eq!(endpoint.auth_bearer_token, Some(token), "{line}");
     }
     for (lines, said) in [
         (

@@ -49,7 +49,7 @@ fn every_flag_of_a_hub_is_accepted() {
         hub.flags.public_url.unwrap().to_string(),
         "https://hub.example"
     );
-    assert_eq!(hub.flags.place.data_dir.unwrap().to_str(), Some("d"));
+    assert_eq!(hub.flags.token_files.data_dir.unwrap().to_str(), Some("d"));
 }
 
 #[test]

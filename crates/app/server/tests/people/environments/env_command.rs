@@ -109,7 +109,7 @@ async fn invalid_entries_are_not_written() {
         ),
         (&["env", "add", "x", "--hub", "http://h"], 2, "--token-file"),
         (&["env", "default", "x"], 78, "no environment has the id"),
-        (&["env", "remove", "x"], 78, "unknown environment `x`"),
+        (&["env", "remove", "x"], 78, "no environment `x`"),
     ] {
         let ended = user.run(line).await;
         ended.failed(status, &[says]);

@@ -148,12 +148,12 @@ impl EnvironmentSelection {
             manager.insert(EnvironmentId::local(), source, Start::Eager)?;
         }
         for remote in self.remotes {
-            let start = match &remote.reach {
+            let start = match &remote.endpoint {
                 EnvEndpoint::Url(_) | EnvEndpoint::Relay(_) => Start::Eager,
                 EnvEndpoint::Program(_) => Start::Lazy,
             };
             let source = Arc::new(RemoteSource {
-                reach: remote.reach,
+                endpoint: remote.endpoint,
             });
             manager.insert(remote.id, source, start)?;
         }
@@ -177,14 +177,14 @@ impl EnvironmentSource for LocalSource {
 /// Connects to a server.
 #[derive(Debug)]
 struct RemoteSource {
-    reach: EnvEndpoint,
+    endpoint: EnvEndpoint,
 }
 
 impl EnvironmentSource for RemoteSource {
     fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
-        let reach = self.reach.clone();
+        let endpoint = self.endpoint.clone();
         let connect = async move {
-            match reach.connect(CLIENT_NAME).await {
+            match endpoint.connect(CLIENT_NAME).await {
                 Ok(client) => Ok(client.environment()),
                 Err(EndpointError::Settings(error)) => Err(OpenError::Connect(error)),
                 Err(EndpointError::Connect(error)) => Err(OpenError::Connect(error.into())),
@@ -243,44 +243,44 @@ pub(crate) enum EndpointError {
 
 /// Builds the arguments for a relay. Reads files and variables anew for each connection.
 fn relay_args(
-    reach: RelayEndpoint,
+    endpoint: RelayEndpoint,
 ) -> Result<RelayExecServerConnectArgs, Box<dyn std::error::Error + Send + Sync>> {
-    let network = OutboundNetwork::find(&|name| std::env::var_os(name), &reach.registry_url)?;
-    let credentials: Arc<dyn Credentials> = match reach.auth_token {
+    let network = OutboundNetwork::find(&|name| std::env::var_os(name), &endpoint.registry_url)?;
+    let credentials: Arc<dyn Credentials> = match endpoint.auth_token {
         TokenSource::Value(token) | TokenSource::Variable(_, token) => {
-            Arc::new(HarnessToken::new(token, reach.chatgpt_account_id))
+            Arc::new(HarnessToken::new(token, endpoint.chatgpt_account_id))
         }
         TokenSource::File(path) => Arc::new(TokenFile::open(&path)?),
     };
-    let (registry, environment) = (reach.registry_url.to_string(), reach.environment_id);
+    let (registry, environment) = (endpoint.registry_url.to_string(), endpoint.environment_id);
     Ok(RelayExecServerConnectArgs {
         credentials: Some(credentials),
         trust: network.trust,
         proxy: network.proxy,
-        connect_timeout: reach.connect_timeout,
-        initialize_timeout: reach.initialize_timeout,
+        connect_timeout: endpoint.connect_timeout,
+        initialize_timeout: endpoint.initialize_timeout,
         ..RelayExecServerConnectArgs::new(registry, environment.as_str(), "", CLIENT_NAME)
     })
 }
 
 impl From<UrlEndpoint> for RemoteExecServerConnectArgs {
-    fn from(reach: UrlEndpoint) -> Self {
+    fn from(endpoint: UrlEndpoint) -> Self {
         Self {
-            bearer_token: reach.auth_bearer_token,
-            connect_timeout: reach.connect_timeout,
-            initialize_timeout: reach.initialize_timeout,
-            ..Self::new(reach.url, CLIENT_NAME)
+            bearer_token: endpoint.auth_bearer_token,
+            connect_timeout: endpoint.connect_timeout,
+            initialize_timeout: endpoint.initialize_timeout,
+            ..Self::new(endpoint.url, CLIENT_NAME)
         }
     }
 }
 
 impl From<ProgramEndpoint> for StdioExecServerConnectArgs {
-    fn from(reach: ProgramEndpoint) -> Self {
-        let program = reach.program;
+    fn from(endpoint: ProgramEndpoint) -> Self {
+        let program = endpoint.program;
         Self {
             env: program.env,
             cwd: program.cwd,
-            initialize_timeout: reach.initialize_timeout,
+            initialize_timeout: endpoint.initialize_timeout,
             ..Self::new(program.program, program.args, CLIENT_NAME)
         }
     }
