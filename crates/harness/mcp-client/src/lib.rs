@@ -4,13 +4,9 @@
 //! death and the loss of its environment reach those who wait for an answer as transport errors that
 //! say so. Not here: what is said over the transport, which is rmcp's; which servers there are.
 
-mod calls;
 pub mod config;
-mod ending;
 pub mod error;
-pub mod launch;
-mod lines;
+mod pending_requests;
 mod reader;
-mod stderr;
 pub mod transport;
 mod writer;

@@ -19,13 +19,11 @@ use tokio::{
 };
 
 use crate::{
-    calls::{Calls, Sent, Until},
     config::McpServerConfig,
-    ending::Ending,
     error::McpTransportError,
-    reader::Reader,
-    stderr::Stderr,
-    writer::{Outgoing, Writer},
+    pending_requests::{Calls, Sent, Until},
+    reader::{Reader, Stderr},
+    writer::{Ending, Outgoing, Writer},
 };
 
 /// Messages that wait to be received; then the server is held up.

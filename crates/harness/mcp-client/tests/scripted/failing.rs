@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use exec_env::{disconnect::Disconnect, process::ProcessError};
 use exec_mcp_client::{
+    config::Connected,
     error::{LaunchError, McpTransportError},
-    launch::Connected,
 };
-use exec_wire::process::WriteStatus;
+use exec_wire::process::{TerminateMode, WriteStatus};
 use futures_util::future::{join, join3};
 use rmcp::{
     model::CallToolRequestParams,
@@ -17,9 +17,8 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    fake::{Input, Server, config, id, pair},
-    talking::{connected, connected_with},
-    within::within,
+    fake_server::{Input, Server, config, id, pair, within},
+    messages::{connected, connected_with},
 };
 
 async fn call(service: &RunningService<RoleClient, ()>) -> ServiceError {
@@ -239,7 +238,7 @@ async fn a_server_that_does_not_get_ready_is_given_up() {
     assert!(matches!(error, LaunchError::TimedOut { .. }), "{error:?}");
     assert!(error.to_string().contains("installing"), "{error}");
     server.hears_request("initialize").await;
-    assert_eq!(server.next_input().await, crate::fake::Input::End);
+    assert_eq!(server.next_input().await, crate::fake_server::Input::End);
 }
 
 #[tokio::test(start_paused = true)]
@@ -274,4 +273,71 @@ async fn half_a_message_is_the_end_of_the_transport() {
     assert!(!half.ends_with(b"\n"));
     // What is sent next would be read as the rest of that message.
     assert_eq!(watch.ended(), Some(error));
+}
+
+const GRACEFUL: Input = Input::Terminate(TerminateMode::Graceful { timeout_ms: 3000 });
+const FORCE: Input = Input::Terminate(TerminateMode::Force);
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_ends_with_its_input_is_not_terminated() {
+    let (mut server, connected) = connected().await;
+    drop(connected);
+    assert_eq!(server.next_input().await, Input::End);
+    server.exits(0, None);
+    server.closes();
+    assert_eq!(server.next_input().await, Input::Dropped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_goes_on_is_terminated_then_killed() {
+    let (mut server, connected) = connected().await;
+    drop(connected);
+    assert_eq!(server.next_input().await, Input::End);
+    assert_eq!(server.next_input().await, GRACEFUL);
+    assert_eq!(server.next_input().await, FORCE);
+    assert_eq!(server.next_input().await, Input::Dropped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_heeds_the_signal_is_not_killed() {
+    let (mut server, connected) = connected().await;
+    drop(connected);
+    assert_eq!(server.next_input().await, Input::End);
+    assert_eq!(server.next_input().await, GRACEFUL);
+    server.exits(143, Some("SIGTERM"));
+    server.closes();
+    assert_eq!(server.next_input().await, Input::Dropped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_read_is_ended_all_the_same() {
+    let (mut server, Connected { service, .. }) = connected().await;
+    server.reads(false);
+    let peer = service.peer().clone();
+    let waiting = tokio::spawn(async move { peer.list_tools(None).await });
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    drop(service);
+    assert_eq!(server.next_input().await, GRACEFUL);
+    assert_eq!(server.next_input().await, FORCE);
+    assert_eq!(server.next_input().await, Input::Dropped);
+    let told = within("who waits is told", waiting).await.unwrap();
+    assert!(told.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelling_waits_for_the_end_of_the_server() {
+    let (mut server, Connected { service, watch }) = connected().await;
+    let serving = async {
+        assert_eq!(server.next_input().await, Input::End);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        server.exits(0, None);
+        server.closes();
+        tokio::time::Instant::now()
+    };
+    let both = futures_util::future::join(service.cancel(), serving);
+    let (cancelled, exited) = within("it is over", both).await;
+    cancelled.unwrap();
+    assert!(tokio::time::Instant::now() >= exited);
+    assert_eq!(server.next_input().await, Input::Dropped);
+    assert!(watch.ended().is_some());
 }

@@ -5,8 +5,6 @@
     reason = "a panic is how a test fails"
 )]
 
-mod ending;
 mod failing;
-mod fake;
-mod talking;
-mod within;
+mod fake_server;
+mod messages;

@@ -7,9 +7,9 @@ use std::{
 
 use exec_env::process::ExecProcess;
 use exec_mcp_client::{
+    config::Connected,
     config::{EnvVars, McpServerConfig},
     error::{LaunchError, McpTransportError},
-    launch::Connected,
     transport::McpTransport,
 };
 use exec_wire::process::{ProcessSignal, WaitUntil};
@@ -22,7 +22,7 @@ use rmcp::{
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::timeout};
 
-use crate::{installed, place::Place};
+use crate::fixture::{self, Place};
 
 /// How long anything may take on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -35,12 +35,12 @@ async fn within<F: Future>(what: &str, future: F) -> F::Output {
 }
 
 fn time() -> McpServerConfig {
-    McpServerConfig::new("time", installed::time(), "file:///".parse().unwrap())
+    McpServerConfig::new("time", fixture::time(), "file:///".parse().unwrap())
 }
 
 fn everything() -> McpServerConfig {
     let cwd = "file:///".parse().unwrap();
-    let mut config = McpServerConfig::new("everything", installed::everything(), cwd);
+    let mut config = McpServerConfig::new("everything", fixture::everything(), cwd);
     config.args = vec!["stdio".to_owned()];
     config.startup_timeout = LIMIT;
     config

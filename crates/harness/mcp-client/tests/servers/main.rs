@@ -6,8 +6,7 @@
 )]
 
 mod cases;
-mod installed;
-mod place;
+mod fixture;
 
 /// Makes every case a test of what `$make` builds.
 macro_rules! cases {
@@ -40,9 +39,9 @@ macro_rules! all_cases {
     };
 }
 
-all_cases!(local, std::future::ready(crate::place::Place::local()));
-all_cases!(remote, crate::place::Place::remote());
+all_cases!(local, std::future::ready(crate::fixture::Place::local()));
+all_cases!(remote, crate::fixture::Place::remote());
 
-cases! { remote_only, crate::place::Place::remote();
+cases! { remote_only, crate::fixture::Place::remote();
     a_disconnect_fails_the_call_under_way,
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use exec_env::command::{Io, Stdin};
 use exec_mcp_client::{
+    config::Connected,
     config::{EnvVars, McpServerConfig},
-    launch::Connected,
     transport::McpTransport,
 };
 use exec_wire::process::EnvInherit;
@@ -21,10 +21,7 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    fake::{Backend, Input, Server, config, id, initialized, pair},
-    within::within,
-};
+use crate::fake_server::{Backend, Input, Server, config, id, initialized, pair, within};
 
 pub(crate) async fn connected() -> (Server, Connected<()>) {
     connected_with(config()).await

@@ -30,10 +30,8 @@ use futures_util::{
 use serde_json::{Value, json};
 use tokio::{
     sync::{mpsc, watch},
-    time,
+    time::{self, timeout},
 };
-
-use crate::within::within;
 
 /// What reaches the server.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -377,5 +375,20 @@ struct Follower(Arc<Shared>, FollowerId);
 impl Drop for Follower {
     fn drop(&mut self) {
         self.0.log.lock().unwrap().unfollow(self.1);
+    }
+}
+
+/// How long anything may take on a loaded machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Waits for something that must happen.
+#[track_caller]
+pub(crate) fn within<F: Future>(what: &str, future: F) -> impl Future<Output = F::Output> {
+    let caller = std::panic::Location::caller();
+    async move {
+        match timeout(LIMIT, future).await {
+            Ok(output) => output,
+            Err(_) => panic!("{what}: did not happen within {LIMIT:?}, at {caller}"),
+        }
     }
 }
