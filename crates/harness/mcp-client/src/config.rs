@@ -1,4 +1,4 @@
-//! How an MCP server is launched.
+//! Configuration of an MCP server, and launching it in an environment.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,65 +20,66 @@ use tokio::time;
 
 use crate::{
     error::{LaunchError, McpTransportError},
-    transport::{McpTransport, Watch},
+    transport::{McpTransport, ServerWatch},
 };
 
-/// Longest message of a server, as one line. Tool results carry whole files and images.
+/// Default maximum length of a message, which is one line. Tool results contain whole files and
+/// images.
 const MAX_LINE_BYTES: usize = 16 << 20;
-/// How long a server may take to answer `initialize`: package runners install first.
-const STARTUP: Duration = Duration::from_secs(30);
-/// How long a server may take to end by itself when its input has ended.
-const EXIT: Duration = Duration::from_secs(2);
-/// How long a server may take to end when it was asked to by a signal.
-const TERMINATE: Duration = Duration::from_secs(3);
+/// Default timeout for the response to `initialize`: package runners install first.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
+/// Default timeout for exiting after its stdin was closed.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Default timeout for exiting after SIGTERM.
+const TERMINATE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What a server needs of its host to run at all, where it is given variables by name.
+/// Variables that any program needs, added to a list of named variables.
 const BASE_NAMES: [&str; 10] = [
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER",
 ];
 
-/// How an MCP server is launched. In which environment is the caller's choice.
+/// Configuration of an MCP server. The caller chooses the environment.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct McpServerConfig {
-    /// What logs and errors call it.
+    /// Name in logs and errors.
     pub name: String,
     /// The program.
     pub command: String,
-    /// Its arguments.
+    /// Arguments.
     pub args: Vec<String>,
     /// Variables to set.
     pub env: BTreeMap<String, String>,
-    /// Which variables of its host it gets beside them.
+    /// Variables inherited from its host.
     pub env_vars: EnvVars,
-    /// Where it runs.
+    /// Working directory.
     pub cwd: PathUri,
-    /// Which files and which network it may use. Absent: all.
+    /// Sandbox policy. Absent: no sandbox.
     pub sandbox: Option<Box<Sandbox>>,
-    /// How long it may take until it has answered `initialize`.
+    /// Timeout for the response to `initialize`.
     pub startup_timeout: Duration,
-    /// How long it may go on when its input has ended.
+    /// Timeout for exiting after its stdin was closed.
     pub exit_timeout: Duration,
-    /// How long it may go on when it was told to terminate.
+    /// Timeout for exiting after SIGTERM.
     pub terminate_timeout: Duration,
-    /// Longest line that it may write.
+    /// Maximum length of a line.
     pub max_line_bytes: usize,
 }
 
-/// Which variables of its host a server gets. The host is where it runs, not where the caller is.
+/// Variables that a server inherits from its host, which is the machine where it runs.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum EnvVars {
     /// None.
     None,
-    /// A short list of harmless ones: `PATH`, `HOME`, …
+    /// A short list of harmless variables: `PATH`, `HOME`, …
     Core,
-    /// What a program needs to run at all, and these, also if they look like secrets.
+    /// The variables that any program needs, and the named ones, even if they look like secrets.
     Named(Vec<String>),
-    /// What a policy lets through.
+    /// The variables that a policy selects.
     Policy(EnvPolicy),
 }
 
 impl McpServerConfig {
-    /// Builds a configuration without arguments and without variables of its own.
+    /// Creates a configuration without arguments and extra variables.
     pub fn new(name: impl Into<String>, command: impl Into<String>, cwd: PathUri) -> Self {
         Self {
             name: name.into(),
@@ -88,14 +89,14 @@ impl McpServerConfig {
             env_vars: EnvVars::Core,
             cwd,
             sandbox: None,
-            startup_timeout: STARTUP,
-            exit_timeout: EXIT,
-            terminate_timeout: TERMINATE,
+            startup_timeout: STARTUP_TIMEOUT,
+            exit_timeout: EXIT_TIMEOUT,
+            terminate_timeout: TERMINATE_TIMEOUT,
             max_line_bytes: MAX_LINE_BYTES,
         }
     }
 
-    /// Returns the command of the process `id`.
+    /// Returns the command for the process `id`.
     pub fn command(&self, id: ProcessId) -> Command {
         let mut argv = vec![self.command.clone()];
         argv.extend(self.args.iter().cloned());
@@ -136,13 +137,13 @@ impl EnvVars {
     }
 }
 
-/// A server that has answered `initialize`.
+/// A server that has responded to `initialize`.
 #[derive(Debug)]
-pub struct Connected<S: Service<RoleClient>> {
-    /// Calls the server. When it is dropped, the server is ended.
+pub struct ConnectedServer<S: Service<RoleClient>> {
+    /// Calls the server. Dropping it stops the server.
     pub service: RunningService<RoleClient, S>,
-    /// Learns of the server's fate.
-    pub watch: Watch,
+    /// Observes the end of the server.
+    pub watch: ServerWatch,
 }
 
 impl McpServerConfig {
@@ -160,16 +161,16 @@ impl McpServerConfig {
         Ok(McpTransport::new(started.process, self))
     }
 
-    /// Starts the server and waits until it has answered `initialize`, for at most
-    /// [`startup_timeout`](Self::startup_timeout). `handler` answers what the server asks. Dropping
-    /// the future leaves nothing running.
+    /// Starts the server and waits for its response to `initialize`, for at most
+    /// [`startup_timeout`](Self::startup_timeout). `handler` handles requests of the server.
+    /// Dropping the future leaves nothing running.
     pub async fn connect<S: Service<RoleClient>>(
         &self,
         backend: &dyn ExecBackend,
         id: ProcessId,
         handler: S,
-    ) -> Result<Connected<S>, LaunchError> {
-        let begun = time::Instant::now();
+    ) -> Result<ConnectedServer<S>, LaunchError> {
+        let started_at = time::Instant::now();
         let timed_out = |stderr| LaunchError::TimedOut {
             server: self.name.clone(),
             limit: self.startup_timeout,
@@ -178,18 +179,18 @@ impl McpServerConfig {
         let launched = time::timeout(self.startup_timeout, self.launch(backend, id)).await;
         let transport = launched.map_err(|_| timed_out(String::new()))??;
         let watch = transport.watch();
-        let left = self.startup_timeout.saturating_sub(begun.elapsed());
+        let left = self.startup_timeout.saturating_sub(started_at.elapsed());
         match time::timeout(left, serve_client(handler, transport)).await {
-            Ok(Ok(service)) => Ok(Connected { service, watch }),
+            Ok(Ok(service)) => Ok(ConnectedServer { service, watch }),
             Ok(Err(error)) => Err(match watch.ended() {
-                // It ended because the handshake failed, and that says more.
+                // It was stopped because the handshake failed; that error is more informative.
                 None | Some(McpTransportError::Closed(_)) => LaunchError::Initialize {
                     server: self.name.clone(),
                     error: Box::new(error),
                 },
                 Some(end) => end.into(),
             }),
-            Err(_) => Err(timed_out(watch.last_words())),
+            Err(_) => Err(timed_out(watch.last_stderr())),
         }
     }
 }

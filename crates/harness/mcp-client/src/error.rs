@@ -1,4 +1,4 @@
-//! Why an MCP server cannot be spoken to.
+//! Errors of the transport to an MCP server and of its launch.
 
 use std::time::Duration;
 
@@ -6,55 +6,55 @@ use exec_core::log::Exit;
 use exec_env::{backend::StartError, process::ProcessError};
 use rmcp::service::ClientInitializeError;
 
-/// Why a message cannot be sent, or will not be answered.
+/// Why a message cannot be sent, or will not get a response.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum McpTransportError {
-    /// Peer: the server ended.
-    #[error("mcp server `{server}` {}{}", ended(.exit), last_words(.stderr))]
+    /// Peer: the server exited.
+    #[error("mcp server `{server}` {}{}", exit_text(.exit), stderr_suffix(.stderr))]
     Exited {
-        /// What it is called.
+        /// Name of the server.
         server: String,
-        /// How it ended.
+        /// Exit of the server.
         exit: Box<Exit>,
-        /// The last lines that it wrote to its standard error.
+        /// Last lines of its stderr.
         stderr: String,
     },
-    /// Transport: nothing more can be learned of the server.
-    #[error("mcp server `{server}` is out of reach: {error}{}", last_words(.stderr))]
+    /// Transport: the state of the server is unknown.
+    #[error("mcp server `{server}` is unreachable: {error}{}", stderr_suffix(.stderr))]
     Lost {
-        /// What it is called.
+        /// Name of the server.
         server: String,
-        /// Why.
+        /// Cause.
         error: ProcessError,
-        /// The last lines that it wrote to its standard error.
+        /// Last lines of its stderr.
         stderr: String,
     },
-    /// Peer: the server runs, but has closed its input.
-    #[error("mcp server `{server}` has closed its stdin{}", last_words(.stderr))]
+    /// Peer: the server is running, but has closed its stdin.
+    #[error("mcp server `{server}` has closed its stdin{}", stderr_suffix(.stderr))]
     StdinClosed {
-        /// What it is called.
+        /// Name of the server.
         server: String,
-        /// The last lines that it wrote to its standard error.
+        /// Last lines of its stderr.
         stderr: String,
     },
-    /// Peer: it wrote a line that is longer than it may be.
+    /// Peer: it wrote an overlong line.
     #[error("mcp server `{server}` wrote a line of more than {limit} bytes")]
     LineTooLong {
-        /// What it is called.
+        /// Name of the server.
         server: String,
-        /// The most bytes it may have.
+        /// Maximum length in bytes.
         limit: usize,
     },
-    /// Peer: the answer is none.
-    #[error("mcp server `{server}` sent an answer that cannot be read: {reason}")]
+    /// Peer: the response is malformed.
+    #[error("mcp server `{server}` sent a malformed response: {reason}")]
     Malformed {
-        /// What it is called.
+        /// Name of the server.
         server: String,
-        /// What is wrong with it.
+        /// Why it is malformed.
         reason: String,
     },
-    /// Caller: the message has no JSON form.
+    /// Caller: the message cannot be encoded as JSON.
     #[error("message cannot be encoded: {0}")]
     Encode(String),
     /// Caller: the transport was closed.
@@ -62,54 +62,55 @@ pub enum McpTransportError {
     Closed(String),
 }
 
-/// Why a server was not launched, or not connected to. In every case nothing is left running.
+/// Why a server was not launched or connected. Nothing is left running.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// Whoever the inner error blames: there is no process.
+    /// The process did not start; the inner error says who must act.
     #[error("mcp server `{server}` did not start")]
     Start {
-        /// What it is called.
+        /// Name of the server.
         server: String,
-        /// Why.
+        /// Cause.
         #[source]
         error: StartError,
     },
-    /// Peer: it has not answered `initialize` in time.
-    #[error("mcp server `{server}` was not ready within {limit:?}{}", last_words(.stderr))]
+    /// Peer: it did not respond to `initialize` in time.
+    #[error("mcp server `{server}` was not ready within {limit:?}{}", stderr_suffix(.stderr))]
     TimedOut {
-        /// What it is called.
+        /// Name of the server.
         server: String,
-        /// The time it had.
+        /// The timeout.
         limit: Duration,
-        /// The last lines that it wrote to its standard error.
+        /// Last lines of its stderr.
         stderr: String,
     },
-    /// Whoever the inner error blames: it ended, or got out of reach, before it was ready.
+    /// The server exited or became unreachable before it was ready; the inner error says who must
+    /// act.
     #[error(transparent)]
     Transport(#[from] McpTransportError),
-    /// Peer: it does not speak the protocol.
+    /// Peer: it violated the protocol.
     #[error("mcp server `{server}` did not initialize")]
     Initialize {
-        /// What it is called.
+        /// Name of the server.
         server: String,
-        /// Why.
+        /// Cause.
         #[source]
         error: Box<ClientInitializeError>,
     },
 }
 
-fn ended(exit: &Exit) -> String {
+fn exit_text(exit: &Exit) -> String {
     match exit.signal {
         Some(signal) => format!("was killed by {signal}"),
         None => format!("exited with code {}", exit.code),
     }
 }
 
-fn last_words(stderr: &str) -> String {
+fn stderr_suffix(stderr: &str) -> String {
     if stderr.is_empty() {
         String::new()
     } else {
-        format!("; its last words: {stderr}")
+        format!("; its last stderr: {stderr}")
     }
 }

@@ -1,8 +1,8 @@
-//! MCP servers that run in an environment: local or remote, whichever the caller chose.
+//! MCP servers that run in a local or remote environment.
 //!
-//! The server is a process like any other; its stdin and stdout carry one JSON message a line. Its
-//! death and the loss of its environment reach those who wait for an answer as transport errors that
-//! say so. Not here: what is said over the transport, which is rmcp's; which servers there are.
+//! A server is an ordinary process; its stdin and stdout carry one JSON message per line. If it
+//! exits, or its environment is lost, pending requests fail with a transport error that says why.
+//! Elsewhere: the protocol (rmcp), and the list of servers.
 
 pub mod config;
 pub mod error;

@@ -1,8 +1,7 @@
-//! Requests that wait for an answer, and the end that all of them share.
+//! Pending requests, and the end of the transport that fails all of them.
 //!
-//! rmcp tells whoever waits for an answer when *sending* its request has failed, and why. So the
-//! sending of a request lasts until its answer is there: if the server ends in between, it fails with
-//! the reason.
+//! rmcp reports the reason to a caller only if *sending* its request fails. So sending a request
+//! completes with its response: if the server exits before, sending fails with the reason.
 
 use std::{
     collections::HashMap,
@@ -14,97 +13,97 @@ use tokio::sync::{oneshot, watch};
 
 use crate::error::McpTransportError;
 
-/// What becomes of sending a request.
-pub(crate) type Sent = Result<(), McpTransportError>;
+/// Result of sending a message.
+pub(crate) type SendResult = Result<(), McpTransportError>;
 
-/// What lets go of a request before its end.
+/// Event that completes the sending of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Until {
-    /// Its answer.
-    Answer,
-    /// Anything that the server says. Before the handshake, rmcp receives only what was sent.
+pub(crate) enum ReleaseOn {
+    /// Its response.
+    Response,
+    /// Any message of the server. Before the handshake, rmcp receives only after sending completes.
     FirstMessage,
 }
 
-/// The requests of one transport.
+/// Pending requests of one transport.
 #[derive(Debug)]
-pub(crate) struct Calls {
-    waiting: Mutex<HashMap<RequestId, (Until, oneshot::Sender<Sent>)>>,
+pub(crate) struct PendingRequests {
+    requests: Mutex<HashMap<RequestId, (ReleaseOn, oneshot::Sender<SendResult>)>>,
     end: watch::Sender<Option<McpTransportError>>,
 }
 
-impl Calls {
+impl PendingRequests {
     pub(crate) fn new() -> Self {
         Self {
-            waiting: Mutex::default(),
+            requests: Mutex::default(),
             end: watch::Sender::new(None),
         }
     }
 
-    /// Begins to wait. After the end there is nothing to wait for.
+    /// Registers a request. Fails after the end of the transport.
     pub(crate) fn register(
         &self,
         id: RequestId,
-        until: Until,
-    ) -> Result<oneshot::Receiver<Sent>, McpTransportError> {
-        let mut waiting = self.lock();
+        release_on: ReleaseOn,
+    ) -> Result<oneshot::Receiver<SendResult>, McpTransportError> {
+        let mut requests = self.lock();
         if let Some(end) = self.ended() {
             return Err(end);
         }
-        let (tell, told) = oneshot::channel();
-        waiting.insert(id, (until, tell));
-        Ok(told)
+        let (sender, receiver) = oneshot::channel();
+        requests.insert(id, (release_on, sender));
+        Ok(receiver)
     }
 
-    /// Ends one wait.
-    pub(crate) fn finish(&self, id: &RequestId, sent: Sent) {
-        let waiting = self.lock().remove(id);
-        if let Some((_, tell)) = waiting {
-            // Whoever sent it may have lost interest.
-            tell.send(sent).ok();
+    /// Completes a request.
+    pub(crate) fn finish(&self, id: &RequestId, sent: SendResult) {
+        let requests = self.lock().remove(id);
+        if let Some((_, sender)) = requests {
+            // The caller may have been dropped.
+            sender.send(sent).ok();
         }
     }
 
-    /// Lets go of requests that wait for anything.
-    pub(crate) fn first_message(&self) {
+    /// Completes the requests that wait for any message.
+    pub(crate) fn handle_first_message(&self) {
         self.lock()
-            .retain(|_, (until, _)| *until != Until::FirstMessage);
+            .retain(|_, (release_on, _)| *release_on != ReleaseOn::FirstMessage);
     }
 
-    /// Ends all waits, those of the future, too. The first reason counts.
+    /// Fails all pending and future requests. The first reason counts.
     pub(crate) fn end(&self, error: McpTransportError) {
         self.end.send_if_modified(|end| {
             let first = end.is_none();
             end.get_or_insert(error);
             first
         });
-        let (waiting, end) = (std::mem::take(&mut *self.lock()), self.ended());
-        for (_, tell) in waiting.into_values() {
+        let (requests, end) = (std::mem::take(&mut *self.lock()), self.ended());
+        for (_, sender) in requests.into_values() {
             if let Some(end) = end.clone() {
-                tell.send(Err(end)).ok();
+                sender.send(Err(end)).ok();
             }
         }
     }
 
-    /// Returns the end, if it has come.
+    /// Returns the reason of the end, if the transport has ended.
     pub(crate) fn ended(&self) -> Option<McpTransportError> {
         self.end.borrow().clone()
     }
 
-    /// Waits for the end.
-    pub(crate) async fn until_ended(&self) -> McpTransportError {
+    /// Waits for the end of the transport.
+    pub(crate) async fn wait_for_end(&self) -> McpTransportError {
         let mut end = self.end.subscribe();
         loop {
             if let Some(end) = end.borrow_and_update().clone() {
                 return end;
             }
-            // The sender is here.
+            // Cannot fail: `self` owns the sender.
             end.changed().await.ok();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, (Until, oneshot::Sender<Sent>)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, (ReleaseOn, oneshot::Sender<SendResult>)>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -117,36 +116,36 @@ mod tests {
     }
 
     #[test]
-    fn a_request_lasts_until_its_answer() {
-        let calls = Calls::new();
+    fn request_completes_with_its_response() {
+        let pending = PendingRequests::new();
         let [one, two] = [1, 2].map(RequestId::Number);
-        let mut first = calls.register(one.clone(), Until::Answer).unwrap();
-        let mut second = calls.register(two, Until::Answer).unwrap();
-        calls.first_message();
+        let mut first = pending.register(one.clone(), ReleaseOn::Response).unwrap();
+        let mut second = pending.register(two, ReleaseOn::Response).unwrap();
+        pending.handle_first_message();
         assert!(first.try_recv().is_err());
-        calls.finish(&one, Ok(()));
-        calls.finish(&one, Ok(()));
+        pending.finish(&one, Ok(()));
+        pending.finish(&one, Ok(()));
         assert_eq!(first.try_recv(), Ok(Ok(())));
-        calls.end(closed());
+        pending.end(closed());
         assert_eq!(second.try_recv(), Ok(Err(closed())));
     }
 
     #[test]
-    fn the_first_end_counts_and_nothing_waits_behind_it() {
-        let calls = Calls::new();
-        calls.end(closed());
-        calls.end(McpTransportError::Encode("late".to_owned()));
-        let refused = calls.register(RequestId::Number(1), Until::Answer);
+    fn first_end_reason_counts_and_later_requests_fail() {
+        let pending = PendingRequests::new();
+        pending.end(closed());
+        pending.end(McpTransportError::Encode("late".to_owned()));
+        let refused = pending.register(RequestId::Number(1), ReleaseOn::Response);
         assert_eq!(refused.unwrap_err(), closed());
     }
 
     #[test]
-    fn a_handshake_lasts_until_anything_is_said() {
-        let calls = Calls::new();
+    fn handshake_completes_with_the_first_message() {
+        let pending = PendingRequests::new();
         let id = RequestId::Number(0);
-        let mut sent = calls.register(id, Until::FirstMessage).unwrap();
+        let mut sent = pending.register(id, ReleaseOn::FirstMessage).unwrap();
         assert_eq!(sent.try_recv(), Err(oneshot::error::TryRecvError::Empty));
-        calls.first_message();
+        pending.handle_first_message();
         assert_eq!(sent.try_recv(), Err(oneshot::error::TryRecvError::Closed));
     }
 }

@@ -1,4 +1,4 @@
-//! From the events of a server's process to messages.
+//! Reads messages and stderr of a server from the events of its process.
 
 use std::{
     collections::VecDeque,
@@ -20,57 +20,57 @@ use tokio::{
     time::{self, Duration, Instant},
 };
 
-use crate::{error::McpTransportError, pending_requests::Calls};
+use crate::{error::McpTransportError, pending_requests::PendingRequests};
 
-/// How long output may come after the exit: a server's last answer, or its last words. A descendant
-/// that holds the output for longer does not hide the end.
-const AFTER_EXIT: Duration = Duration::from_secs(1);
-/// How much of a line that is no message is logged.
-const SHOWN_BYTES: usize = 200;
+/// How long to wait for output after the exit, such as a last response. A descendant that keeps
+/// stdout open longer does not hide the exit.
+const OUTPUT_AFTER_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Number of bytes logged of an invalid message.
+const MAX_LOGGED_BYTES: usize = 200;
 
-/// Reads one server.
+/// Reads the output of one server.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct ServerReader {
     server: String,
-    lines: Lines,
+    lines: LineSplitter,
     max_line_bytes: usize,
-    stderr: Arc<Stderr>,
-    calls: Arc<Calls>,
+    stderr: Arc<StderrTail>,
+    pending: Arc<PendingRequests>,
     messages: mpsc::Sender<RxJsonRpcMessage<RoleClient>>,
 }
 
-/// What a line without a message may still tell.
+/// The part of an invalid message that identifies its request.
 #[derive(Deserialize)]
-struct Envelope {
+struct ResponseEnvelope {
     id: RequestId,
     method: Option<serde::de::IgnoredAny>,
 }
 
-impl Reader {
+impl ServerReader {
     pub(crate) fn new(
         server: String,
         max_line_bytes: usize,
-        stderr: Arc<Stderr>,
-        calls: Arc<Calls>,
+        stderr: Arc<StderrTail>,
+        pending: Arc<PendingRequests>,
         messages: mpsc::Sender<RxJsonRpcMessage<RoleClient>>,
     ) -> Self {
         Self {
             server,
-            lines: Lines::new(max_line_bytes),
+            lines: LineSplitter::new(max_line_bytes),
             max_line_bytes,
             stderr,
-            calls,
+            pending,
             messages,
         }
     }
 
-    /// Reads until the server's end, and tells it to everybody who waits.
+    /// Reads until the server ends, then fails all pending requests.
     pub(crate) async fn run(mut self, mut events: EventStream) {
         let end = self.read(&mut events).await;
-        tracing::debug!(server = self.server, %end, "mcp server is over");
-        self.calls.end(end);
+        tracing::debug!(server = self.server, %end, "mcp server ended");
+        self.pending.end(end);
         drop(self.messages);
-        // A process that nobody reads would be held up on its way to the end.
+        // Keep reading, so that a full pipe does not block the exit of the process.
         while let Some(event) = events.next().await {
             if let ExecProcessEvent::Output(chunk) = event
                 && chunk.stream == OutputStream::Stderr
@@ -85,7 +85,7 @@ impl Reader {
         loop {
             let event = match &exited {
                 None => events.next().await,
-                Some((exit, until)) => match time::timeout_at(*until, events.next()).await {
+                Some((exit, deadline)) => match time::timeout_at(*deadline, events.next()).await {
                     Ok(event) => event,
                     Err(_) => return self.exited(exit.clone()),
                 },
@@ -93,43 +93,43 @@ impl Reader {
             match event {
                 Some(ExecProcessEvent::Output(chunk)) => match chunk.stream {
                     OutputStream::Stdout => {
-                        if let Err(error) = self.take(&chunk.data).await {
+                        if let Err(error) = self.handle_stdout(&chunk.data).await {
                             return error;
                         }
                     }
                     OutputStream::Stderr | OutputStream::Pty => self.stderr.push(&chunk.data),
                 },
                 Some(ExecProcessEvent::Exited(_, exit)) => {
-                    exited = Some((exit, Instant::now() + AFTER_EXIT));
+                    exited = Some((exit, Instant::now() + OUTPUT_AFTER_EXIT_TIMEOUT));
                 }
                 Some(ExecProcessEvent::Failed(error)) => return self.lost(error),
                 Some(ExecProcessEvent::Closed(_)) | None => {
                     return match exited {
                         Some((exit, _)) => self.exited(exit),
-                        None => self.lost(ended_early()),
+                        None => self.lost(early_end_error()),
                     };
                 }
             }
         }
     }
 
-    /// Hands on the messages that are whole with this chunk. Waits for room.
-    async fn take(&mut self, chunk: &[u8]) -> Result<(), McpTransportError> {
+    /// Forwards the complete messages of a chunk. Blocks while the queue is full.
+    async fn handle_stdout(&mut self, chunk: &[u8]) -> Result<(), McpTransportError> {
         let pushed = self.lines.push(chunk);
         while let Some(line) = self.lines.next() {
             let Some(message) = self.decode(&line) else {
                 continue;
             };
-            let answered = match &message {
+            let response_id = match &message {
                 JsonRpcMessage::Response(response) => Some(response.id.clone()),
                 JsonRpcMessage::Error(error) => error.id.clone(),
                 JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => None,
             };
-            // If the transport was dropped, what the server still says is of no interest.
+            // After the transport was dropped, further messages are discarded.
             self.messages.send(message).await.ok();
-            self.calls.first_message();
-            if let Some(id) = answered {
-                self.calls.finish(&id, Ok(()));
+            self.pending.handle_first_message();
+            if let Some(id) = response_id {
+                self.pending.finish(&id, Ok(()));
             }
         }
         pushed.map_err(|_| McpTransportError::LineTooLong {
@@ -138,8 +138,8 @@ impl Reader {
         })
     }
 
-    /// Reads a line. One that is no message is passed over: servers print what they should log. Only
-    /// an answer that somebody waits for is not, for nothing else would come.
+    /// Decodes a line. Invalid lines are skipped, because servers print logs to stdout; but an
+    /// invalid response fails its request, which would otherwise never complete.
     fn decode(&self, line: &[u8]) -> Option<RxJsonRpcMessage<RoleClient>> {
         if line.is_empty() {
             return None;
@@ -148,14 +148,14 @@ impl Reader {
             Ok(message) => return Some(message),
             Err(error) => error,
         };
-        let shown = String::from_utf8_lossy(&line[..line.len().min(SHOWN_BYTES)]);
-        tracing::warn!(server = self.server, %error, "mcp server wrote what is no message: {shown}");
-        if let Ok(Envelope { id, method: None }) = serde_json::from_slice(line) {
+        let shown = String::from_utf8_lossy(&line[..line.len().min(MAX_LOGGED_BYTES)]);
+        tracing::warn!(server = self.server, %error, "skipped an invalid message of an mcp server: {shown}");
+        if let Ok(ResponseEnvelope { id, method: None }) = serde_json::from_slice(line) {
             let malformed = McpTransportError::Malformed {
                 server: self.server.clone(),
                 reason: error.to_string(),
             };
-            self.calls.finish(&id, Err(malformed));
+            self.pending.finish(&id, Err(malformed));
         }
         None
     }
@@ -164,7 +164,7 @@ impl Reader {
         McpTransportError::Exited {
             server: self.server.clone(),
             exit: Box::new(exit),
-            stderr: self.stderr.last_words(),
+            stderr: self.stderr.last_stderr(),
         }
     }
 
@@ -172,87 +172,87 @@ impl Reader {
         McpTransportError::Lost {
             server: self.server.clone(),
             error,
-            stderr: self.stderr.last_words(),
+            stderr: self.stderr.last_stderr(),
         }
     }
 }
 
-/// Tells that the events of a process ended although it was not over.
-fn ended_early() -> ProcessError {
-    let broken = "events of a process ended before its close".to_owned();
+/// Returns the error for an event stream that ended before the process.
+fn early_end_error() -> ProcessError {
+    let broken = "process events ended before the close event".to_owned();
     exec_env::disconnect::Disconnect::Protocol(broken).into()
 }
 
-/// Gathers bytes until a line is whole.
+/// Splits chunks into lines.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct LineSplitter {
     limit: usize,
     partial: Vec<u8>,
-    whole: VecDeque<Vec<u8>>,
+    complete: VecDeque<Vec<u8>>,
 }
 
-/// Peer: a line has more bytes than it may have.
+/// Peer: the line is too long.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct TooLong;
+pub(crate) struct LineTooLongError;
 
-impl Lines {
-    /// Begins empty. A line may have `limit` bytes, its end not counted.
+impl LineSplitter {
+    /// Creates a splitter. A line may have `limit` bytes without its terminator.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit,
             partial: Vec::new(),
-            whole: VecDeque::new(),
+            complete: VecDeque::new(),
         }
     }
 
-    /// Takes a chunk. Lines before one that is too long can still be taken.
-    pub(crate) fn push(&mut self, mut chunk: &[u8]) -> Result<(), TooLong> {
+    /// Adds a chunk. Lines before an overlong one are still available.
+    pub(crate) fn push(&mut self, mut chunk: &[u8]) -> Result<(), LineTooLongError> {
         while let Some(end) = memchr::memchr(b'\n', chunk) {
             self.append(&chunk[..end])?;
             let mut line = std::mem::take(&mut self.partial);
             if line.last() == Some(&b'\r') {
                 line.pop();
             }
-            self.whole.push_back(line);
+            self.complete.push_back(line);
             chunk = &chunk[end + 1..];
         }
         self.append(chunk)
     }
 
-    /// Returns the next whole line, without its end.
+    /// Returns the next complete line without its terminator.
     pub(crate) fn next(&mut self) -> Option<Vec<u8>> {
-        self.whole.pop_front()
+        self.complete.pop_front()
     }
 
-    fn append(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), LineTooLongError> {
         if self.partial.len() + bytes.len() > self.limit {
-            return Err(TooLong);
+            return Err(LineTooLongError);
         }
         self.partial.extend_from_slice(bytes);
         Ok(())
     }
 }
 
-/// Lines that are kept: a stack trace's end.
-const KEPT_LINES: usize = 20;
-/// Longest part of a line that is kept or logged.
-const KEPT_LINE_BYTES: usize = 1 << 10;
+/// Maximum number of kept lines: the end of a stack trace.
+const MAX_KEPT_LINES: usize = 20;
+/// Maximum length of a kept or logged line.
+const MAX_KEPT_LINE_BYTES: usize = 1 << 10;
 
-/// The standard error of one server.
+/// Logs the stderr of a server and keeps its last lines for errors.
 #[derive(Debug)]
-pub(crate) struct Stderr {
+pub(crate) struct StderrTail {
     server: String,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    kept: VecDeque<String>,
-    /// A line without its end, as far as it will be kept.
+    lines: VecDeque<String>,
+    /// Start of an incomplete line, truncated.
     partial: Vec<u8>,
 }
 
-impl Stderr {
+impl StderrTail {
     pub(crate) fn new(server: &str) -> Self {
         Self {
             server: server.to_owned(),
@@ -260,41 +260,41 @@ impl Stderr {
         }
     }
 
-    /// Takes a chunk, cut anywhere.
+    /// Adds a chunk.
     pub(crate) fn push(&self, chunk: &[u8]) {
         let mut state = self.lock();
         let mut parts = chunk.split(|byte| *byte == b'\n').peekable();
         while let Some(part) = parts.next() {
-            let room = KEPT_LINE_BYTES.saturating_sub(state.partial.len());
+            let room = MAX_KEPT_LINE_BYTES.saturating_sub(state.partial.len());
             state
                 .partial
                 .extend_from_slice(&part[..room.min(part.len())]);
             if parts.peek().is_some() {
                 let line = std::mem::take(&mut state.partial);
-                self.keep(&mut state, &line);
+                self.push_line(&mut state, &line);
             }
         }
     }
 
-    /// Returns the last lines, and what has no end yet.
-    pub(crate) fn last_words(&self) -> String {
+    /// Returns the last lines, including an incomplete one.
+    pub(crate) fn last_stderr(&self) -> String {
         let state = self.lock();
         let partial = String::from_utf8_lossy(&state.partial);
-        let kept = state.kept.iter().map(String::as_str);
-        let lines: Vec<&str> = kept.chain([partial.trim_end()]).collect();
+        let lines = state.lines.iter().map(String::as_str);
+        let lines: Vec<&str> = lines.chain([partial.trim_end()]).collect();
         lines.join("\n").trim_end().to_owned()
     }
 
-    fn keep(&self, state: &mut State, line: &[u8]) {
+    fn push_line(&self, state: &mut State, line: &[u8]) {
         let line = String::from_utf8_lossy(line).trim_end().to_owned();
         if line.is_empty() {
             return;
         }
         tracing::info!(server = self.server, "{line}");
-        if state.kept.len() == KEPT_LINES {
-            state.kept.pop_front();
+        if state.lines.len() == MAX_KEPT_LINES {
+            state.lines.pop_front();
         }
-        state.kept.push_back(line);
+        state.lines.push_back(line);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -306,22 +306,22 @@ impl Stderr {
 mod tests {
     use super::*;
 
-    fn taken(lines: &mut Lines) -> Vec<String> {
+    fn drain_lines(lines: &mut LineSplitter) -> Vec<String> {
         std::iter::from_fn(|| lines.next())
             .map(|line| String::from_utf8(line).unwrap())
             .collect()
     }
 
     #[test]
-    fn lines_are_the_same_however_they_were_cut() {
+    fn lines_do_not_depend_on_chunk_boundaries() {
         let text = "one\ntwo\r\n\nthr\u{e9}e\nrest".as_bytes();
         for size in 1..=text.len() {
-            let mut lines = Lines::new(100);
+            let mut lines = LineSplitter::new(100);
             for chunk in text.chunks(size) {
                 lines.push(chunk).unwrap();
             }
             assert_eq!(
-                taken(&mut lines),
+                drain_lines(&mut lines),
                 ["one", "two", "", "thr\u{e9}e"],
                 "cut by {size}"
             );
@@ -329,12 +329,12 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_at_most_as_long_as_the_limit() {
-        let mut lines = Lines::new(4);
+    fn overlong_line_is_rejected() {
+        let mut lines = LineSplitter::new(4);
         assert_eq!(lines.push(b"ab\nabcd\n"), Ok(()));
         assert_eq!(lines.push(b"abc"), Ok(()));
-        assert_eq!(lines.push(b"de\n"), Err(TooLong));
-        assert_eq!(taken(&mut lines), ["ab", "abcd"]);
+        assert_eq!(lines.push(b"de\n"), Err(LineTooLongError));
+        assert_eq!(drain_lines(&mut lines), ["ab", "abcd"]);
     }
 }
 
@@ -343,34 +343,34 @@ mod stderr_tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_are_kept_however_they_were_cut() {
+    fn last_lines_do_not_depend_on_chunk_boundaries() {
         for size in [1, 3, 1000] {
-            let stderr = Stderr::new("s");
+            let stderr = StderrTail::new("s");
             for chunk in b"warning: a\r\n\nerror: b\nhalf".chunks(size) {
                 stderr.push(chunk);
             }
-            assert_eq!(stderr.last_words(), "warning: a\nerror: b\nhalf");
+            assert_eq!(stderr.last_stderr(), "warning: a\nerror: b\nhalf");
         }
     }
 
     #[test]
-    fn lines_are_bounded_in_number_and_length() {
-        let stderr = Stderr::new("s");
+    fn kept_lines_are_bounded_in_number_and_length() {
+        let stderr = StderrTail::new("s");
         for number in 0..1000 {
             stderr.push(format!("{number} ").as_bytes());
             stderr.push(&vec![b'x'; 10_000]);
             stderr.push(b"\n");
         }
         stderr.push(&vec![b'y'; 10_000]);
-        let words = stderr.last_words();
+        let words = stderr.last_stderr();
         let lines: Vec<&str> = words.lines().collect();
-        assert_eq!(lines.len(), KEPT_LINES + 1);
+        assert_eq!(lines.len(), MAX_KEPT_LINES + 1);
         assert!(lines[0].starts_with("980 x"));
-        assert!(lines.iter().all(|line| line.len() <= KEPT_LINE_BYTES));
+        assert!(lines.iter().all(|line| line.len() <= MAX_KEPT_LINE_BYTES));
     }
 
     #[test]
-    fn without_a_word_there_are_no_last_words() {
-        assert_eq!(Stderr::new("s").last_words(), "");
+    fn silent_server_has_no_last_stderr() {
+        assert_eq!(StderrTail::new("s").last_stderr(), "");
     }
 }

@@ -1,4 +1,4 @@
-//! A server's stdin and stdout as a transport of rmcp.
+//! An rmcp transport over the stdin and stdout of a server process.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -21,106 +21,109 @@ use tokio::{
 use crate::{
     config::McpServerConfig,
     error::McpTransportError,
-    pending_requests::{Calls, Sent, Until},
-    reader::{Reader, Stderr},
-    writer::{Ending, Outgoing, Writer},
+    pending_requests::{PendingRequests, ReleaseOn, SendResult},
+    reader::{ServerReader, StderrTail},
+    writer::{OutgoingLine, ServerWriter, ShutdownTimeouts},
 };
 
-/// Messages that wait to be received; then the server is held up.
-const INCOMING: usize = 64;
-/// Messages that wait to be written, beside the one that is; then sending waits.
-const OUTGOING: usize = 16;
-/// How long after the end those who wait for an answer are told why, before rmcp is told that the
-/// transport is over, which it passes on without a reason.
-const SETTLE: Duration = Duration::from_millis(20);
+/// Capacity for received messages. When full, the server is blocked.
+const INCOMING_CAPACITY: usize = 64;
+/// Capacity for outgoing messages. When full, sending waits.
+const OUTGOING_CAPACITY: usize = 16;
+/// Delay between the end of the server and the end of the transport, so that pending requests fail
+/// with the reason before rmcp fails them without one.
+const END_DELAY: Duration = Duration::from_millis(20);
 
-/// A transport to an MCP server that runs in an environment. When it is dropped, the server's input
-/// is ended, then the server: first gracefully, then by force.
+/// A transport to an MCP server in an environment. Dropping it closes the server's stdin, then
+/// terminates the server gracefully, then kills it.
 #[derive(Debug)]
 pub struct McpTransport {
     server: String,
-    calls: Arc<Calls>,
-    stderr: Arc<Stderr>,
+    pending: Arc<PendingRequests>,
+    stderr: Arc<StderrTail>,
     incoming: mpsc::Receiver<RxJsonRpcMessage<RoleClient>>,
-    outgoing: Option<mpsc::Sender<Outgoing>>,
+    outgoing: Option<mpsc::Sender<OutgoingLine>>,
     closing: Option<oneshot::Sender<()>>,
     writer: Option<JoinHandle<()>>,
-    over: Option<Instant>,
+    end_at: Option<Instant>,
 }
 
 impl McpTransport {
-    /// Takes a process that was started with a stdin that can be written. Nothing else may write to it.
+    /// Takes over a process with a piped stdin. Nothing else may write to it.
     pub fn new(process: Arc<dyn ExecProcess>, config: &McpServerConfig) -> Self {
         let server = config.name.clone();
-        let (calls, stderr) = (Arc::new(Calls::new()), Arc::new(Stderr::new(&server)));
-        let (messages, incoming) = mpsc::channel(INCOMING);
-        let (outgoing, lines) = mpsc::channel(OUTGOING);
+        let (pending, stderr) = (
+            Arc::new(PendingRequests::new()),
+            Arc::new(StderrTail::new(&server)),
+        );
+        let (messages, incoming) = mpsc::channel(INCOMING_CAPACITY);
+        let (outgoing, lines) = mpsc::channel(OUTGOING_CAPACITY);
         let (closing, closed) = oneshot::channel();
         let events = process.follow(Follow {
             from: From::After(OutputSeq(0)),
             pace: Pace::Held,
         });
-        let reader = Reader::new(
+        let reader = ServerReader::new(
             server.clone(),
             config.max_line_bytes,
             Arc::clone(&stderr),
-            Arc::clone(&calls),
+            Arc::clone(&pending),
             messages,
         );
-        // It ends with the process's events.
+        // The task ends with the events of the process.
         drop(tokio::spawn(reader.run(events)));
-        let writer = Writer {
+        let writer = ServerWriter {
             server: server.clone(),
             process,
-            calls: Arc::clone(&calls),
+            pending: Arc::clone(&pending),
             stderr: Arc::clone(&stderr),
-            ending: Ending {
+            shutdown: ShutdownTimeouts {
                 exit: config.exit_timeout,
                 terminate: config.terminate_timeout,
             },
         };
         Self {
             server,
-            calls,
+            pending,
             stderr,
             incoming,
             outgoing: Some(outgoing),
             closing: Some(closing),
             writer: Some(tokio::spawn(writer.run(lines, closed))),
-            over: None,
+            end_at: None,
         }
     }
 
-    /// Returns how to learn of the server's fate when rmcp owns the transport.
-    pub fn watch(&self) -> Watch {
-        Watch {
-            calls: Arc::clone(&self.calls),
+    /// Returns an observer, for when rmcp owns the transport.
+    pub fn watch(&self) -> ServerWatch {
+        ServerWatch {
+            pending: Arc::clone(&self.pending),
             stderr: Arc::clone(&self.stderr),
         }
     }
 }
 
-/// Learns of a server's fate.
+/// Observes the end of a server.
 #[derive(Clone, Debug)]
-pub struct Watch {
-    calls: Arc<Calls>,
-    stderr: Arc<Stderr>,
+pub struct ServerWatch {
+    pending: Arc<PendingRequests>,
+    stderr: Arc<StderrTail>,
 }
 
-impl Watch {
-    /// Returns why the server cannot be spoken to any more, if it cannot.
+impl ServerWatch {
+    /// Returns why the transport has ended, if it has.
     pub fn ended(&self) -> Option<McpTransportError> {
-        self.calls.ended()
+        self.pending.ended()
     }
 
-    /// Waits until the server cannot be spoken to any more, and tells why.
-    pub async fn until_ended(&self) -> McpTransportError {
-        self.calls.until_ended().await
+    /// Waits until the transport ends, and returns the reason.
+    pub async fn wait_for_end(&self) -> McpTransportError {
+        self.pending.wait_for_end().await
     }
 
-    /// Returns the last lines that it wrote to its standard error.
-    pub fn last_words(&self) -> String {
-        self.stderr.last_words()
+    /// Returns the last lines of the server's stderr.
+    pub fn last_stderr(&self) -> String {
+        self.stderr.last_stderr()
     }
 }
 
@@ -131,32 +134,33 @@ impl Transport<RoleClient> for McpTransport {
         "mcp server in an environment".into()
     }
 
-    /// Sends a message. A request is sent when it is answered: until then it fails with the server.
+    /// Sends a message. Sending a request completes with its response, and fails if the server
+    /// exits before.
     fn send(
         &mut self,
         message: TxJsonRpcMessage<RoleClient>,
-    ) -> impl Future<Output = Sent> + Send + 'static {
-        let answer = self.register(&message);
+    ) -> impl Future<Output = SendResult> + Send + 'static {
+        let response = self.register(&message);
         let (line, outgoing) = (encode(&message), self.outgoing.clone());
-        let (calls, server) = (Arc::clone(&self.calls), self.server.clone());
+        let (pending, server) = (Arc::clone(&self.pending), self.server.clone());
         async move {
-            let (answer, line) = (answer?, line?);
-            let closed = || calls.ended().unwrap_or(McpTransportError::Closed(server));
-            let (tell, written) = oneshot::channel();
+            let (response, line) = (response?, line?);
+            let closed = || pending.ended().unwrap_or(McpTransportError::Closed(server));
+            let (sender, written) = oneshot::channel();
             let Some(outgoing) = outgoing else {
                 return Err(closed());
             };
-            let queued = outgoing.send(Outgoing {
+            let queued = outgoing.send(OutgoingLine {
                 line,
-                written: tell,
+                written: sender,
             });
             if queued.await.is_err() {
                 return Err(closed());
             }
             written.await.unwrap_or_else(|_| Err(closed()))?;
-            match answer {
-                // Let go of without a word, it was heard.
-                Some(answer) => answer.await.unwrap_or(Ok(())),
+            match response {
+                // Released without a result: the server has sent a message.
+                Some(response) => response.await.unwrap_or(Ok(())),
                 None => Ok(()),
             }
         }
@@ -166,20 +170,22 @@ impl Transport<RoleClient> for McpTransport {
         if let Some(message) = self.incoming.recv().await {
             return Some(message);
         }
-        let over = *self.over.get_or_insert_with(|| Instant::now() + SETTLE);
-        time::sleep_until(over).await;
-        // rmcp polls this beside the outcomes of sending, and drops it for one that is ready. Who is
-        // polled twice knows that none is left.
+        let end_at = *self
+            .end_at
+            .get_or_insert_with(|| Instant::now() + END_DELAY);
+        time::sleep_until(end_at).await;
+        // rmcp polls this together with pending sends, and drops it when one is ready. Yielding
+        // once ensures that none is left.
         task::yield_now().await;
         None
     }
 
-    /// Ends the server, and waits for that in bounded time.
+    /// Stops the server, in bounded time.
     async fn close(&mut self) -> Result<(), McpTransportError> {
         self.outgoing = None;
         self.closing = None;
         if let Some(writer) = &mut self.writer {
-            // A panic of the task's is reported by the runtime.
+            // The runtime reports a panic of the task.
             writer.await.ok();
         }
         self.writer = None;
@@ -188,30 +194,32 @@ impl Transport<RoleClient> for McpTransport {
 }
 
 impl McpTransport {
-    /// Begins to wait for what a message brings about.
+    /// Registers a request, or completes a cancelled one.
     fn register(
         &self,
         message: &TxJsonRpcMessage<RoleClient>,
-    ) -> Result<Option<oneshot::Receiver<Sent>>, McpTransportError> {
+    ) -> Result<Option<oneshot::Receiver<SendResult>>, McpTransportError> {
         match message {
             JsonRpcMessage::Request(request) => {
-                let until = if matches!(
+                let release_on = if matches!(
                     &request.request,
                     ClientRequest::InitializeRequest(_) | ClientRequest::DiscoverRequest(_)
                 ) {
-                    Until::FirstMessage
+                    ReleaseOn::FirstMessage
                 } else {
-                    Until::Answer
+                    ReleaseOn::Response
                 };
-                self.calls.register(request.id.clone(), until).map(Some)
+                self.pending
+                    .register(request.id.clone(), release_on)
+                    .map(Some)
             }
             JsonRpcMessage::Notification(notification) => {
                 if let ClientNotification::CancelledNotification(cancelled) =
                     &notification.notification
                     && let Some(id) = &cancelled.params.request_id
                 {
-                    // No answer will come.
-                    self.calls.finish(id, Ok(()));
+                    // A cancelled request gets no response.
+                    self.pending.finish(id, Ok(()));
                 }
                 Ok(None)
             }

@@ -1,4 +1,4 @@
-//! From messages to a server's stdin, one at a time; then the end of the server.
+//! Writes messages to a server's stdin one at a time, and stops the server at the end.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,79 +16,78 @@ use tokio::{
 
 use crate::{
     error::McpTransportError,
-    pending_requests::{Calls, Sent},
-    reader::Stderr,
+    pending_requests::{PendingRequests, SendResult},
+    reader::StderrTail,
 };
 
-/// Part of a line that is handed to the process at once: a message may be larger than one of the
-/// connection to its environment.
-const PIECE_BYTES: usize = 256 << 10;
-/// How long to wait before a write is tried again.
-const RETRY: Duration = Duration::from_millis(10);
-/// How often a process may be said to be starting: half a minute.
-const STARTING: usize = 3000;
-/// How long the end may come after a write that failed. A process that ended takes no input, and its
-/// end says more.
-const END_BEHIND: Duration = Duration::from_secs(2);
+/// Maximum size of one write: a message may exceed the limit of the connection to the environment.
+const MAX_WRITE_BYTES: usize = 256 << 10;
+/// Delay before a retry of a write.
+const RETRY_DELAY: Duration = Duration::from_millis(10);
+/// Maximum number of retries while the process is starting: half a minute.
+const MAX_RETRIES: usize = 3000;
+/// How long to wait for the exit event after a failed write. The exit is more informative than the
+/// write error.
+const EXIT_EVENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A line for the server, and who waits until it is written.
+/// A line for the server, and the receiver of its write result.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingLine {
     pub(crate) line: Bytes,
-    pub(crate) written: oneshot::Sender<Sent>,
+    pub(crate) written: oneshot::Sender<SendResult>,
 }
 
-/// Writes to one server. It owns the process, and ends it.
+/// Writes to one server, owns its process, and stops it.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct ServerWriter {
     pub(crate) server: String,
     pub(crate) process: Arc<dyn ExecProcess>,
-    pub(crate) calls: Arc<Calls>,
-    pub(crate) stderr: Arc<Stderr>,
-    pub(crate) ending: Ending,
+    pub(crate) pending: Arc<PendingRequests>,
+    pub(crate) stderr: Arc<StderrTail>,
+    pub(crate) shutdown: ShutdownTimeouts,
 }
 
-impl Writer {
-    /// Writes lines until the transport is gone, then ends the server.
+impl ServerWriter {
+    /// Writes lines until the transport is dropped, then stops the server.
     pub(crate) async fn run(
         self,
-        mut lines: mpsc::Receiver<Outgoing>,
+        mut lines: mpsc::Receiver<OutgoingLine>,
         closing: oneshot::Receiver<()>,
     ) {
         select! {
             () = self.write_all(&mut lines) => {}
-            // Said or dropped: the transport is gone.
+            // Sent or dropped: the transport is closed.
             _ = closing => {}
         }
         drop(lines);
-        self.calls
+        self.pending
             .end(McpTransportError::Closed(self.server.clone()));
-        self.ending.run(&self.process).await;
+        self.shutdown.run(&self.process).await;
     }
 
-    async fn write_all(&self, lines: &mut mpsc::Receiver<Outgoing>) {
-        while let Some(Outgoing { line, written }) = lines.recv().await {
-            let outcome = match self.calls.ended() {
+    async fn write_all(&self, lines: &mut mpsc::Receiver<OutgoingLine>) {
+        while let Some(OutgoingLine { line, written }) = lines.recv().await {
+            let outcome = match self.pending.ended() {
                 Some(end) => Err(end),
                 None => select! {
                     outcome = self.write(line) => outcome,
-                    end = self.calls.until_ended() => Err(end),
+                    end = self.pending.wait_for_end() => Err(end),
                 },
             };
-            // Whoever sent it may have lost interest.
+            // The caller may have been dropped.
             written.send(outcome).ok();
         }
     }
 
-    async fn write(&self, mut line: Bytes) -> Sent {
+    async fn write(&self, mut line: Bytes) -> SendResult {
         let whole = line.len();
         while !line.is_empty() {
             let is_first = line.len() == whole;
-            let piece = line.split_to(PIECE_BYTES.min(line.len()));
+            let piece = line.split_to(MAX_WRITE_BYTES.min(line.len()));
             if let Err(error) = self.write_piece(piece).await {
-                // The next line would be read as the rest of this one.
+                // The server would read the next line as the rest of this one.
                 if !is_first {
-                    self.calls.end(error.clone());
+                    self.pending.end(error.clone());
                 }
                 return Err(error);
             }
@@ -96,30 +95,32 @@ impl Writer {
         Ok(())
     }
 
-    async fn write_piece(&self, piece: Bytes) -> Sent {
+    async fn write_piece(&self, piece: Bytes) -> SendResult {
         let mut attempts = 0;
         let failure = loop {
             match self.process.write(None, piece.clone()).await {
                 Ok(WriteStatus::Accepted) => return Ok(()),
-                Ok(WriteStatus::Starting) | Err(ProcessError::StdinFull) if attempts < STARTING => {
+                Ok(WriteStatus::Starting) | Err(ProcessError::StdinFull)
+                    if attempts < MAX_RETRIES =>
+                {
                     attempts += 1;
-                    time::sleep(RETRY).await;
+                    time::sleep(RETRY_DELAY).await;
                 }
                 Ok(WriteStatus::StdinClosed) => break None,
                 Ok(status @ (WriteStatus::Starting | WriteStatus::UnknownProcess)) => {
-                    let refused = format!("it answers `{status:?}` to a write");
+                    let refused = format!("write returned the status `{status:?}`");
                     break Some(Disconnect::Protocol(refused).into());
                 }
                 Err(error) => break Some(error),
             }
         };
-        // If the end comes meanwhile, this is not polled to its own.
-        time::sleep(END_BEHIND).await;
+        // If the exit event arrives meanwhile, this future is dropped.
+        time::sleep(EXIT_EVENT_TIMEOUT).await;
         Err(match failure {
             Some(error) => self.lost(error),
             None => McpTransportError::StdinClosed {
                 server: self.server.clone(),
-                stderr: self.stderr.last_words(),
+                stderr: self.stderr.last_stderr(),
             },
         })
     }
@@ -128,49 +129,51 @@ impl Writer {
         McpTransportError::Lost {
             server: self.server.clone(),
             error,
-            stderr: self.stderr.last_words(),
+            stderr: self.stderr.last_stderr(),
         }
     }
 }
 
-/// How long a call may take that only passes something on: a connection may be gone.
-const CALL: Duration = Duration::from_secs(2);
+/// Timeout of a call to the environment, whose connection may be lost.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a server has to end.
+/// Timeouts for stopping a server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Ending {
-    /// When its input has ended.
+pub(crate) struct ShutdownTimeouts {
+    /// After closing its stdin.
     pub(crate) exit: Duration,
-    /// When it was signalled.
+    /// After SIGTERM.
     pub(crate) terminate: Duration,
 }
 
-impl Ending {
-    /// Ends a server in bounded time. What is left is killed when the handle is dropped.
+impl ShutdownTimeouts {
+    /// Stops a server in bounded time. Dropping the handle kills the remaining processes.
     pub(crate) async fn run(self, process: &Arc<dyn ExecProcess>) {
         if process.status().exit.is_some() {
             return;
         }
-        // Whether it was told does not matter: it is waited for no longer than that.
-        time::timeout(CALL, process.close_stdin(None)).await.ok();
+        // A failure does not matter: the wait below is bounded.
+        time::timeout(CALL_TIMEOUT, process.close_stdin(None))
+            .await
+            .ok();
         if exits(process, self.exit).await {
             return;
         }
         let timeout_ms = u64::try_from(self.terminate.as_millis()).unwrap_or(u64::MAX);
         let graceful = process.terminate(TerminateMode::Graceful { timeout_ms });
-        time::timeout(CALL, graceful).await.ok();
-        if exits(process, self.terminate.saturating_add(CALL)).await {
+        time::timeout(CALL_TIMEOUT, graceful).await.ok();
+        if exits(process, self.terminate.saturating_add(CALL_TIMEOUT)).await {
             return;
         }
         let force = process.terminate(TerminateMode::Force);
-        time::timeout(CALL, force).await.ok();
+        time::timeout(CALL_TIMEOUT, force).await.ok();
     }
 }
 
-/// Tells whether the process ends within `limit`, or nothing more can be learned of it.
+/// Returns whether the process exits within `limit`, or its state is unknown.
 async fn exits(process: &Arc<dyn ExecProcess>, limit: Duration) -> bool {
     let wait = process.wait(WaitUntil::Exited, Some(limit));
-    match time::timeout(limit.saturating_add(CALL), wait).await {
+    match time::timeout(limit.saturating_add(CALL_TIMEOUT), wait).await {
         Ok(Ok(status)) => status.exit.is_some(),
         Ok(Err(_)) => true,
         Err(_) => false,

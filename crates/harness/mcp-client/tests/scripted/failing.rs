@@ -1,10 +1,10 @@
-//! What those who wait are told when a server fails.
+//! Errors of pending calls when a server fails, and the shutdown of servers.
 
 use std::time::Duration;
 
 use exec_env::{disconnect::Disconnect, process::ProcessError};
 use exec_mcp_client::{
-    config::Connected,
+    config::ConnectedServer,
     error::{LaunchError, McpTransportError},
 };
 use exec_wire::process::{TerminateMode, WriteStatus};
@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    fake_server::{Input, Server, config, id, pair, within},
+    fake_server::{FakeServer, Input, config, id, pair, within},
     messages::{connected, connected_with},
 };
 
@@ -26,29 +26,29 @@ async fn call(service: &RunningService<RoleClient, ()>) -> ServiceError {
     within("the call is over", call).await.unwrap_err()
 }
 
-/// The transport's own error, that a call failed with.
-fn reason(error: &ServiceError) -> McpTransportError {
+/// Returns the transport error of a failed call.
+fn transport_error(error: &ServiceError) -> McpTransportError {
     let ServiceError::TransportSend(error) = error else {
-        panic!("expected an error of the transport: {error:?}");
+        panic!("expected a transport error: {error:?}");
     };
     let error = error.error.downcast_ref::<McpTransportError>();
     error.unwrap().clone()
 }
 
-async fn two_calls(server: &mut Server) {
+async fn expect_two_calls(server: &mut FakeServer) {
     for _ in 0..2 {
-        server.hears_request("tools/call").await;
+        server.expect_request("tools/call").await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_death_of_a_server_is_told_at_once_to_all_who_wait() {
-    let (mut server, Connected { service, watch }) = connected().await;
+async fn server_exit_fails_all_pending_calls_at_once() {
+    let (mut server, ConnectedServer { service, watch }) = connected().await;
     let begun = Instant::now();
     let serving = async {
-        two_calls(&mut server).await;
-        server.complains("loading\nTraceback: out of ");
-        server.complains("cheese\n");
+        expect_two_calls(&mut server).await;
+        server.write_stderr("loading\nTraceback: out of ");
+        server.write_stderr("cheese\n");
         server.exits(3, None);
         server.closes();
     };
@@ -57,22 +57,25 @@ async fn the_death_of_a_server_is_told_at_once_to_all_who_wait() {
         let text = error.to_string();
         assert!(text.contains("`fake` exited with code 3"), "{text}");
         assert!(text.contains("out of cheese"), "{text}");
-        assert!(matches!(reason(&error), McpTransportError::Exited { .. }));
+        assert!(matches!(
+            transport_error(&error),
+            McpTransportError::Exited { .. }
+        ));
     }
     assert!(begun.elapsed() < Duration::from_millis(20));
     assert!(matches!(
         watch.ended(),
         Some(McpTransportError::Exited { .. })
     ));
-    // Later calls fail, too.
+    // Later calls fail as well.
     call(&service).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_signal_is_told_by_name() {
-    let (mut server, Connected { service, .. }) = connected().await;
+async fn killing_signal_is_named() {
+    let (mut server, ConnectedServer { service, .. }) = connected().await;
     let serving = async {
-        server.hears_request("tools/call").await;
+        server.expect_request("tools/call").await;
         server.exits(137, Some("SIGKILL"));
         server.closes();
     };
@@ -82,23 +85,26 @@ async fn a_signal_is_told_by_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_descendant_that_holds_the_output_does_not_hide_the_death() {
-    let (mut server, Connected { service, .. }) = connected().await;
+async fn descendant_holding_stdout_does_not_hide_the_exit() {
+    let (mut server, ConnectedServer { service, .. }) = connected().await;
     let serving = async {
-        server.hears_request("tools/call").await;
+        server.expect_request("tools/call").await;
         server.exits(1, None);
     };
     let (error, ()) = join(call(&service), serving).await;
-    assert!(matches!(reason(&error), McpTransportError::Exited { .. }));
+    assert!(matches!(
+        transport_error(&error),
+        McpTransportError::Exited { .. }
+    ));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_behind_the_exit_is_received() {
-    let (mut server, Connected { service, .. }) = connected().await;
+async fn response_after_exit_is_received() {
+    let (mut server, ConnectedServer { service, .. }) = connected().await;
     let serving = async {
-        let id = server.hears_request("tools/call").await;
+        let id = server.expect_request("tools/call").await;
         server.exits(0, None);
-        server.answers(&id, &json!({"content": []}));
+        server.respond(&id, &json!({"content": []}));
         server.closes();
     };
     let call = service.call_tool(CallToolRequestParams::new("last"));
@@ -107,19 +113,19 @@ async fn an_answer_behind_the_exit_is_received() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_disconnect_is_told_at_once_to_all_who_wait() {
-    let (mut server, Connected { service, .. }) = connected().await;
+async fn disconnect_fails_all_pending_calls_at_once() {
+    let (mut server, ConnectedServer { service, .. }) = connected().await;
     let begun = Instant::now();
     let gone = Disconnect::Transport("reset by peer".to_owned());
     let serving = async {
-        two_calls(&mut server).await;
-        server.is_lost(ProcessError::Disconnected(gone.clone()));
+        expect_two_calls(&mut server).await;
+        server.lose(ProcessError::Disconnected(gone.clone()));
     };
     let (one, other, ()) = join3(call(&service), call(&service), serving).await;
     for error in [one, other] {
         let text = error.to_string();
         assert!(text.contains("reset by peer"), "{text}");
-        let McpTransportError::Lost { error, .. } = reason(&error) else {
+        let McpTransportError::Lost { error, .. } = transport_error(&error) else {
             panic!("expected a loss: {error:?}");
         };
         assert_eq!(error, ProcessError::Disconnected(gone.clone()));
@@ -128,32 +134,32 @@ async fn a_disconnect_is_told_at_once_to_all_who_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_line_without_end_is_a_failure() {
+async fn overlong_line_fails_the_transport() {
     let mut short = config();
     short.max_line_bytes = 1000;
-    let (mut server, Connected { service, .. }) = connected_with(short).await;
+    let (mut server, ConnectedServer { service, .. }) = connected_with(short).await;
     let serving = async {
-        server.hears_request("tools/call").await;
-        server.prints(&[b'x'; 1001]);
+        server.expect_request("tools/call").await;
+        server.write_stdout(&[b'x'; 1001]);
     };
     let (error, ()) = join(call(&service), serving).await;
     let expected = McpTransportError::LineTooLong {
         server: "fake".to_owned(),
         limit: 1000,
     };
-    assert_eq!(reason(&error), expected);
+    assert_eq!(transport_error(&error), expected);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_cannot_be_read_fails_its_call_alone() {
-    let (mut server, Connected { service, .. }) = connected().await;
+async fn malformed_response_fails_only_its_call() {
+    let (mut server, ConnectedServer { service, .. }) = connected().await;
     let serving = async {
         let [bad, good] = [
-            server.hears_request("tools/call").await,
-            server.hears_request("tools/call").await,
+            server.expect_request("tools/call").await,
+            server.expect_request("tools/call").await,
         ];
-        server.says(&json!({"jsonrpc": "2.0", "id": bad, "result": {}, "error": 7}));
-        server.answers(&good, &json!({"content": []}));
+        server.send(&json!({"jsonrpc": "2.0", "id": bad, "result": {}, "error": 7}));
+        server.respond(&good, &json!({"content": []}));
     };
     let params = || CallToolRequestParams::new("any");
     let calls = join3(
@@ -166,58 +172,61 @@ async fn an_answer_that_cannot_be_read_fails_its_call_alone() {
         panic!("one fails and the other does not");
     };
     assert!(matches!(
-        reason(&error),
+        transport_error(&error),
         McpTransportError::Malformed { .. }
     ));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_takes_no_input_is_a_failure() {
-    let (server, Connected { service, .. }) = connected().await;
-    server.answers_writes_with(WriteStatus::StdinClosed);
-    let closed = reason(&call(&service).await);
+async fn closed_stdin_fails_the_call() {
+    let (server, ConnectedServer { service, .. }) = connected().await;
+    server.set_write_status(WriteStatus::StdinClosed);
+    let closed = transport_error(&call(&service).await);
     assert!(matches!(closed, McpTransportError::StdinClosed { .. }));
-    server.answers_writes_with(WriteStatus::UnknownProcess);
-    let unknown = reason(&call(&service).await);
+    server.set_write_status(WriteStatus::UnknownProcess);
+    let unknown = transport_error(&call(&service).await);
     assert!(matches!(unknown, McpTransportError::Lost { .. }));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_behind_a_refused_write_is_what_is_told() {
-    let (server, Connected { service, .. }) = connected().await;
-    server.answers_writes_with(WriteStatus::StdinClosed);
+async fn exit_after_a_failed_write_is_reported_instead() {
+    let (server, ConnectedServer { service, .. }) = connected().await;
+    server.set_write_status(WriteStatus::StdinClosed);
     let serving = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         server.exits(9, None);
         server.closes();
     };
     let (error, ()) = join(call(&service), serving).await;
-    assert!(matches!(reason(&error), McpTransportError::Exited { .. }));
+    assert!(matches!(
+        transport_error(&error),
+        McpTransportError::Exited { .. }
+    ));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_starting_is_tried_again() {
+async fn write_to_a_starting_server_is_retried() {
     let (mut server, backend) = pair();
-    server.answers_writes_with(WriteStatus::Starting);
+    server.set_write_status(WriteStatus::Starting);
     let (config, id) = (config(), id());
     let connect = config.connect(&backend, id, ());
     let serving = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        server.answers_writes_with(WriteStatus::Accepted);
-        server.initializes().await;
+        server.set_write_status(WriteStatus::Accepted);
+        server.complete_handshake().await;
     };
-    let (connected, ()) = within("they shake hands", join(connect, serving)).await;
+    let (connected, ()) = within("handshake", join(connect, serving)).await;
     connected.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_dies_before_it_is_ready_is_told_with_its_last_words() {
+async fn exit_during_startup_is_reported_with_stderr() {
     let (mut server, backend) = pair();
     let (config, id) = (config(), id());
     let connect = config.connect(&backend, id, ());
     let serving = async {
-        server.hears_request("initialize").await;
-        server.complains("no such module");
+        server.expect_request("initialize").await;
+        server.write_stderr("no such module");
         server.exits(2, None);
         server.closes();
     };
@@ -230,19 +239,19 @@ async fn a_server_that_dies_before_it_is_ready_is_told_with_its_last_words() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_get_ready_is_given_up() {
+async fn startup_timeout_is_reported() {
     let (mut server, backend) = pair();
-    server.complains("installing…\n");
+    server.write_stderr("installing…\n");
     let connected = within("it is over", config().connect(&backend, id(), ())).await;
     let error = connected.unwrap_err();
     assert!(matches!(error, LaunchError::TimedOut { .. }), "{error:?}");
     assert!(error.to_string().contains("installing"), "{error}");
-    server.hears_request("initialize").await;
+    server.expect_request("initialize").await;
     assert_eq!(server.next_input().await, crate::fake_server::Input::End);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_cannot_be_started_is_told() {
+async fn start_failure_is_reported() {
     let (_server, backend) = pair();
     let _started = config().launch(&backend, id()).await.unwrap();
     let refused = config().connect(&backend, id(), ()).await.unwrap_err();
@@ -250,28 +259,32 @@ async fn a_server_that_cannot_be_started_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_time_limit_may_be_as_long_as_there_is() {
+async fn maximum_timeout_does_not_overflow() {
     let (mut server, backend) = pair();
     let mut config = config();
     config.startup_timeout = Duration::MAX;
     let connect = config.connect(&backend, id(), ());
-    let (connected, ()) = join(within("it gets ready", connect), server.initializes()).await;
+    let (connected, ()) = join(
+        within("it gets ready", connect),
+        server.complete_handshake(),
+    )
+    .await;
     assert!(connected.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_message_is_the_end_of_the_transport() {
-    let (mut server, Connected { service, watch }) = connected().await;
-    server.answers_writes_behind(1, WriteStatus::Starting);
+async fn partially_written_message_ends_the_transport() {
+    let (mut server, ConnectedServer { service, watch }) = connected().await;
+    server.set_write_status_after(1, WriteStatus::Starting);
     let text = "x".repeat(1 << 20);
     let arguments = json!({ "text": text }).as_object().cloned().unwrap();
     let large = service.call_tool(CallToolRequestParams::new("t").with_arguments(arguments));
-    let error = reason(&within("it is given up", large).await.unwrap_err());
+    let error = transport_error(&within("it is given up", large).await.unwrap_err());
     let Input::Data(half) = server.next_input().await else {
         panic!("expected the first part of a message");
     };
     assert!(!half.ends_with(b"\n"));
-    // What is sent next would be read as the rest of that message.
+    // The server would read the next message as the rest of this one.
     assert_eq!(watch.ended(), Some(error));
 }
 
@@ -279,7 +292,7 @@ const GRACEFUL: Input = Input::Terminate(TerminateMode::Graceful { timeout_ms: 3
 const FORCE: Input = Input::Terminate(TerminateMode::Force);
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_ends_with_its_input_is_not_terminated() {
+async fn server_that_exits_on_eof_is_not_terminated() {
     let (mut server, connected) = connected().await;
     drop(connected);
     assert_eq!(server.next_input().await, Input::End);
@@ -289,7 +302,7 @@ async fn a_server_that_ends_with_its_input_is_not_terminated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_goes_on_is_terminated_then_killed() {
+async fn unresponsive_server_is_terminated_then_killed() {
     let (mut server, connected) = connected().await;
     drop(connected);
     assert_eq!(server.next_input().await, Input::End);
@@ -299,7 +312,7 @@ async fn a_server_that_goes_on_is_terminated_then_killed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_heeds_the_signal_is_not_killed() {
+async fn server_that_handles_sigterm_is_not_killed() {
     let (mut server, connected) = connected().await;
     drop(connected);
     assert_eq!(server.next_input().await, Input::End);
@@ -310,8 +323,8 @@ async fn a_server_that_heeds_the_signal_is_not_killed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_read_is_ended_all_the_same() {
-    let (mut server, Connected { service, .. }) = connected().await;
+async fn server_that_does_not_read_is_still_stopped() {
+    let (mut server, ConnectedServer { service, .. }) = connected().await;
     server.reads(false);
     let peer = service.peer().clone();
     let waiting = tokio::spawn(async move { peer.list_tools(None).await });
@@ -320,13 +333,13 @@ async fn a_server_that_does_not_read_is_ended_all_the_same() {
     assert_eq!(server.next_input().await, GRACEFUL);
     assert_eq!(server.next_input().await, FORCE);
     assert_eq!(server.next_input().await, Input::Dropped);
-    let told = within("who waits is told", waiting).await.unwrap();
-    assert!(told.is_err());
+    let outcome = within("pending call fails", waiting).await.unwrap();
+    assert!(outcome.is_err());
 }
 
 #[tokio::test(start_paused = true)]
-async fn cancelling_waits_for_the_end_of_the_server() {
-    let (mut server, Connected { service, watch }) = connected().await;
+async fn cancel_waits_for_the_server_to_exit() {
+    let (mut server, ConnectedServer { service, watch }) = connected().await;
     let serving = async {
         assert_eq!(server.next_input().await, Input::End);
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,4 +1,4 @@
-//! A server that a test plays.
+//! A scripted server.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -33,45 +33,45 @@ use tokio::{
     time::{self, timeout},
 };
 
-/// What reaches the server.
+/// Input of the server.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Input {
     Data(Bytes),
     End,
     Terminate(TerminateMode),
-    /// The last handle is gone.
+    /// The last handle was dropped.
     Dropped,
 }
 
 /// The server's side.
-pub(crate) struct Server {
-    shared: Arc<Shared>,
+pub(crate) struct FakeServer {
+    shared: Arc<FakeState>,
     input: mpsc::UnboundedReceiver<Input>,
     partial: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct FakeState {
     log: Mutex<FollowedLog>,
     failure: Mutex<Option<ProcessError>>,
     exit: watch::Sender<Option<Exit>>,
     reading: watch::Sender<bool>,
-    /// How many writes are accepted, and what is said to those behind them.
+    /// Number of accepted writes, and the status of later ones.
     stdin: Mutex<(usize, WriteStatus)>,
     command: Mutex<Option<Command>>,
 }
 
 /// The caller's side.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct FakeProcess {
     id: ProcessId,
-    shared: Arc<Shared>,
+    shared: Arc<FakeState>,
     input: mpsc::UnboundedSender<Input>,
 }
 
-/// Starts the one process it has.
+/// Starts its only process.
 #[derive(Debug)]
-pub(crate) struct Backend(Mutex<Option<Process>>);
+pub(crate) struct FakeBackend(Mutex<Option<FakeProcess>>);
 
 pub(crate) fn config() -> McpServerConfig {
     McpServerConfig::new("fake", "fake-server", "file:///".parse().unwrap())
@@ -81,8 +81,8 @@ pub(crate) fn id() -> ProcessId {
     ProcessId::new("mcp").unwrap()
 }
 
-pub(crate) fn pair() -> (Server, Backend) {
-    let shared = Arc::new(Shared {
+pub(crate) fn pair() -> (FakeServer, FakeBackend) {
+    let shared = Arc::new(FakeState {
         log: Mutex::new(FollowedLog::new(OutputLog::new(Retention::default()))),
         failure: Mutex::new(None),
         exit: watch::Sender::new(None),
@@ -91,28 +91,28 @@ pub(crate) fn pair() -> (Server, Backend) {
         command: Mutex::new(None),
     });
     let (input, received) = mpsc::unbounded_channel();
-    let process = Process {
+    let process = FakeProcess {
         id: id(),
         shared: Arc::clone(&shared),
         input,
     };
-    let server = Server {
+    let server = FakeServer {
         shared,
         input: received,
         partial: Vec::new(),
     };
-    (server, Backend(Mutex::new(Some(process))))
+    (server, FakeBackend(Mutex::new(Some(process))))
 }
 
-impl Server {
+impl FakeServer {
     pub(crate) async fn next_input(&mut self) -> Input {
-        within("something reaches the server", self.input.recv())
+        within("the server gets input", self.input.recv())
             .await
             .unwrap_or(Input::Dropped)
     }
 
     /// Waits for the next message.
-    pub(crate) async fn hears(&mut self) -> Value {
+    pub(crate) async fn next_message(&mut self) -> Value {
         loop {
             if let Some(end) = self.partial.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.partial.drain(..=end).collect();
@@ -127,34 +127,34 @@ impl Server {
         }
     }
 
-    /// Waits for a request of `method`. Returns its id.
-    pub(crate) async fn hears_request(&mut self, method: &str) -> Value {
-        let message = self.hears().await;
+    /// Waits for a request with this method and returns its id.
+    pub(crate) async fn expect_request(&mut self, method: &str) -> Value {
+        let message = self.next_message().await;
         assert_eq!(message["method"], method, "{message}");
         message["id"].clone()
     }
 
-    pub(crate) fn says(&self, message: &Value) {
-        self.prints(format!("{message}\n").as_bytes());
+    pub(crate) fn send(&self, message: &Value) {
+        self.write_stdout(format!("{message}\n").as_bytes());
     }
 
-    pub(crate) fn answers(&self, id: &Value, result: &Value) {
-        self.says(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+    pub(crate) fn respond(&self, id: &Value, result: &Value) {
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
     }
 
-    /// Shakes hands.
-    pub(crate) async fn initializes(&mut self) {
-        let id = self.hears_request("initialize").await;
-        self.answers(&id, &initialized());
-        let initialized = self.hears().await;
+    /// Completes the handshake.
+    pub(crate) async fn complete_handshake(&mut self) {
+        let id = self.expect_request("initialize").await;
+        self.respond(&id, &initialized());
+        let initialized = self.next_message().await;
         assert_eq!(initialized["method"], "notifications/initialized");
     }
 
-    pub(crate) fn prints(&self, data: &[u8]) {
+    pub(crate) fn write_stdout(&self, data: &[u8]) {
         self.writes(OutputStream::Stdout, data);
     }
 
-    pub(crate) fn complains(&self, text: &str) {
+    pub(crate) fn write_stderr(&self, text: &str) {
         self.writes(OutputStream::Stderr, text.as_bytes());
     }
 
@@ -162,7 +162,7 @@ impl Server {
         let data = Bytes::copy_from_slice(data);
         let mut log = self.shared.log.lock().unwrap();
         let written = log.record(|log| log.append(stream, data));
-        assert!(written.is_some(), "it is not closed");
+        assert!(written.is_some(), "the output is not closed");
     }
 
     pub(crate) fn exits(&self, code: i32, signal: Option<&'static str>) {
@@ -187,7 +187,7 @@ impl Server {
         assert!(log.record(OutputLog::record_close).is_some());
     }
 
-    pub(crate) fn is_lost(&self, error: ProcessError) {
+    pub(crate) fn lose(&self, error: ProcessError) {
         *self.shared.failure.lock().unwrap() = Some(error);
         self.shared.log.lock().unwrap().record(|_| ());
     }
@@ -196,11 +196,11 @@ impl Server {
         self.shared.reading.send_replace(reading);
     }
 
-    pub(crate) fn answers_writes_with(&self, status: WriteStatus) {
-        self.answers_writes_behind(0, status);
+    pub(crate) fn set_write_status(&self, status: WriteStatus) {
+        self.set_write_status_after(0, status);
     }
 
-    pub(crate) fn answers_writes_behind(&self, accepted: usize, status: WriteStatus) {
+    pub(crate) fn set_write_status_after(&self, accepted: usize, status: WriteStatus) {
         *self.shared.stdin.lock().unwrap() = (accepted, status);
     }
 
@@ -221,7 +221,7 @@ pub(crate) fn initialized() -> Value {
     })
 }
 
-impl Process {
+impl FakeProcess {
     fn log(&self) -> MutexGuard<'_, FollowedLog> {
         self.shared.log.lock().unwrap()
     }
@@ -247,13 +247,13 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for FakeProcess {
     fn drop(&mut self) {
         self.input.send(Input::Dropped).ok();
     }
 }
 
-impl ExecBackend for Backend {
+impl ExecBackend for FakeBackend {
     fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
         let Some(process) = self.0.lock().unwrap().take() else {
             return ready(Err(StartError::Cancelled)).boxed();
@@ -267,11 +267,14 @@ impl ExecBackend for Backend {
     }
 
     fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
-        ready(Err(RpcError::invalid_params("there is no host".to_owned()))).boxed()
+        ready(Err(RpcError::invalid_params(
+            "no environment info".to_owned(),
+        )))
+        .boxed()
     }
 }
 
-impl ExecProcess for Process {
+impl ExecProcess for FakeProcess {
     fn id(&self) -> &ProcessId {
         &self.id
     }
@@ -311,7 +314,7 @@ impl ExecProcess for Process {
     }
 
     fn hold(&self, _: OutputSeq) -> Box<dyn Hold> {
-        panic!("nothing here holds")
+        panic!("not used by these tests")
     }
 
     fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
@@ -370,7 +373,7 @@ impl ExecProcess for Process {
 }
 
 /// Follows until it is dropped.
-struct Follower(Arc<Shared>, FollowerId);
+struct Follower(Arc<FakeState>, FollowerId);
 
 impl Drop for Follower {
     fn drop(&mut self) {
@@ -378,17 +381,17 @@ impl Drop for Follower {
     }
 }
 
-/// How long anything may take on a loaded machine.
-const LIMIT: Duration = Duration::from_secs(60);
+/// Timeout on a loaded machine.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits for something that must happen.
+/// Runs a future with a timeout.
 #[track_caller]
 pub(crate) fn within<F: Future>(what: &str, future: F) -> impl Future<Output = F::Output> {
     let caller = std::panic::Location::caller();
     async move {
-        match timeout(LIMIT, future).await {
+        match timeout(TEST_TIMEOUT, future).await {
             Ok(output) => output,
-            Err(_) => panic!("{what}: did not happen within {LIMIT:?}, at {caller}"),
+            Err(_) => panic!("{what}: did not happen within {TEST_TIMEOUT:?}, at {caller}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The transport over a process that does what a test tells it.
+//! The transport over a scripted process.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,

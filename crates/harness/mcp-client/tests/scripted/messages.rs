@@ -1,11 +1,11 @@
-//! Messages both ways.
+//! Messages in both directions.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use exec_env::command::{Io, Stdin};
 use exec_mcp_client::{
-    config::Connected,
+    config::ConnectedServer,
     config::{EnvVars, McpServerConfig},
     transport::McpTransport,
 };
@@ -21,33 +21,33 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use crate::fake_server::{Backend, Input, Server, config, id, initialized, pair, within};
+use crate::fake_server::{FakeBackend, FakeServer, Input, config, id, initialized, pair, within};
 
-pub(crate) async fn connected() -> (Server, Connected<()>) {
+pub(crate) async fn connected() -> (FakeServer, ConnectedServer<()>) {
     connected_with(config()).await
 }
 
-pub(crate) async fn connected_with(config: McpServerConfig) -> (Server, Connected<()>) {
+pub(crate) async fn connected_with(config: McpServerConfig) -> (FakeServer, ConnectedServer<()>) {
     let (mut server, backend) = pair();
     let connect = config.connect(&backend, id(), ());
-    let both = join(connect, server.initializes());
-    let (connected, ()) = within("they shake hands", both).await;
+    let both = join(connect, server.complete_handshake());
+    let (connected, ()) = within("handshake", both).await;
     (server, connected.unwrap())
 }
 
-async fn launched(backend: &Backend) -> McpTransport {
+async fn launched(backend: &FakeBackend) -> McpTransport {
     config().launch(backend, id()).await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_is_listed_and_called() {
-    let (mut server, Connected { service, .. }) = connected().await;
+async fn tools_are_listed_and_called() {
+    let (mut server, ConnectedServer { service, .. }) = connected().await;
     let serving = async {
-        let id = server.hears_request("tools/list").await;
+        let id = server.expect_request("tools/list").await;
         let tool = json!({"name": "echo", "inputSchema": {"type": "object"}});
-        server.answers(&id, &json!({ "tools": [tool] }));
-        let id = server.hears_request("tools/call").await;
-        server.answers(
+        server.respond(&id, &json!({ "tools": [tool] }));
+        let id = server.expect_request("tools/call").await;
+        server.respond(
             &id,
             &json!({"content": [{"type": "text", "text": "hello"}]}),
         );
@@ -63,7 +63,7 @@ async fn a_tool_is_listed_and_called() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_are_whole_however_they_were_cut() {
+async fn messages_do_not_depend_on_chunk_boundaries() {
     let (server, backend) = pair();
     let mut transport = launched(&backend).await;
     let text = "gr\u{fc}n \u{1f331}".repeat(30);
@@ -71,7 +71,7 @@ async fn messages_are_whole_however_they_were_cut() {
     let line = format!("{message}\r\n\n{message}\n");
     for size in [1, 2, 7, 1000] {
         for chunk in line.as_bytes().chunks(size) {
-            server.prints(chunk);
+            server.write_stdout(chunk);
         }
         for _ in 0..2 {
             let received = within("a message comes", transport.receive()).await;
@@ -81,34 +81,34 @@ async fn messages_are_whole_however_they_were_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_message_is_passed_over() {
+async fn invalid_messages_are_skipped() {
     let (server, backend) = pair();
     let mut transport = launched(&backend).await;
-    server.prints(b"Listening on stdio\n{\"jsonrpc\": \"1.0\"}\n\xff\xfe\n[]\n");
-    server.says(&json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}));
+    server.write_stdout(b"Listening on stdio\n{\"jsonrpc\": \"1.0\"}\n\xff\xfe\n[]\n");
+    server.send(&json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}));
     let received = within("a message comes", transport.receive()).await;
     assert!(matches!(received, Some(JsonRpcMessage::Request(_))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_asks_before_it_answers_is_answered() {
+async fn server_request_before_its_response_is_answered() {
     let (mut server, backend) = pair();
     let (config, id) = (config(), id());
     let connect = config.connect(&backend, id, ());
     let serving = async {
-        let id = server.hears_request("initialize").await;
-        server.says(&json!({"jsonrpc": "2.0", "id": "p", "method": "ping"}));
-        let pong = server.hears().await;
+        let id = server.expect_request("initialize").await;
+        server.send(&json!({"jsonrpc": "2.0", "id": "p", "method": "ping"}));
+        let pong = server.next_message().await;
         assert_eq!((&pong["id"], &pong["result"]), (&json!("p"), &json!({})));
-        server.answers(&id, &initialized());
-        server.hears().await;
+        server.respond(&id, &initialized());
+        server.next_message().await;
     };
-    let (connected, ()) = within("they shake hands", join(connect, serving)).await;
+    let (connected, ()) = within("handshake", join(connect, serving)).await;
     connected.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_is_held_up_until_its_messages_are_received() {
+async fn unread_messages_apply_backpressure_to_the_server() {
     const MESSAGES: usize = 1000;
     let (server, backend) = pair();
     let mut transport = launched(&backend).await;
@@ -116,9 +116,9 @@ async fn a_server_is_held_up_until_its_messages_are_received() {
     for number in 0..MESSAGES {
         let params = json!({"level": "info", "data": {"number": number, "padding": padding}});
         let method = "notifications/message";
-        server.says(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
+        server.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
     }
-    // The reader has taken what it may.
+    // By now the reader has filled its queue.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(server.is_held());
     for number in 0..MESSAGES {
@@ -143,7 +143,7 @@ fn notification(
 }
 
 #[tokio::test(start_paused = true)]
-async fn sending_waits_for_a_server_that_does_not_read() {
+async fn send_blocks_while_the_server_does_not_read() {
     let (mut server, backend) = pair();
     let mut transport = launched(&backend).await;
     server.reads(false);
@@ -152,27 +152,27 @@ async fn sending_waits_for_a_server_that_does_not_read() {
         sends.push(transport.send(notification(&number.to_string())).boxed());
     }
     for send in &mut sends {
-        assert!(send.now_or_never().is_none(), "nobody reads");
+        assert!(send.now_or_never().is_none(), "the server does not read");
     }
     server.reads(true);
     let sending = futures_util::future::join_all(sends);
-    let hearing = async {
+    let receiving = async {
         for number in 0..100 {
-            let heard = server.hears().await;
-            assert_eq!(heard["params"]["progressToken"], number.to_string());
+            let received = server.next_message().await;
+            assert_eq!(received["params"]["progressToken"], number.to_string());
         }
     };
-    let (sent, ()) = within("all is said", join(sending, hearing)).await;
+    let (sent, ()) = within("all messages are sent", join(sending, receiving)).await;
     assert!(sent.iter().all(Result::is_ok));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_large_message_is_written_in_pieces() {
+async fn large_message_is_written_in_pieces() {
     let (mut server, backend) = pair();
     let mut transport = launched(&backend).await;
     let text = "x".repeat(1 << 20);
     let send = transport.send(notification(&text));
-    let hearing = async {
+    let receiving = async {
         let first = server.next_input().await;
         assert!(matches!(&first, Input::Data(data) if data.len() <= 256 << 10));
         let Input::Data(mut all) = first else {
@@ -186,13 +186,13 @@ async fn a_large_message_is_written_in_pieces() {
         }
         serde_json::from_slice::<Value>(&all).unwrap()
     };
-    let (sent, heard) = within("it is written", join(send, hearing)).await;
+    let (sent, received) = within("it is written", join(send, receiving)).await;
     sent.unwrap();
-    assert_eq!(heard["params"]["progressToken"], text);
+    assert_eq!(received["params"]["progressToken"], text);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_command_is_as_it_was_configured() {
+async fn command_matches_the_configuration() {
     let (server, backend) = pair();
     let mut config = config();
     config.args = vec!["--verbose".to_owned()];
@@ -217,7 +217,7 @@ async fn the_command_is_as_it_was_configured() {
 }
 
 #[test]
-fn the_transport_is_one_of_rmcps() {
+fn transport_implements_the_rmcp_trait() {
     fn is_transport<T: Transport<RoleClient>>() {}
     is_transport::<McpTransport>();
 }

@@ -1,4 +1,4 @@
-//! What is expected of every place.
+//! Cases that hold in every environment.
 
 use std::{
     sync::{Arc, Mutex},
@@ -7,7 +7,7 @@ use std::{
 
 use exec_env::process::ExecProcess;
 use exec_mcp_client::{
-    config::Connected,
+    config::ConnectedServer,
     config::{EnvVars, McpServerConfig},
     error::{LaunchError, McpTransportError},
     transport::McpTransport,
@@ -22,15 +22,15 @@ use rmcp::{
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::timeout};
 
-use crate::fixture::{self, Place};
+use crate::fixture::{self, EnvironmentFixture};
 
-/// How long anything may take on a loaded machine.
-const LIMIT: Duration = Duration::from_secs(60);
+/// Timeout on a loaded machine.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn within<F: Future>(what: &str, future: F) -> F::Output {
-    match timeout(LIMIT, future).await {
+    match timeout(TEST_TIMEOUT, future).await {
         Ok(output) => output,
-        Err(_) => panic!("{what}: did not happen within {LIMIT:?}"),
+        Err(_) => panic!("{what}: did not happen within {TEST_TIMEOUT:?}"),
     }
 }
 
@@ -42,12 +42,12 @@ fn everything() -> McpServerConfig {
     let cwd = "file:///".parse().unwrap();
     let mut config = McpServerConfig::new("everything", fixture::everything(), cwd);
     config.args = vec!["stdio".to_owned()];
-    config.startup_timeout = LIMIT;
+    config.startup_timeout = TEST_TIMEOUT;
     config
 }
 
-async fn connect(place: &Place, config: &McpServerConfig) -> Connected<()> {
-    let connect = config.connect(&*place.backend, place.id(), ());
+async fn connect(fixture: &EnvironmentFixture, config: &McpServerConfig) -> ConnectedServer<()> {
+    let connect = config.connect(&*fixture.backend, fixture.id(), ());
     within("a server gets ready", connect).await.unwrap()
 }
 
@@ -56,7 +56,7 @@ fn tool(name: &'static str, arguments: &Value) -> CallToolRequestParams {
     CallToolRequestParams::new(name).with_arguments(arguments)
 }
 
-/// The first text of a result.
+/// Returns the first text of a result.
 fn text(result: &CallToolResult) -> String {
     let result = serde_json::to_value(result).unwrap();
     let text = result["content"][0]["text"].as_str();
@@ -73,32 +73,32 @@ async fn call(
     text(&within("a tool is called", called).await.unwrap())
 }
 
-/// A call that takes longer than anybody waits.
+/// Makes a call that never completes.
 async fn endless_call(service: &RunningService<RoleClient, impl ClientHandler>) -> ServiceError {
     let arguments = json!({"duration": 600, "steps": 600});
     let called = service.call_tool(tool("trigger-long-running-operation", &arguments));
     within("the call is over", called).await.unwrap_err()
 }
 
-fn reason(error: &ServiceError) -> McpTransportError {
+fn transport_error(error: &ServiceError) -> McpTransportError {
     let ServiceError::TransportSend(error) = error else {
-        panic!("expected an error of the transport: {error:?}");
+        panic!("expected a transport error: {error:?}");
     };
     let error = error.error.downcast_ref::<McpTransportError>();
     error.unwrap().clone()
 }
 
-/// Starts the server with a handle for the test beside the transport's.
-async fn with_handle(place: &Place) -> (Arc<dyn ExecProcess>, McpTransport) {
+/// Starts the server with a second process handle for the test.
+async fn with_handle(fixture: &EnvironmentFixture) -> (Arc<dyn ExecProcess>, McpTransport) {
     let config = everything();
-    let started = place.backend.start(config.command(place.id())).await;
+    let started = fixture.backend.start(config.command(fixture.id())).await;
     let process = started.unwrap().process;
     let transport = McpTransport::new(process.clone(), &config);
     (process, transport)
 }
 
-pub(crate) async fn a_server_from_pypi_tells_the_time(place: &Place) {
-    let Connected { service, .. } = connect(place, &time()).await;
+pub(crate) async fn pypi_time_server_converts_times(fixture: &EnvironmentFixture) {
+    let ConnectedServer { service, .. } = connect(fixture, &time()).await;
     let tools = within("tools are listed", service.list_all_tools()).await;
     let names: Vec<_> = tools.unwrap().into_iter().map(|tool| tool.name).collect();
     assert_eq!(names, ["get_current_time", "convert_time"]);
@@ -111,47 +111,47 @@ pub(crate) async fn a_server_from_pypi_tells_the_time(place: &Place) {
     assert!(converted.contains("T21:00:00+09:00"), "{converted}");
 }
 
-pub(crate) async fn a_server_from_npm_adds_numbers(place: &Place) {
-    let Connected { service, .. } = connect(place, &everything()).await;
+pub(crate) async fn npm_everything_server_adds_numbers(fixture: &EnvironmentFixture) {
+    let ConnectedServer { service, .. } = connect(fixture, &everything()).await;
     let sum = call(&service, "get-sum", json!({"a": 40, "b": 2})).await;
     assert!(sum.contains("42"), "{sum}");
 }
 
-pub(crate) async fn a_megabyte_is_echoed(place: &Place) {
-    let Connected { service, .. } = connect(place, &everything()).await;
+pub(crate) async fn megabyte_message_is_echoed(fixture: &EnvironmentFixture) {
+    let ConnectedServer { service, .. } = connect(fixture, &everything()).await;
     let message = "gr\u{fc}n \u{1f331} ".repeat(100_000);
     let echo = call(&service, "echo", json!({ "message": message })).await;
     assert!(echo.ends_with(&message), "{} bytes", echo.len());
 }
 
-/// Counts the steps of a call.
+/// Counts progress notifications.
 #[derive(Clone, Default)]
-struct Steps(Arc<(Mutex<u64>, Notify)>);
+struct ProgressCounter(Arc<(Mutex<u64>, Notify)>);
 
-impl ClientHandler for Steps {
+impl ClientHandler for ProgressCounter {
     async fn on_progress(&self, _: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
         *self.0.0.lock().unwrap() += 1;
         self.0.1.notify_one();
     }
 }
 
-pub(crate) async fn progress_is_told_while_a_call_goes_on(place: &Place) {
-    let (steps, config) = (Steps::default(), everything());
-    let connect = config.connect(&*place.backend, place.id(), steps.clone());
-    let Connected { service, .. } = within("a server gets ready", connect).await.unwrap();
+pub(crate) async fn progress_notifications_arrive_during_a_call(fixture: &EnvironmentFixture) {
+    let (progress, config) = (ProgressCounter::default(), everything());
+    let connect = config.connect(&*fixture.backend, fixture.id(), progress.clone());
+    let ConnectedServer { service, .. } = within("a server gets ready", connect).await.unwrap();
     let arguments = json!({"duration": 0.3, "steps": 3});
     let called = service.call_tool(tool("trigger-long-running-operation", &arguments));
     let result = within("a tool is called", called).await.unwrap();
     assert!(text(&result).contains("completed"), "{result:?}");
-    within("three steps are told", async {
-        while *steps.0.0.lock().unwrap() < 3 {
-            steps.0.1.notified().await;
+    within("three progress notifications", async {
+        while *progress.0.0.lock().unwrap() < 3 {
+            progress.0.1.notified().await;
         }
     })
     .await;
 }
 
-pub(crate) async fn the_environment_is_as_it_was_configured(place: &Place) {
+pub(crate) async fn environment_variables_match_the_configuration(fixture: &EnvironmentFixture) {
     let mut config = everything();
     config.env.insert("GIVEN".to_owned(), "value".to_owned());
     for (env_vars, plain, token) in [
@@ -168,7 +168,7 @@ pub(crate) async fn the_environment_is_as_it_was_configured(place: &Place) {
         ),
     ] {
         config.env_vars = env_vars;
-        let Connected { service, .. } = connect(place, &config).await;
+        let ConnectedServer { service, .. } = connect(fixture, &config).await;
         let env = call(&service, "get-env", json!({})).await;
         let env: Value = serde_json::from_str(&env).unwrap();
         assert_eq!(env["GIVEN"], "value");
@@ -178,8 +178,8 @@ pub(crate) async fn the_environment_is_as_it_was_configured(place: &Place) {
     }
 }
 
-pub(crate) async fn many_calls_are_under_way_at_once(place: &Place) {
-    let Connected { service, .. } = connect(place, &everything()).await;
+pub(crate) async fn concurrent_calls_complete(fixture: &EnvironmentFixture) {
+    let ConnectedServer { service, .. } = connect(fixture, &everything()).await;
     let calls = (0..200).map(|number| {
         let service = &service;
         async move {
@@ -191,21 +191,21 @@ pub(crate) async fn many_calls_are_under_way_at_once(place: &Place) {
     join_all(calls).await;
 }
 
-pub(crate) async fn a_server_that_is_killed_fails_the_call_under_way(place: &Place) {
-    let (process, transport) = with_handle(place).await;
-    let steps = Steps::default();
-    let service = within("it gets ready", serve_client(steps.clone(), transport)).await;
+pub(crate) async fn killed_server_fails_the_pending_call(fixture: &EnvironmentFixture) {
+    let (process, transport) = with_handle(fixture).await;
+    let progress = ProgressCounter::default();
+    let service = within("it gets ready", serve_client(progress.clone(), transport)).await;
     let service = service.unwrap();
     let killing = async {
-        // The call is under way when its first step is told.
-        within("the call begins", steps.0.1.notified()).await;
+        // The first notification shows that the call is in progress.
+        within("the call begins", progress.0.1.notified()).await;
         let killed = process.signal(ProcessSignal::Kill).await;
         killed.unwrap();
         Instant::now()
     };
     let (error, killed) = futures_util::future::join(endless_call(&service), killing).await;
     assert!(killed.elapsed() < Duration::from_secs(10));
-    let McpTransportError::Exited { exit, .. } = reason(&error) else {
+    let McpTransportError::Exited { exit, .. } = transport_error(&error) else {
         panic!("expected the end: {error:?}");
     };
     assert_eq!((exit.code, exit.signal), (137, Some("SIGKILL")));
@@ -213,37 +213,37 @@ pub(crate) async fn a_server_that_is_killed_fails_the_call_under_way(place: &Pla
     assert!(text.contains("was killed by SIGKILL"), "{text}");
 }
 
-pub(crate) async fn a_disconnect_fails_the_call_under_way(place: &Place) {
-    let steps = Steps::default();
+pub(crate) async fn disconnect_fails_the_pending_call(fixture: &EnvironmentFixture) {
+    let progress = ProgressCounter::default();
     let config = everything();
-    let connect = config.connect(&*place.backend, place.id(), steps.clone());
-    let Connected { service, watch } = within("it gets ready", connect).await.unwrap();
+    let connect = config.connect(&*fixture.backend, fixture.id(), progress.clone());
+    let ConnectedServer { service, watch } = within("it gets ready", connect).await.unwrap();
     let cutting = async {
-        within("the call begins", steps.0.1.notified()).await;
-        place.cut();
+        within("the call begins", progress.0.1.notified()).await;
+        fixture.cut();
         Instant::now()
     };
     let (error, cut) = futures_util::future::join(endless_call(&service), cutting).await;
     assert!(cut.elapsed() < Duration::from_secs(10));
-    let lost = reason(&error);
+    let lost = transport_error(&error);
     assert!(matches!(lost, McpTransportError::Lost { .. }), "{lost:?}");
     assert_eq!(watch.ended(), Some(lost));
 }
 
-pub(crate) async fn a_server_that_is_not_there_is_told(place: &Place) {
+pub(crate) async fn missing_server_program_is_a_start_error(fixture: &EnvironmentFixture) {
     let cwd = "file:///".parse().unwrap();
     let config = McpServerConfig::new("absent", "/nowhere/mcp-server", cwd);
-    let connect = config.connect(&*place.backend, place.id(), ());
+    let connect = config.connect(&*fixture.backend, fixture.id(), ());
     let error = within("it is refused", connect).await.unwrap_err();
     assert!(matches!(error, LaunchError::Start { .. }), "{error:?}");
 }
 
-pub(crate) async fn a_program_that_is_no_server_is_told_with_its_last_words(place: &Place) {
+pub(crate) async fn non_mcp_program_is_reported_with_its_stderr(fixture: &EnvironmentFixture) {
     let cwd = "file:///".parse().unwrap();
     let mut config = McpServerConfig::new("broken", "/bin/sh", cwd);
     let script = "read line; echo hello; echo 'config not found' >&2; exit 7";
     config.args = vec!["-c".to_owned(), script.to_owned()];
-    let connect = config.connect(&*place.backend, place.id(), ());
+    let connect = config.connect(&*fixture.backend, fixture.id(), ());
     let error = within("it ends", connect).await.unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, LaunchError::Transport(_)), "{error:?}");
@@ -251,11 +251,15 @@ pub(crate) async fn a_program_that_is_no_server_is_told_with_its_last_words(plac
     assert!(text.contains("config not found"), "{text}");
 }
 
-pub(crate) async fn dropping_the_service_ends_the_server(place: &Place) {
-    let (process, transport) = with_handle(place).await;
+pub(crate) async fn dropping_the_service_stops_the_server(fixture: &EnvironmentFixture) {
+    let (process, transport) = with_handle(fixture).await;
     let service = within("it gets ready", serve_client((), transport)).await;
     drop(service.unwrap());
     let ended = within("it ends", process.wait(WaitUntil::Exited, None)).await;
     let exit = ended.unwrap().exit.unwrap();
-    assert_eq!((exit.code, exit.signal), (0, None), "its input ended");
+    assert_eq!(
+        (exit.code, exit.signal),
+        (0, None),
+        "it exits when its stdin is closed"
+    );
 }

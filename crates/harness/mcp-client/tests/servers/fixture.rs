@@ -1,4 +1,4 @@
-//! Where servers run: here, or behind a connection.
+//! Environments in which the servers run, and the installed server programs.
 
 use std::{
     collections::BTreeMap,
@@ -27,14 +27,14 @@ use exec_transport::memory;
 use exec_wire::{id::ProcessId, initialize::ServerName, limits};
 use tokio::task::JoinHandle;
 
-/// Where servers run.
-pub(crate) struct Place {
+/// A local or remote environment.
+pub(crate) struct EnvironmentFixture {
     pub(crate) backend: Arc<dyn ExecBackend>,
-    /// Serves the other side of the connection.
+    /// Task of the remote server.
     served: Option<JoinHandle<()>>,
 }
 
-impl Place {
+impl EnvironmentFixture {
     pub(crate) fn local() -> Self {
         Self {
             backend: Arc::new(local()),
@@ -63,11 +63,11 @@ impl Place {
             http: Arc::new(NoHttpClient),
             catalog: Arc::new(NoCatalog),
         });
-        let (here, there) = memory::pair();
+        let (near, far) = memory::pair();
         let served = tokio::spawn(async move {
-            service.serve(there).await;
+            service.serve(far).await;
         });
-        let client = ExecServerClient::connect(here, Default::default()).await;
+        let client = ExecServerClient::connect(near, Default::default()).await;
         Self {
             backend: Arc::new(RemoteBackend::new(client.unwrap())),
             served: Some(served),
@@ -79,7 +79,7 @@ impl Place {
         self.served.as_ref().unwrap().abort();
     }
 
-    /// A process id that nobody has.
+    /// Returns an unused process id.
     pub(crate) fn id(&self) -> ProcessId {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -110,15 +110,15 @@ fn local() -> LocalBackend {
     })
 }
 
-/// What installs them.
+/// Script that installs the servers.
 const INSTALL: &str = "scripts/mcp-servers";
 
-/// The program of `mcp-server-time`, from PyPI.
+/// Returns the program of `mcp-server-time`, from PyPI.
 pub(crate) fn time() -> String {
     program("time/bin/mcp-server-time")
 }
 
-/// The program of `@modelcontextprotocol/server-everything`, from npm.
+/// Returns the program of `@modelcontextprotocol/server-everything`, from npm.
 pub(crate) fn everything() -> String {
     program("everything/node_modules/.bin/mcp-server-everything")
 }

@@ -1,4 +1,4 @@
-//! Servers that others wrote, here and on the other side of a connection.
+//! Third-party servers in a local and a remote environment.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -8,7 +8,7 @@
 mod cases;
 mod fixture;
 
-/// Makes every case a test of what `$make` builds.
+/// Makes every case a test in the environment that `$make` builds.
 macro_rules! cases {
     ($name:ident, $make:expr; $($case:ident),+ $(,)?) => {
         mod $name {
@@ -25,23 +25,26 @@ macro_rules! cases {
 macro_rules! all_cases {
     ($name:ident, $make:expr) => {
         cases! { $name, $make;
-            a_server_from_pypi_tells_the_time,
-            a_server_from_npm_adds_numbers,
-            a_megabyte_is_echoed,
-            progress_is_told_while_a_call_goes_on,
-            the_environment_is_as_it_was_configured,
-            many_calls_are_under_way_at_once,
-            a_server_that_is_killed_fails_the_call_under_way,
-            a_server_that_is_not_there_is_told,
-            a_program_that_is_no_server_is_told_with_its_last_words,
-            dropping_the_service_ends_the_server,
+            pypi_time_server_converts_times,
+            npm_everything_server_adds_numbers,
+            megabyte_message_is_echoed,
+            progress_notifications_arrive_during_a_call,
+            environment_variables_match_the_configuration,
+            concurrent_calls_complete,
+            killed_server_fails_the_pending_call,
+            missing_server_program_is_a_start_error,
+            non_mcp_program_is_reported_with_its_stderr,
+            dropping_the_service_stops_the_server,
         }
     };
 }
 
-all_cases!(local, std::future::ready(crate::fixture::Place::local()));
-all_cases!(remote, crate::fixture::Place::remote());
+all_cases!(
+    local,
+    std::future::ready(crate::fixture::EnvironmentFixture::local())
+);
+all_cases!(remote, crate::fixture::EnvironmentFixture::remote());
 
-cases! { remote_only, crate::fixture::Place::remote();
-    a_disconnect_fails_the_call_under_way,
+cases! { remote_only, crate::fixture::EnvironmentFixture::remote();
+    disconnect_fails_the_pending_call,
 }
