@@ -27,8 +27,8 @@ use rustix::fs::inotify::{ReadFlags, WatchFlags};
 use tokio::sync::oneshot;
 
 use crate::{
-    host_path::native,
-    inotify::{self, Descriptor, Event, Task, Watches},
+    host_path::native_path,
+    inotify::{self, InotifyEvent, TaskWatches, WatchDescriptor, WatchTask},
 };
 
 /// Watches for one of several missing paths, or of the missing directories above them, to appear,
@@ -48,16 +48,16 @@ pub fn watch_missing(paths: &MissingPaths) -> Result<Option<MissingWatch>, FileE
         return Ok(None);
     };
     // A first look from here: a file system that hangs then holds up only who asked.
-    if !expected.iter().all(Expected::is_so) {
+    if !expected.iter().all(PathExpectation::holds) {
         return Ok(None);
     }
     let (told, answer) = mpsc::sync_channel(1);
     let (changed, change) = oneshot::channel();
     let subscription = inotify::subscribe(Box::new(move |watches| {
-        let ways = Ways::begin(&expected, changed, watches);
+        let watch = AncestorWatch::begin(&expected, changed, watches);
         // Nobody waits if the thread that asked is gone.
-        told.send(ways.is_some()).ok();
-        Some(Box::new(ways?))
+        told.send(watch.is_some()).ok();
+        Some(Box::new(watch?))
     }));
     let Ok(subscription) = subscription else {
         return Ok(None);
@@ -73,35 +73,35 @@ pub fn watch_missing(paths: &MissingPaths) -> Result<Option<MissingWatch>, FileE
 }
 
 /// Returns the paths on this host, unless one cannot be.
-fn expected(paths: &MissingPaths) -> Option<Vec<Expected>> {
+fn expected(paths: &MissingPaths) -> Option<Vec<PathExpectation>> {
     let missing = paths
         .missing
         .iter()
-        .map(|path| (path, Expected::Missing as Make));
+        .map(|path| (path, PathExpectation::Missing as MakeExpectation));
     let present = paths
         .present
         .iter()
-        .map(|path| (path, Expected::Present as Make));
+        .map(|path| (path, PathExpectation::Present as MakeExpectation));
     missing
         .chain(present)
-        .map(|(path, make)| native(path).ok().map(make))
+        .map(|(path, make)| native_path(path).ok().map(make))
         .collect()
 }
 
-type Make = fn(PathBuf) -> Expected;
+type MakeExpectation = fn(PathBuf) -> PathExpectation;
 
 /// A path, and what is said of it.
 #[derive(Debug)]
-pub(super) enum Expected {
+pub(super) enum PathExpectation {
     /// It is not there.
     Missing(PathBuf),
     /// It is there.
     Present(PathBuf),
 }
 
-impl Expected {
+impl PathExpectation {
     /// Tells whether it is so, at this moment. A link is there wherever it leads.
-    pub(super) fn is_so(&self) -> bool {
+    pub(super) fn holds(&self) -> bool {
         match self {
             Self::Missing(path) => kind(path).is_ok_and(|kind| kind.is_none()),
             Self::Present(path) => kind(path).is_ok_and(|kind| kind.is_some()),
@@ -111,85 +111,85 @@ impl Expected {
 
 /// Watches the ways to several paths, until something has happened on one.
 #[derive(Debug)]
-pub(super) struct Ways {
+pub(super) struct AncestorWatch {
     /// The names that matter in each directory.
-    names: HashMap<Descriptor, BTreeSet<OsString>>,
+    names: HashMap<WatchDescriptor, BTreeSet<OsString>>,
     /// `None` when it has been told.
     changed: Option<oneshot::Sender<()>>,
 }
 
-impl Ways {
+impl AncestorWatch {
     /// Watches the ways to all paths; `None` if one is not as it should be, or cannot be watched.
     pub(super) fn begin(
-        paths: &[Expected],
+        paths: &[PathExpectation],
         changed: oneshot::Sender<()>,
-        watches: &mut Watches<'_>,
+        watches: &mut TaskWatches<'_>,
     ) -> Option<Self> {
-        let mut ways = Self {
+        let mut watch = Self {
             names: HashMap::new(),
             changed: Some(changed),
         };
         for expected in paths {
-            ways.watch(expected, watches)?;
+            watch.watch(expected, watches)?;
         }
-        Some(ways)
+        Some(watch)
     }
 
-    fn watch(&mut self, expected: &Expected, watches: &mut Watches<'_>) -> Option<()> {
+    fn watch(&mut self, expected: &PathExpectation, watches: &mut TaskWatches<'_>) -> Option<()> {
         let (path, last) = match expected {
-            Expected::Missing(path) => (path, ENTRIES),
-            Expected::Present(path) => (path, ENTRIES.union(WatchFlags::MODIFY)),
+            PathExpectation::Missing(path) => (path, ENTRY_EVENTS),
+            PathExpectation::Present(path) => (path, ENTRY_EVENTS.union(WatchFlags::MODIFY)),
         };
         let mut names = path.strip_prefix("/").ok()?.iter().peekable();
         let mut here = PathBuf::from("/");
         while let Some(name) = names.next() {
             let is_last = names.peek().is_none();
-            let what = if is_last { last } else { ENTRIES };
-            let held = watches.hold(&here, what).ok()?;
+            let what = if is_last { last } else { ENTRY_EVENTS };
+            let held = watches.watch(&here, what).ok()?;
             self.names.entry(held).or_default().insert(name.to_owned());
             here.push(name);
             match (kind(&here).ok()?, expected) {
-                (None, Expected::Missing(_)) => return Some(()),
-                (None, Expected::Present(_)) => return None,
+                (None, PathExpectation::Missing(_)) => return Some(()),
+                (None, PathExpectation::Present(_)) => return None,
                 (Some(kind), _) if kind.is_dir() => {}
-                (Some(kind), Expected::Present(_)) if is_last && !kind.is_symlink() => {}
+                (Some(kind), PathExpectation::Present(_)) if is_last && !kind.is_symlink() => {}
                 (Some(_), _) => return None,
             }
         }
         match expected {
-            Expected::Missing(_) => None,
-            Expected::Present(_) => Some(()),
+            PathExpectation::Missing(_) => None,
+            PathExpectation::Present(_) => Some(()),
         }
     }
 
-    fn tell(&mut self) {
+    fn notify_changed(&mut self) {
         if let Some(changed) = self.changed.take() {
             // Nobody hears it if the watch is being dropped.
             changed.send(()).ok();
         }
     }
 
-    fn matters(&self, directory: Descriptor, name: Option<&OsStr>) -> bool {
+    fn matters(&self, directory: WatchDescriptor, name: Option<&OsStr>) -> bool {
         let names = self.names.get(&directory);
         names.is_some_and(|names| name.is_some_and(|name| names.contains(name)))
     }
 }
 
-impl Task for Ways {
-    fn handle_event(&mut self, event: &Event<'_>, _watches: &mut Watches<'_>) {
+impl WatchTask for AncestorWatch {
+    fn handle_event(&mut self, event: &InotifyEvent<'_>, _watches: &mut TaskWatches<'_>) {
         let gone = ReadFlags::IGNORED | ReadFlags::UNMOUNT;
         if event.what.intersects(gone) || self.matters(event.directory, event.name) {
-            self.tell();
+            self.notify_changed();
         }
     }
 
     fn handle_overflow(&mut self) {
-        self.tell();
+        self.notify_changed();
     }
 
-    fn handle_timeout(&mut self, _watches: &mut Watches<'_>, _now: Instant) {}
+    fn handle_timeout(&mut self, _watches: &mut TaskWatches<'_>, _now: Instant) {}
 
-    fn work(&mut self, _watches: &mut Watches<'_>) {}
+    fn work(&mut self, _watches: &mut TaskWatches<'_>) {}
 
     fn poll_timeout(&self) -> Option<Instant> {
         None
@@ -213,7 +213,7 @@ fn kind(path: &Path) -> io::Result<Option<FileType>> {
     }
 }
 
-const ENTRIES: WatchFlags = WatchFlags::CREATE
+const ENTRY_EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::DELETE)
     .union(WatchFlags::MOVED_FROM)
     .union(WatchFlags::MOVED_TO)

@@ -14,9 +14,9 @@ use rustix::{
 };
 
 use crate::{
-    host_path::{failed, native},
-    regular_file::{NEW_FILE, Regular, TO_WRITE},
-    resolve::{self, Links},
+    host_path::{host_error, native_path},
+    regular_file::{NEW_FILE, RegularFile, TO_WRITE},
+    resolve::{self, LinkPolicy},
 };
 
 /// A regular file that is open. There is no cursor: blocks may be read and written in any order, and
@@ -34,14 +34,15 @@ impl BlockFile {
     /// # Errors
     /// Fails if it cannot be opened or is no regular file. Nothing is emptied then.
     pub fn open(path: &PathUri, mode: OpenMode) -> Result<Self, FileError> {
-        let path = native(path)?;
+        let path = native_path(path)?;
         let opened = match mode {
-            OpenMode::Read => Regular::to_read(&path, Links::Follow)?,
+            OpenMode::Read => RegularFile::to_read(&path, LinkPolicy::Follow)?,
             OpenMode::Replace | OpenMode::Update => {
-                let opened = resolve::open(&path, Links::Follow, TO_WRITE, NEW_FILE);
-                let opened = Regular::to_write(opened, &path)?;
+                let opened = resolve::open(&path, LinkPolicy::Follow, TO_WRITE, NEW_FILE);
+                let opened = RegularFile::to_write(opened, &path)?;
                 if mode == OpenMode::Replace {
-                    ftruncate(&opened.file, 0).map_err(|error| failed("empty", &path, error))?;
+                    ftruncate(&opened.file, 0)
+                        .map_err(|error| host_error("empty", &path, error))?;
                 }
                 opened
             }
@@ -55,8 +56,8 @@ impl BlockFile {
     /// # Errors
     /// Fails if it is no regular file.
     pub fn from_file(file: OwnedFd, path: &PathUri) -> Result<Self, FileError> {
-        let path = native(path)?;
-        let file = Regular::received(file, &path)?.file;
+        let path = native_path(path)?;
+        let file = RegularFile::received(file, &path)?.file;
         Ok(Self { file, path })
     }
 
@@ -87,7 +88,7 @@ impl BlockFile {
                 Ok(0) => break,
                 Ok(read) => filled += read,
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(failed("read", &self.path, error)),
+                Err(error) => return Err(host_error("read", &self.path, error)),
             }
         }
         Ok(filled)
@@ -102,7 +103,7 @@ impl BlockFile {
         check(offset, data.len() as u64, "write")?;
         self.file
             .write_all_at(data, offset)
-            .map_err(|error| failed("write", &self.path, error))
+            .map_err(|error| host_error("write", &self.path, error))
     }
 
     /// The file itself.

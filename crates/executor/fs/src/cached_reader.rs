@@ -29,7 +29,7 @@ use rustix::{
 
 use crate::{
     BlockFile,
-    host_path::{failed, native},
+    host_path::{host_error, native_path},
     metadata::from_statx,
 };
 
@@ -39,13 +39,13 @@ const MAX_FILE_BYTES: u64 = 64 << 10;
 /// Answers from the kernel's memory, and what is known of the machine's devices for that.
 #[derive(Debug, Default)]
 pub struct Cached {
-    devices: Devices,
+    devices: LocalDevices,
 }
 
 impl Cached {
     /// Learns what a path lies on, so that later requests can be answered. May wait.
     pub fn learn(&self, path: &PathUri) {
-        if let Ok(path) = native(path) {
+        if let Ok(path) = native_path(path) {
             self.devices.note(&path);
         }
     }
@@ -55,11 +55,11 @@ impl Cached {
         if get.follow_symlinks == Some(false) {
             return None;
         }
-        let path = match native(&get.path) {
+        let path = match native_path(&get.path) {
             Ok(path) => path,
             Err(error) => return Some(Err(error)),
         };
-        let missing = |errno| Some(Err(failed("look at", &path, errno)));
+        let missing = |errno| Some(Err(host_error("look at", &path, errno)));
         let itself = match resolve(&path, OFlags::PATH | OFlags::NOFOLLOW)? {
             Ok(itself) => itself,
             Err(errno) => return missing(errno),
@@ -79,14 +79,14 @@ impl Cached {
         if read.follow_symlinks == Some(false) {
             return None;
         }
-        let path = match native(&read.path) {
+        let path = match native_path(&read.path) {
             Ok(path) => path,
             Err(error) => return Some(Err(error)),
         };
         // Looked at before it is opened: opening can wait on devices that are not of this machine.
         let found = match resolve(&path, OFlags::PATH)? {
             Ok(found) => found,
-            Err(errno) => return Some(Err(failed("open", &path, errno))),
+            Err(errno) => return Some(Err(host_error("open", &path, errno))),
         };
         let (size, medium) = self.small(&found)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -112,7 +112,7 @@ impl Cached {
     }
 
     /// Returns what the kernel holds of a file, if that is all there is to know.
-    fn look(&self, file: impl AsFd) -> Option<(Statx, Medium)> {
+    fn look(&self, file: impl AsFd) -> Option<(Statx, StorageMedium)> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         let found = statx(file, "", flags, wanted).ok()?;
@@ -123,7 +123,7 @@ impl Cached {
     }
 
     /// Returns the size of a small regular file, and what it lies on.
-    fn small(&self, file: &OwnedFd) -> Option<(usize, Medium)> {
+    fn small(&self, file: &OwnedFd) -> Option<(usize, StorageMedium)> {
         let (found, medium) = self.look(file)?;
         let kind = FileType::from_raw_mode(found.stx_mode.into());
         let small = kind == FileType::RegularFile && found.stx_size <= MAX_FILE_BYTES;
@@ -132,10 +132,10 @@ impl Cached {
 }
 
 /// Reads what is in memory of a regular file.
-fn read_now(file: impl AsFd, offset: u64, into: &mut [u8], medium: Medium) -> Option<usize> {
+fn read_now(file: impl AsFd, offset: u64, into: &mut [u8], medium: StorageMedium) -> Option<usize> {
     match medium {
-        Medium::Memory => pread(file, into, offset).ok(),
-        Medium::Disk => {
+        StorageMedium::Memory => pread(file, into, offset).ok(),
+        StorageMedium::Disk => {
             let mut slices = [IoSliceMut::new(into)];
             preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT).ok()
         }
@@ -154,7 +154,7 @@ fn resolve(path: &Path, flags: OFlags) -> Option<Result<OwnedFd, Errno>> {
 
 /// What a device keeps its files on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Medium {
+pub(super) enum StorageMedium {
     /// A disk, with the page cache before it.
     Disk,
     /// Memory alone.
@@ -168,23 +168,23 @@ pub(super) type Device = (u32, u32);
 const MAX_KNOWN: usize = 1024;
 
 /// File systems of this machine, by the numbers of `linux/magic.h` and of their own sources.
-const LOCAL: &[(u64, Medium)] = &[
-    (0xef53, Medium::Disk),        // ext2, ext3, ext4
-    (0x5846_5342, Medium::Disk),   // xfs
-    (0x9123_683e, Medium::Disk),   // btrfs
-    (0xf2f5_2010, Medium::Disk),   // f2fs
-    (0xca45_1a4e, Medium::Disk),   // bcachefs
-    (0x2fc1_2fc1, Medium::Disk),   // zfs
-    (0x794c_7630, Medium::Disk),   // overlayfs
-    (0x0102_1994, Medium::Memory), // tmpfs
-    (0x8584_58f6, Medium::Memory), // ramfs
+const LOCAL: &[(u64, StorageMedium)] = &[
+    (0xef53, StorageMedium::Disk),        // ext2, ext3, ext4
+    (0x5846_5342, StorageMedium::Disk),   // xfs
+    (0x9123_683e, StorageMedium::Disk),   // btrfs
+    (0xf2f5_2010, StorageMedium::Disk),   // f2fs
+    (0xca45_1a4e, StorageMedium::Disk),   // bcachefs
+    (0x2fc1_2fc1, StorageMedium::Disk),   // zfs
+    (0x794c_7630, StorageMedium::Disk),   // overlayfs
+    (0x0102_1994, StorageMedium::Memory), // tmpfs
+    (0x8584_58f6, StorageMedium::Memory), // ramfs
 ];
 
 /// The devices that are known to be of this machine.
 #[derive(Debug, Default)]
-pub(super) struct Devices(RwLock<BTreeMap<Device, Medium>>);
+pub(super) struct LocalDevices(RwLock<BTreeMap<Device, StorageMedium>>);
 
-impl Devices {
+impl LocalDevices {
     /// Remembers the device that a path lies on, if it is of this machine. May wait.
     pub(super) fn note(&self, path: &Path) {
         let Ok(found) = statx(CWD, path, AtFlags::empty(), StatxFlags::TYPE) else {
@@ -197,7 +197,7 @@ impl Devices {
         let Ok(kind) = statfs(path).map(|system| system.f_type) else {
             return;
         };
-        let local = |(magic, _): &&(u64, Medium)| u64::try_from(kind) == Ok(*magic);
+        let local = |(magic, _): &&(u64, StorageMedium)| u64::try_from(kind) == Ok(*magic);
         if let Some((_, medium)) = LOCAL.iter().find(local) {
             let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
             if known.len() < MAX_KNOWN {
@@ -207,7 +207,7 @@ impl Devices {
     }
 
     /// Returns what a device keeps its files on, if it is known.
-    pub(super) fn medium(&self, device: Device) -> Option<Medium> {
+    pub(super) fn medium(&self, device: Device) -> Option<StorageMedium> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         known.get(&device).copied()
     }

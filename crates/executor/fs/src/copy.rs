@@ -25,13 +25,13 @@ use rustix::{
     io::Errno,
 };
 
-use self::copy_tree::{Tree, directory_mode};
+use self::copy_tree::{TreeCopy, directory_mode};
 use crate::{
     Stop,
-    directory_stack::Identity,
-    host_path::{failed, half_written, invalid, native},
-    regular_file::{Regular, TO_READ, TO_WRITE, carried_mode},
-    resolve::{self, Links, Place},
+    directory_stack::InodeId,
+    host_path::{host_error, invalid_request, native_path, partial_write_error},
+    regular_file::{RegularFile, TO_READ, TO_WRITE, carried_mode},
+    resolve::{self, EntryLocation, LinkPolicy},
 };
 
 /// Copies what a path names; a link at its end is copied itself. Files are overwritten, directories
@@ -41,21 +41,21 @@ use crate::{
 /// Fails at the first thing that cannot be copied. What was copied before stays. Nothing is copied
 /// onto or into itself.
 pub fn copy(copy: &Copy, stop: &Stop) -> Result<(), FileError> {
-    let source = native(&copy.source_path)?;
-    let destination = native(&copy.destination_path)?;
-    let failed = |error| failed("copy", &source, error);
-    let place = Place::of(&source, Links::Follow).map_err(failed)?;
-    let from = End {
+    let source = native_path(&copy.source_path)?;
+    let destination = native_path(&copy.destination_path)?;
+    let host_error = |error| host_error("copy", &source, error);
+    let place = EntryLocation::open_parent(&source, LinkPolicy::Follow).map_err(host_error)?;
+    let from = CopyEndpoint {
         directory: place.directory(),
         name: place.name(),
         path: &source,
     };
-    let to = End {
+    let to = CopyEndpoint {
         directory: CWD,
         name: destination.as_os_str(),
         path: &destination,
     };
-    let named = statat(from.directory, from.name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+    let named = statat(from.directory, from.name, AtFlags::SYMLINK_NOFOLLOW).map_err(host_error)?;
     let found = match FileType::from_raw_mode(named.st_mode) {
         FileType::RegularFile => copy_file(&from, &to, stop)?,
         FileType::Symlink => copy_link(&from, &to)?,
@@ -63,20 +63,20 @@ pub fn copy(copy: &Copy, stop: &Stop) -> Result<(), FileError> {
             return Err(FileError::Invalid(NEEDS_RECURSIVE.to_owned()));
         }
         FileType::Directory => {
-            let directory = resolve::directory_at(from.directory, from.name).map_err(failed)?;
+            let directory = resolve::directory_at(from.directory, from.name).map_err(host_error)?;
             copy_directory(directory, &source, &destination, stop)?;
-            Found::Copied
+            CopyOutcome::Copied
         }
         FileType::Fifo
         | FileType::Socket
         | FileType::CharacterDevice
         | FileType::BlockDevice
-        | FileType::Unknown => Found::Special,
+        | FileType::Unknown => CopyOutcome::Special,
     };
     match found {
-        Found::Copied => Ok(()),
-        Found::Gone => Err(failed(Errno::NOENT)),
-        Found::Special => Err(FileError::Invalid(SPECIAL_FILE.to_owned())),
+        CopyOutcome::Copied => Ok(()),
+        CopyOutcome::Gone => Err(host_error(Errno::NOENT)),
+        CopyOutcome::Special => Err(FileError::Invalid(SPECIAL_FILE.to_owned())),
     }
 }
 
@@ -91,19 +91,24 @@ fn copy_directory(
     destination: &Path,
     stop: &Stop,
 ) -> Result<(), FileError> {
-    let stat = fstat(&directory).map_err(|error| failed("copy", source, error))?;
-    let write = |error| failed("copy to", destination, error);
-    if is_within(nearest(destination).map_err(write)?, Identity::from(&stat)).map_err(write)? {
+    let stat = fstat(&directory).map_err(|error| host_error("copy", source, error))?;
+    let write = |error| host_error("copy to", destination, error);
+    if is_at_or_below(
+        open_nearest_ancestor(destination).map_err(write)?,
+        InodeId::from(&stat),
+    )
+    .map_err(write)?
+    {
         return Err(FileError::Invalid(INTO_ITSELF.to_owned()));
     }
-    let made = made_directory(destination, directory_mode(&stat)).map_err(write)?;
-    Tree::new((directory, source), (made, destination), stop)?.copy()
+    let made = open_or_create_directory(destination, directory_mode(&stat)).map_err(write)?;
+    TreeCopy::new((directory, source), (made, destination), stop)?.copy()
 }
 
 /// Opens the directory, or the nearest above it that exists.
-fn nearest(path: &Path) -> rustix::io::Result<OwnedFd> {
+fn open_nearest_ancestor(path: &Path) -> rustix::io::Result<OwnedFd> {
     for ancestor in path.ancestors() {
-        match resolve::directory(ancestor, Links::Follow) {
+        match resolve::directory(ancestor, LinkPolicy::Follow) {
             Err(Errno::NOENT) => {}
             opened => return opened,
         }
@@ -112,12 +117,12 @@ fn nearest(path: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Tells whether a directory is another, or somewhere below it.
-fn is_within(mut directory: OwnedFd, other: Identity) -> rustix::io::Result<bool> {
-    let mut identity = Identity::of(&directory)?;
+fn is_at_or_below(mut directory: OwnedFd, other: InodeId) -> rustix::io::Result<bool> {
+    let mut identity = InodeId::of(&directory)?;
     while identity != other {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         directory = resolve::open_at(&directory, "..", flags, Mode::empty())?;
-        let above = Identity::of(&directory)?;
+        let above = InodeId::of(&directory)?;
         if above == identity {
             // Only the root is above itself.
             return Ok(false);
@@ -128,17 +133,17 @@ fn is_within(mut directory: OwnedFd, other: Identity) -> rustix::io::Result<bool
 }
 
 /// Opens the destination; makes it and those above it where they are missing.
-fn made_directory(path: &Path, mode: Mode) -> rustix::io::Result<OwnedFd> {
-    match resolve::directory(path, Links::Follow) {
+fn open_or_create_directory(path: &Path, mode: Mode) -> rustix::io::Result<OwnedFd> {
+    match resolve::directory(path, LinkPolicy::Follow) {
         Err(Errno::NOENT) => {}
         opened => return opened,
     }
     if let Some(above) = path.parent() {
-        resolve::made_directory(above, Links::Follow)?;
+        resolve::open_or_create_directory(above, LinkPolicy::Follow)?;
     }
     match (
         mkdirat(CWD, path, mode),
-        resolve::directory(path, Links::Follow),
+        resolve::directory(path, LinkPolicy::Follow),
     ) {
         // A link that leads nowhere.
         (Err(Errno::EXIST), Err(Errno::NOENT)) => Err(Errno::EXIST),
@@ -149,7 +154,7 @@ fn made_directory(path: &Path, mode: Mode) -> rustix::io::Result<OwnedFd> {
 
 /// Where something is copied from or to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct End<'a> {
+pub(super) struct CopyEndpoint<'a> {
     pub(super) directory: BorrowedFd<'a>,
     pub(super) name: &'a OsStr,
     /// What errors call it.
@@ -158,7 +163,7 @@ pub(super) struct End<'a> {
 
 /// What was found where something was to be copied from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Found {
+pub(super) enum CopyOutcome {
     /// It is copied.
     Copied,
     /// Nothing is there any more.
@@ -168,13 +173,17 @@ pub(super) enum Found {
 }
 
 /// Copies a regular file. A link at the end of `to` is followed, one at the end of `from` is not.
-pub(super) fn copy_file(from: &End<'_>, to: &End<'_>, stop: &Stop) -> Result<Found, FileError> {
-    let copy = |error| failed("copy", from.path, error);
+pub(super) fn copy_file(
+    from: &CopyEndpoint<'_>,
+    to: &CopyEndpoint<'_>,
+    stop: &Stop,
+) -> Result<CopyOutcome, FileError> {
+    let copy = |error| host_error("copy", from.path, error);
     let flags = TO_READ | OFlags::NOFOLLOW;
     let source = match resolve::open_at(from.directory, from.name, flags, Mode::empty()) {
         Ok(source) => File::from(source),
-        Err(Errno::NOENT) => return Ok(Found::Gone),
-        Err(Errno::NXIO) => return Ok(Found::Special),
+        Err(Errno::NOENT) => return Ok(CopyOutcome::Gone),
+        Err(Errno::NXIO) => return Ok(CopyOutcome::Special),
         Err(error) => return Err(copy(error)),
     };
     let stat = fstat(&source).map_err(copy)?;
@@ -186,34 +195,38 @@ pub(super) fn copy_file(from: &End<'_>, to: &End<'_>, stop: &Stop) -> Result<Fou
         | FileType::Socket
         | FileType::CharacterDevice
         | FileType::BlockDevice
-        | FileType::Unknown => return Ok(Found::Special),
+        | FileType::Unknown => return Ok(CopyOutcome::Special),
     }
 
     let bits = Mode::from_raw_mode(stat.st_mode) & Mode::from_raw_mode(0o777);
     let opened = resolve::open_at(to.directory, to.name, TO_WRITE, bits);
-    let destination = Regular::to_write(opened, to.path)?;
-    if Identity::from(&stat) == Identity::from(&destination.stat) {
+    let destination = RegularFile::to_write(opened, to.path)?;
+    if InodeId::from(&stat) == InodeId::from(&destination.stat) {
         let reason = format!("`{}` is the same file", to.path.display());
-        return Err(invalid("copy", from.path, reason));
+        return Err(invalid_request("copy", from.path, reason));
     }
     let mode = carried_mode(&stat, &destination.stat);
-    let write = |error| failed("write", to.path, error);
+    let write = |error| host_error("write", to.path, error);
     destination.set_mode(mode).map_err(write)?;
     ftruncate(&destination.file, 0).map_err(write)?;
     fill(&source, &destination.file, to.path, stop)?;
     destination.restore_mode(mode).map_err(write)?;
-    Ok(Found::Copied)
+    Ok(CopyOutcome::Copied)
 }
 
 /// Makes a link with the same text.
-pub(super) fn copy_link(from: &End<'_>, to: &End<'_>) -> Result<Found, FileError> {
+pub(super) fn copy_link(
+    from: &CopyEndpoint<'_>,
+    to: &CopyEndpoint<'_>,
+) -> Result<CopyOutcome, FileError> {
     let text = match readlinkat(from.directory, from.name, Vec::new()) {
         Ok(text) => text,
-        Err(Errno::NOENT) => return Ok(Found::Gone),
-        Err(error) => return Err(failed("copy", from.path, error)),
+        Err(Errno::NOENT) => return Ok(CopyOutcome::Gone),
+        Err(error) => return Err(host_error("copy", from.path, error)),
     };
-    symlinkat(&text, to.directory, to.name).map_err(|error| failed("create", to.path, error))?;
-    Ok(Found::Copied)
+    symlinkat(&text, to.directory, to.name)
+        .map_err(|error| host_error("create", to.path, error))?;
+    Ok(CopyOutcome::Copied)
 }
 
 fn fill(source: &File, destination: &File, path: &Path, stop: &Stop) -> Result<(), FileError> {
@@ -221,7 +234,7 @@ fn fill(source: &File, destination: &File, path: &Path, stop: &Stop) -> Result<(
         stop.check()?;
         // Between files the kernel copies by itself, or shares the blocks, if it can.
         let copied = io::copy(&mut source.take(BLOCK_BYTES), &mut &*destination)
-            .map_err(|error| half_written(path, error))?;
+            .map_err(|error| partial_write_error(path, error))?;
         if copied == 0 {
             return Ok(());
         }

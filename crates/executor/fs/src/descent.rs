@@ -21,26 +21,26 @@ use rustix::{
 };
 
 use crate::{
-    directory_stack::Identity,
+    directory_stack::InodeId,
     regular_file::TO_READ,
-    resolve::{Links, directory_at, open_at},
+    resolve::{LinkPolicy, directory_at, open_at},
     workers::Stop,
 };
 
 /// A directory under which others are opened.
 #[derive(Debug)]
-pub(crate) struct Root {
+pub(crate) struct DescentRoot {
     directory: OwnedFd,
-    links: Links,
+    links: LinkPolicy,
 }
 
-impl Root {
+impl DescentRoot {
     /// Opens a directory. It need not be readable, and links may lead to it; but with
     /// [`Links::Refuse`] it is no link itself, and none is followed below it.
-    pub(crate) fn open(path: &Path, links: Links) -> Result<Self> {
+    pub(crate) fn open(path: &Path, links: LinkPolicy) -> Result<Self> {
         let directory = match links {
-            Links::Follow => open_at(CWD, path, SEARCHED, Mode::empty()),
-            Links::Refuse => directory_at(CWD, path),
+            LinkPolicy::Follow => open_at(CWD, path, SEARCHED, Mode::empty()),
+            LinkPolicy::Refuse => directory_at(CWD, path),
         };
         directory.map(|directory| Self { directory, links })
     }
@@ -50,15 +50,15 @@ impl Root {
     pub(crate) fn directory(&self, below: &[u8]) -> Result<OwnedFd> {
         match self.links {
             _ if below.is_empty() => open_at(&self.directory, c".", LISTED, Mode::empty()),
-            Links::Follow => open_at(&self.directory, below, LISTED, Mode::empty()),
-            Links::Refuse => open_below(self.directory.as_fd(), below, LISTED),
+            LinkPolicy::Follow => open_at(&self.directory, below, LISTED, Mode::empty()),
+            LinkPolicy::Refuse => open_below(self.directory.as_fd(), below, LISTED),
         }
     }
 
     /// Tells which file is at `below`, behind all links.
-    pub(crate) fn identity(&self, below: &[u8]) -> Result<Identity> {
+    pub(crate) fn identity(&self, below: &[u8]) -> Result<InodeId> {
         let found = statat(&self.directory, below, AtFlags::empty())?;
-        Ok(Identity::from(&found))
+        Ok(InodeId::from(&found))
     }
 
     /// Opens the regular file at `below` to read it, as [`open_file`] does.
@@ -113,13 +113,13 @@ const LISTED: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
 /// The names in a directory, sorted bytewise. Links that lead nowhere are left out.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct DirectoryNames {
     /// All names, one after the other: a directory costs few allocations.
     text: Vec<u8>,
-    spans: Vec<Span>,
+    spans: Vec<NameSpan>,
 }
 
-impl Names {
+impl DirectoryNames {
     /// Reads a directory, of which only the first `keep` names are wanted. `buffer` is room that
     /// is used again. If it is asked to stop, some names may be missing.
     ///
@@ -168,8 +168,8 @@ impl Names {
     }
 
     /// Iterates over the names and what they name.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&OsStr, Kind)> {
-        let entry = |span: &Span| (OsStr::from_bytes(self.bytes(span)), span.kind);
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&OsStr, NameKind)> {
+        let entry = |span: &NameSpan| (OsStr::from_bytes(self.bytes(span)), span.kind);
         self.spans.iter().map(entry)
     }
 
@@ -186,16 +186,16 @@ impl Names {
         found.is_ok()
     }
 
-    fn push(&mut self, name: &[u8], kind: Kind) {
+    fn push(&mut self, name: &[u8], kind: NameKind) {
         let start = self.text.len();
         self.text.extend_from_slice(name);
         let end = self.text.len();
-        self.spans.push(Span { start, end, kind });
+        self.spans.push(NameSpan { start, end, kind });
     }
 
     fn sort_and_keep(&mut self, keep: usize) {
         let text = &self.text;
-        let name = |span: &Span| text.get(span.start..span.end).unwrap_or_default();
+        let name = |span: &NameSpan| text.get(span.start..span.end).unwrap_or_default();
         self.spans.sort_unstable_by(|a, b| name(a).cmp(name(b)));
         if self.spans.len() <= keep {
             return;
@@ -207,14 +207,14 @@ impl Names {
         *self = kept;
     }
 
-    fn bytes(&self, span: &Span) -> &[u8] {
+    fn bytes(&self, span: &NameSpan) -> &[u8] {
         self.text.get(span.start..span.end).unwrap_or_default()
     }
 }
 
 /// What a name names.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum NameKind {
     /// A regular file.
     File,
     /// A directory.
@@ -228,10 +228,10 @@ pub(crate) enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Span {
+struct NameSpan {
     start: usize,
     end: usize,
-    kind: Kind,
+    kind: NameKind,
 }
 
 /// Tells what a name names, or `None` if it names nothing.
@@ -240,13 +240,13 @@ fn kind_of(
     name: &CStr,
     file_type: FileType,
     search: Result<()>,
-) -> Option<Kind> {
+) -> Option<NameKind> {
     let file_type = if file_type == FileType::Unknown {
         // Some file systems do not say.
         match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => FileType::from_raw_mode(found.st_mode),
             Err(Errno::NOENT) => return None,
-            Err(errno) => return Some(Kind::Unreadable(errno)),
+            Err(errno) => return Some(NameKind::Unreadable(errno)),
         }
     } else {
         file_type
@@ -255,16 +255,16 @@ fn kind_of(
         let target = statat(directory, name, AtFlags::empty()).ok()?;
         let is_directory = FileType::from_raw_mode(target.st_mode).is_dir();
         return Some(if is_directory {
-            Kind::DirectoryLink
+            NameKind::DirectoryLink
         } else {
-            Kind::Other
+            NameKind::Other
         });
     }
     Some(match search {
-        Err(errno) => Kind::Unreadable(errno),
-        Ok(()) if file_type.is_dir() => Kind::Directory,
-        Ok(()) if file_type.is_file() => Kind::File,
-        Ok(()) => Kind::Other,
+        Err(errno) => NameKind::Unreadable(errno),
+        Ok(()) if file_type.is_dir() => NameKind::Directory,
+        Ok(()) if file_type.is_file() => NameKind::File,
+        Ok(()) => NameKind::Other,
     })
 }
 

@@ -20,8 +20,8 @@ use rustix::{
 };
 
 use crate::{
-    host_path::{failed, native},
-    resolve::{self, Links, NEW_DIRECTORY, Place},
+    host_path::{host_error, native_path},
+    resolve::{self, EntryLocation, LinkPolicy, NEW_DIRECTORY},
 };
 
 /// Makes a directory.
@@ -29,18 +29,18 @@ use crate::{
 /// # Errors
 /// Fails if something is there; when it also makes those above it, only if that is no directory.
 pub fn create_directory(create: &CreateDirectory) -> Result<(), FileError> {
-    let path = native(&create.path)?;
-    let links = Links::asked(create.follow_symlinks);
+    let path = native_path(&create.path)?;
+    let links = LinkPolicy::from_request(create.follow_symlinks);
     let made = if create.recursive.unwrap_or(true) {
-        resolve::made_directory(&path, links).map(drop)
+        resolve::open_or_create_directory(&path, links).map(drop)
     } else {
         make_one(&path, links)
     };
-    made.map_err(|error| failed("create directory", &path, error))
+    made.map_err(|error| host_error("create directory", &path, error))
 }
 
-fn make_one(path: &Path, links: Links) -> io::Result<()> {
-    let place = Place::of(path, links)?;
+fn make_one(path: &Path, links: LinkPolicy) -> io::Result<()> {
+    let place = EntryLocation::open_parent(path, links)?;
     let mode = Mode::from_raw_mode(NEW_DIRECTORY);
     mkdirat(place.directory(), place.name(), mode)
 }
@@ -50,14 +50,15 @@ fn make_one(path: &Path, links: Links) -> io::Result<()> {
 /// # Errors
 /// Fails if it cannot be read, or has more than [`limits::MAX_DIRECTORY_ENTRIES`].
 pub fn read_directory(read: &ReadDirectory) -> Result<Vec<DirectoryEntry>, FileError> {
-    let path = native(&read.path)?;
-    let failed = |error| failed("list", &path, error);
+    let path = native_path(&read.path)?;
+    let host_error = |error| host_error("list", &path, error);
     // Not searched: names can be read without that permission.
-    let opened = resolve::open(&path, Links::Follow, LISTED, Mode::empty()).map_err(failed)?;
-    let directory = fcntl_dupfd_cloexec(&opened, 0).map_err(failed)?;
+    let opened =
+        resolve::open(&path, LinkPolicy::Follow, LISTED, Mode::empty()).map_err(host_error)?;
+    let directory = fcntl_dupfd_cloexec(&opened, 0).map_err(host_error)?;
     let mut entries = Vec::new();
-    for entry in Listing::new(opened).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
+    for entry in DirectoryListing::new(opened).map_err(host_error)? {
+        let entry = entry.map_err(host_error)?;
         let Some(kind) = kind_behind(&directory, entry.file_name(), entry.file_type()) else {
             continue;
         };
@@ -94,9 +95,9 @@ fn too_many(path: &Path) -> FileError {
 }
 
 /// The names in a directory, without `.` and `..`. One that is removed meanwhile has no more.
-pub(crate) struct Listing(Dir);
+pub(crate) struct DirectoryListing(Dir);
 
-impl Listing {
+impl DirectoryListing {
     /// Begins at the first name, even if the directory was opened only to be searched.
     pub(crate) fn of(directory: impl AsFd) -> io::Result<Self> {
         let opened = resolve::open_at(directory, ".", LISTED, Mode::empty())?;
@@ -109,7 +110,7 @@ impl Listing {
     }
 }
 
-impl Iterator for Listing {
+impl Iterator for DirectoryListing {
     type Item = io::Result<rustix::fs::DirEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {

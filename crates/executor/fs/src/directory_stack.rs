@@ -15,12 +15,12 @@ use crate::resolve;
 
 /// Directories from the top of a tree down to the one that is worked on.
 #[derive(Debug)]
-pub(crate) struct Levels {
+pub(crate) struct DirectoryStack {
     current: OwnedFd,
-    above: Vec<Level>,
+    above: Vec<StackLevel>,
 }
 
-impl Levels {
+impl DirectoryStack {
     /// Begins at the top.
     pub(crate) fn new(top: OwnedFd) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl Levels {
     /// Goes down into a directory of the current one.
     pub(crate) fn enter(&mut self, directory: OwnedFd) -> io::Result<()> {
         let above = std::mem::replace(&mut self.current, directory);
-        self.above.push(Level::Open(above));
+        self.above.push(StackLevel::Open(above));
         if let Some(far) = self.above.len().checked_sub(OPEN_LEVELS + 1) {
             self.above[far].close()?;
         }
@@ -43,11 +43,11 @@ impl Levels {
     pub(crate) fn leave(&mut self) -> io::Result<()> {
         self.current = match self.above.pop() {
             None => return Ok(()),
-            Some(Level::Open(directory)) => directory,
-            Some(Level::Closed(identity)) => {
+            Some(StackLevel::Open(directory)) => directory,
+            Some(StackLevel::Closed(identity)) => {
                 let flags = OFlags::PATH | OFlags::DIRECTORY;
                 let directory = resolve::open_at(&self.current, "..", flags, Mode::empty())?;
-                if Identity::of(&directory)? != identity {
+                if InodeId::of(&directory)? != identity {
                     return Err(io::Error::other("directory was moved meanwhile"));
                 }
                 directory
@@ -63,15 +63,15 @@ impl Levels {
 }
 
 #[derive(Debug)]
-enum Level {
+enum StackLevel {
     Open(OwnedFd),
-    Closed(Identity),
+    Closed(InodeId),
 }
 
-impl Level {
+impl StackLevel {
     fn close(&mut self) -> io::Result<()> {
         if let Self::Open(directory) = self {
-            *self = Self::Closed(Identity::of(directory)?);
+            *self = Self::Closed(InodeId::of(directory)?);
         }
         Ok(())
     }
@@ -83,19 +83,19 @@ const OPEN_LEVELS: usize = 16;
 
 /// Two descriptors or names with the same identity are the same file.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(crate) struct Identity {
+pub(crate) struct InodeId {
     device: u64,
     inode: u64,
 }
 
-impl Identity {
+impl InodeId {
     /// Returns the identity of what is open.
     pub(crate) fn of(file: impl AsFd) -> rustix::io::Result<Self> {
         fstat(file).map(|stat| Self::from(&stat))
     }
 }
 
-impl From<&Stat> for Identity {
+impl From<&Stat> for InodeId {
     fn from(stat: &Stat) -> Self {
         Self {
             device: stat.st_dev,
@@ -109,9 +109,9 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::test_dir::{Scratch, open_directory};
+    use crate::test_dir::{TestDir, open_directory};
 
-    fn down(levels: &mut Levels, names: usize) {
+    fn down(levels: &mut DirectoryStack, names: usize) {
         for _ in 0..names {
             let below = resolve::directory_at(levels.current(), "d").unwrap();
             levels.enter(below).unwrap();
@@ -120,28 +120,28 @@ mod tests {
 
     #[test]
     fn the_way_up_is_the_way_down_with_few_descriptors() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let top = scratch.deep("top", 100);
-        let mut levels = Levels::new(open_directory(&top));
-        let mut seen = vec![Identity::of(levels.current())];
+        let mut levels = DirectoryStack::new(open_directory(&top));
+        let mut seen = vec![InodeId::of(levels.current())];
         for _ in 0..100 {
             down(&mut levels, 1);
-            seen.push(Identity::of(levels.current()));
-            let open = |level: &&Level| matches!(level, Level::Open(_));
+            seen.push(InodeId::of(levels.current()));
+            let open = |level: &&StackLevel| matches!(level, StackLevel::Open(_));
             assert!(levels.above.iter().filter(open).count() <= OPEN_LEVELS);
         }
         while let Some(identity) = seen.pop() {
-            assert_eq!(Identity::of(levels.current()), identity);
+            assert_eq!(InodeId::of(levels.current()), identity);
             levels.leave().unwrap();
         }
     }
 
     #[test]
     fn a_tree_that_is_moved_does_not_lead_elsewhere() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let top = scratch.deep("top", 40);
         let elsewhere = scratch.directory("elsewhere");
-        let mut levels = Levels::new(open_directory(&top));
+        let mut levels = DirectoryStack::new(open_directory(&top));
         down(&mut levels, 40);
         fs::rename(top.join("d/d/d"), elsewhere.join("d")).unwrap();
         let left = std::iter::repeat_with(|| levels.leave()).take_while(Result::is_ok);

@@ -19,11 +19,11 @@ use rustix::{
     io::{self, Errno},
 };
 
-use self::ignore_rules::{Rules, Verdict};
+use self::ignore_rules::{IgnoreRules, IgnoreVerdict};
 use crate::{
-    descent::{Kind, Names, Root},
-    host_path::failed,
-    resolve::Links,
+    descent::{DescentRoot, DirectoryNames, NameKind},
+    host_path::host_error,
+    resolve::LinkPolicy,
     workers::Stop,
 };
 
@@ -32,14 +32,14 @@ use crate::{
 /// It looks at no more than [`limits::MAX_SEARCH_ENTRIES`] names. Beyond them it enters no further
 /// directory, so that what it yields depends on nothing but the tree.
 #[derive(Debug)]
-pub(crate) struct Tree<'a> {
-    root: Arc<Root>,
+pub(crate) struct FilteredTree<'a> {
+    root: Arc<DescentRoot>,
     /// The directory that is gone through, without links and without a trailing slash.
     path: Vec<u8>,
     /// How much of it is the root's.
     root_bytes: usize,
-    rules: Rules,
-    frames: Vec<Frame>,
+    rules: IgnoreRules,
+    frames: Vec<TreeFrame>,
     left: usize,
     is_truncated: bool,
     buffer: Vec<u8>,
@@ -48,13 +48,13 @@ pub(crate) struct Tree<'a> {
 
 /// A file or directory of a tree.
 #[derive(Debug, Eq, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct TreeEntry {
     /// Its path below the root.
     pub(crate) below: Vec<u8>,
     pub(crate) kind: EntryKind,
 }
 
-impl<'a> Tree<'a> {
+impl<'a> FilteredTree<'a> {
     /// Begins at a directory. Links may lead to it; below it none is followed.
     ///
     /// # Errors
@@ -65,11 +65,12 @@ impl<'a> Tree<'a> {
 
     /// Does what [`open`](Self::open) does, and looks at `most` names.
     pub(super) fn open_with(root: &Path, most: usize, stop: &'a Stop) -> Result<Self, FileError> {
-        let cannot = |error: std::io::Error| failed("list", root, error);
+        let cannot = |error: std::io::Error| host_error("list", root, error);
         // The directories above it are those above its real place.
         let path = root.canonicalize().map_err(cannot)?;
-        let opened = Root::open(&path, Links::Refuse).map_err(|errno| cannot(errno.into()))?;
-        let rules = Rules::above(&path);
+        let opened =
+            DescentRoot::open(&path, LinkPolicy::Refuse).map_err(|errno| cannot(errno.into()))?;
+        let rules = IgnoreRules::above(&path);
         let mut path = path.into_os_string().into_encoded_bytes();
         if path == b"/" {
             path.clear();
@@ -95,7 +96,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Returns the root, to open what is found.
-    pub(crate) fn root(&self) -> Arc<Root> {
+    pub(crate) fn root(&self) -> Arc<DescentRoot> {
         Arc::clone(&self.root)
     }
 
@@ -104,7 +105,7 @@ impl<'a> Tree<'a> {
         let below = self.path.get(self.root_bytes + 1..).unwrap_or_default();
         let directory = self.root.directory(below)?;
         let keep = self.left + 1;
-        let mut names = Names::read(directory.as_fd(), keep, &mut self.buffer, self.stop)?;
+        let mut names = DirectoryNames::read(directory.as_fd(), keep, &mut self.buffer, self.stop)?;
         if names.len() == keep {
             names.truncate(self.left);
             self.is_truncated = true;
@@ -112,7 +113,7 @@ impl<'a> Tree<'a> {
         self.left -= names.len();
         let has_rules = self.rules.enter(directory.as_fd(), self.path.len(), &names);
         let steps = self.steps(&names);
-        self.frames.push(Frame {
+        self.frames.push(TreeFrame {
             names,
             steps,
             next: 0,
@@ -123,20 +124,20 @@ impl<'a> Tree<'a> {
     }
 
     /// Returns what is to be done in a directory, in order.
-    fn steps(&mut self, names: &Names) -> Vec<Step> {
+    fn steps(&mut self, names: &DirectoryNames) -> Vec<TreeStep> {
         let mut steps = Vec::with_capacity(names.len());
         for (index, (name, kind)) in names.iter().enumerate() {
             let kind = match kind {
-                Kind::File => EntryKind::File,
-                Kind::Directory => EntryKind::Directory,
-                Kind::DirectoryLink | Kind::Other | Kind::Unreadable(_) => continue,
+                NameKind::File => EntryKind::File,
+                NameKind::Directory => EntryKind::Directory,
+                NameKind::DirectoryLink | NameKind::Other | NameKind::Unreadable(_) => continue,
             };
             if self.is_left_out(name.as_bytes(), kind) {
                 continue;
             }
-            steps.push(Step::List(index, kind));
+            steps.push(TreeStep::List(index, kind));
             if kind == EntryKind::Directory {
-                steps.push(Step::Enter(index));
+                steps.push(TreeStep::Enter(index));
             }
         }
         steps.sort_by(|a, b| a.order(b, names));
@@ -150,18 +151,18 @@ impl<'a> Tree<'a> {
         let verdict = self.rules.verdict(&self.path, kind);
         self.path.truncate(directory_bytes);
         match verdict {
-            Verdict::Ignored => true,
-            Verdict::Wanted => false,
-            Verdict::Silent => name.starts_with(b"."),
+            IgnoreVerdict::Ignored => true,
+            IgnoreVerdict::Wanted => false,
+            IgnoreVerdict::Silent => name.starts_with(b"."),
         }
     }
 }
 
-impl Iterator for Tree<'_> {
-    type Item = Found;
+impl Iterator for FilteredTree<'_> {
+    type Item = TreeEntry;
 
     /// Returns the next file or directory. If asked to stop, there is none.
-    fn next(&mut self) -> Option<Found> {
+    fn next(&mut self) -> Option<TreeEntry> {
         loop {
             let frame = self.frames.last_mut()?;
             self.path.truncate(frame.path_bytes);
@@ -179,15 +180,15 @@ impl Iterator for Tree<'_> {
             self.path.push(b'/');
             self.path.extend_from_slice(step.name(&frame.names));
             match *step {
-                Step::List(_, kind) => {
+                TreeStep::List(_, kind) => {
                     let below = self.path.get(self.root_bytes + 1..).unwrap_or_default();
                     let below = below.to_vec();
-                    return Some(Found { below, kind });
+                    return Some(TreeEntry { below, kind });
                 }
-                Step::Enter(_) if self.left == 0 => self.is_truncated = true,
+                TreeStep::Enter(_) if self.left == 0 => self.is_truncated = true,
                 // What cannot be listed, or is gone, holds nothing to find. What lies too deep to be
                 // named does.
-                Step::Enter(_) => {
+                TreeStep::Enter(_) => {
                     self.is_truncated |= self.enter() == Err(Errno::NAMETOOLONG);
                 }
             }
@@ -197,9 +198,9 @@ impl Iterator for Tree<'_> {
 
 /// A directory that is being gone through.
 #[derive(Debug)]
-struct Frame {
-    names: Names,
-    steps: Vec<Step>,
+struct TreeFrame {
+    names: DirectoryNames,
+    steps: Vec<TreeStep>,
     next: usize,
     path_bytes: usize,
     has_rules: bool,
@@ -207,22 +208,22 @@ struct Frame {
 
 /// What is to be done about the name at an index.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum TreeStep {
     /// Yields it.
     List(usize, EntryKind),
     /// Goes through the directory.
     Enter(usize),
 }
 
-impl Step {
-    fn name<'a>(&self, names: &'a Names) -> &'a [u8] {
+impl TreeStep {
+    fn name<'a>(&self, names: &'a DirectoryNames) -> &'a [u8] {
         match *self {
             Self::List(index, _) | Self::Enter(index) => names.name(index),
         }
     }
 
     /// Compares by the paths to come. Those below `a` begin with `a/`, and so follow `a.rs`.
-    fn order(&self, other: &Self, names: &Names) -> Ordering {
+    fn order(&self, other: &Self, names: &DirectoryNames) -> Ordering {
         let (mine, theirs) = (self.name(names), other.name(names));
         let shared = mine.len().min(theirs.len());
         let next = |step: &Self, name: &[u8]| match step {

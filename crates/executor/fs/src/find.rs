@@ -27,8 +27,8 @@ use nucleo_matcher::{
 use rustix::fs::{FileType, stat};
 
 use crate::{
-    filtered_tree::Tree,
-    host_path::{failed, invalid, native, uri},
+    filtered_tree::FilteredTree,
+    host_path::{host_error, invalid_request, native_path, uri},
     workers::Stop,
 };
 
@@ -53,22 +53,26 @@ pub fn find(find: &Find, stop: &Stop) -> Result<FoundPaths, FileError> {
         return Err(FileError::Refused(text));
     }
     let wanted = match (&find.glob, &find.query) {
-        (Some(glob), None) => Wanted::Glob(PathGlob::new(glob)?),
-        (None, Some(query)) => Wanted::Query(Query::new(query)?),
+        (Some(glob), None) => FindCriterion::Glob(PathGlob::new(glob)?),
+        (None, Some(query)) => FindCriterion::Query(FuzzyQuery::new(query)?),
         (Some(_), Some(_)) | (None, None) => {
             let text = "exactly one of glob and query is needed".to_owned();
             return Err(FileError::Refused(text));
         }
     };
-    let root = native(&find.path)?;
-    let found = stat(&root).map_err(|errno| failed("look below", &root, errno))?;
+    let root = native_path(&find.path)?;
+    let found = stat(&root).map_err(|errno| host_error("look below", &root, errno))?;
     if !FileType::from_raw_mode(found.st_mode).is_dir() {
-        return Err(invalid("look below", &root, "it is not a directory"));
+        return Err(invalid_request(
+            "look below",
+            &root,
+            "it is not a directory",
+        ));
     }
-    let tree = Tree::open(&root, stop)?;
+    let tree = FilteredTree::open(&root, stop)?;
     let (paths, is_truncated) = match wanted {
-        Wanted::Glob(glob) => first(tree, &glob, find.max_results),
-        Wanted::Query(query) => best(tree, query, find.max_results),
+        FindCriterion::Glob(glob) => first(tree, &glob, find.max_results),
+        FindCriterion::Query(query) => best(tree, query, find.max_results),
     };
     stop.check()?;
     let paths = paths
@@ -80,13 +84,13 @@ pub fn find(find: &Find, stop: &Stop) -> Result<FoundPaths, FileError> {
     })
 }
 
-enum Wanted {
+enum FindCriterion {
     Glob(PathGlob),
-    Query(Query),
+    Query(FuzzyQuery),
 }
 
 /// Returns the first paths that match, and whether there are more.
-fn first(mut tree: Tree<'_>, glob: &PathGlob, most: usize) -> (Vec<Vec<u8>>, bool) {
+fn first(mut tree: FilteredTree<'_>, glob: &PathGlob, most: usize) -> (Vec<Vec<u8>>, bool) {
     let mut paths = Vec::new();
     for found in tree.by_ref() {
         if !glob.is_match(&found.below) {
@@ -101,7 +105,7 @@ fn first(mut tree: Tree<'_>, glob: &PathGlob, most: usize) -> (Vec<Vec<u8>>, boo
 }
 
 /// Returns the best paths, and whether there are more.
-fn best(mut tree: Tree<'_>, mut query: Query, most: usize) -> (Vec<Vec<u8>>, bool) {
+fn best(mut tree: FilteredTree<'_>, mut query: FuzzyQuery, most: usize) -> (Vec<Vec<u8>>, bool) {
     let mut is_truncated = false;
     // The worst is on top, and goes first.
     let mut kept = BinaryHeap::new();
@@ -109,7 +113,7 @@ fn best(mut tree: Tree<'_>, mut query: Query, most: usize) -> (Vec<Vec<u8>>, boo
         let Some(score) = query.score(&found.below) else {
             continue;
         };
-        kept.push(Ranked {
+        kept.push(RankedPath {
             score,
             below: found.below,
         });
@@ -125,12 +129,12 @@ fn best(mut tree: Tree<'_>, mut query: Query, most: usize) -> (Vec<Vec<u8>>, boo
 
 /// A path and how good it is. Better is less.
 #[derive(Debug, Eq, PartialEq)]
-struct Ranked {
+struct RankedPath {
     score: u16,
     below: Vec<u8>,
 }
 
-impl Ord for Ranked {
+impl Ord for RankedPath {
     fn cmp(&self, other: &Self) -> Ordering {
         let key = |ranked: &Self| (Reverse(ranked.score), ranked.below.len());
         let by_worth = key(self).cmp(&key(other));
@@ -138,20 +142,20 @@ impl Ord for Ranked {
     }
 }
 
-impl PartialOrd for Ranked {
+impl PartialOrd for RankedPath {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
 /// Letters that are looked for in paths.
-struct Query {
+struct FuzzyQuery {
     atom: Atom,
     matcher: Matcher,
     letters: Vec<char>,
 }
 
-impl Query {
+impl FuzzyQuery {
     fn new(query: &str) -> Result<Self, FileError> {
         check_length("query", query)?;
         let letters: String = query.split_whitespace().collect();
@@ -181,12 +185,12 @@ impl Query {
 #[derive(Debug)]
 pub(crate) struct PathGlob {
     set: GlobSet,
-    scope: Scope,
+    scope: GlobScope,
 }
 
 /// What a glob is held against.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Scope {
+enum GlobScope {
     Path,
     FileName,
 }
@@ -199,9 +203,9 @@ impl PathGlob {
     pub(crate) fn new(glob: &str) -> Result<Self, FileError> {
         check_length("glob", glob)?;
         let scope = if glob.contains('/') {
-            Scope::Path
+            GlobScope::Path
         } else {
-            Scope::FileName
+            GlobScope::FileName
         };
         let anchored = glob.strip_prefix('/').unwrap_or(glob);
         let broken = |error: globset::Error| {
@@ -218,8 +222,8 @@ impl PathGlob {
     /// Tells whether a path below the root matches.
     pub(crate) fn is_match(&self, below: &[u8]) -> bool {
         let text = match self.scope {
-            Scope::Path => below,
-            Scope::FileName => file_name(below),
+            GlobScope::Path => below,
+            GlobScope::FileName => file_name(below),
         };
         self.set.is_match(Path::new(OsStr::from_bytes(text)))
     }

@@ -11,7 +11,7 @@ use exec_wire::path_uri::PathUri;
 use rustix::io::Errno;
 
 /// Returns the path on this host, or refuses one that it cannot have.
-pub(crate) fn native(uri: &PathUri) -> Result<PathBuf, FileError> {
+pub(crate) fn native_path(uri: &PathUri) -> Result<PathBuf, FileError> {
     let path = uri
         .to_native()
         .map_err(|error| FileError::Invalid(error.to_string()))?;
@@ -29,14 +29,14 @@ pub(crate) fn uri(path: &Path) -> Result<PathUri, FileError> {
 }
 
 /// Says what could not be done to which path, and why. The errno decides the kind.
-pub(crate) fn failed(what: &str, path: &Path, error: impl Into<io::Error>) -> FileError {
+pub(crate) fn host_error(what: &str, path: &Path, error: impl Into<io::Error>) -> FileError {
     let error = error.into();
     let text = format!("cannot {what} `{}`: {error}", path.display());
     of_kind(text, &error)
 }
 
 /// Says that a file was emptied and could not be filled.
-pub(crate) fn half_written(path: &Path, error: impl Into<io::Error>) -> FileError {
+pub(crate) fn partial_write_error(path: &Path, error: impl Into<io::Error>) -> FileError {
     let error = error.into();
     let text = format!(
         "cannot write `{}`: {error}; the file may hold part of the new content",
@@ -46,7 +46,7 @@ pub(crate) fn half_written(path: &Path, error: impl Into<io::Error>) -> FileErro
 }
 
 /// Refuses what the host would do, or do badly.
-pub(crate) fn invalid(what: &str, path: &Path, reason: impl Display) -> FileError {
+pub(crate) fn invalid_request(what: &str, path: &Path, reason: impl Display) -> FileError {
     FileError::Invalid(format!("cannot {what} `{}`: {reason}", path.display()))
 }
 

@@ -31,115 +31,116 @@ use rustix::{
 };
 
 pub(crate) use self::instance::{
-    Cookie, Descriptor, Event, Instance, TaskId, Watches, buffer, read,
+    InotifyEvent, InotifyInstance, RenameCookie, TaskWatches, WatchDescriptor, WatchTaskId, buffer,
+    read,
 };
 
 /// Gives a task to the thread, which is started if there is none.
 ///
 /// # Errors
 /// Fails if this user may have no more instances, or no more threads.
-pub(crate) fn subscribe(begin: Begin) -> io::Result<Subscription> {
-    let id = TaskId(NEXT_TASK.fetch_add(1, Ordering::Relaxed));
-    let mut door = door();
-    let mut command = Command::Add(id, begin);
-    if let Some(open) = &*door {
+pub(crate) fn subscribe(begin: StartTask) -> io::Result<WatchSubscription> {
+    let id = WatchTaskId(NEXT_TASK.fetch_add(1, Ordering::Relaxed));
+    let mut handle = watch_thread();
+    let mut command = WatchCommand::Add(id, begin);
+    if let Some(open) = &*handle {
         match open.send(command) {
-            Ok(()) => return Ok(Subscription(id)),
+            Ok(()) => return Ok(WatchSubscription(id)),
             Err(refused) => command = refused,
         }
     }
-    let opened = Hub::start()?;
+    let opened = WatchThread::start()?;
     opened
         .send(command)
         .map_err(|_| io::Error::other("the thread for watches has ended"))?;
-    *door = Some(opened);
-    Ok(Subscription(id))
+    *handle = Some(opened);
+    Ok(WatchSubscription(id))
 }
 
 /// A task on the thread. It is ended by dropping this.
 #[derive(Debug)]
-pub(crate) struct Subscription(TaskId);
+pub(crate) struct WatchSubscription(WatchTaskId);
 
-impl Drop for Subscription {
+impl Drop for WatchSubscription {
     fn drop(&mut self) {
-        if let Some(open) = &*door() {
+        if let Some(open) = &*watch_thread() {
             // A thread that has ended has no task left.
-            open.send(Command::Remove(self.0)).ok();
+            open.send(WatchCommand::Remove(self.0)).ok();
         }
     }
 }
 
 /// Closes the door, unless somebody has come to it: then there is a command to do.
-pub(super) fn close_unless_called(commands: &Receiver<Command>) -> Option<Command> {
-    let mut door = door();
+pub(super) fn close_if_idle(commands: &Receiver<WatchCommand>) -> Option<WatchCommand> {
+    let mut handle = watch_thread();
     let command = commands.try_recv().ok();
     if command.is_none() {
-        *door = None;
+        *handle = None;
     }
     command
 }
 
-fn door() -> MutexGuard<'static, Option<Door>> {
-    DOOR.lock().unwrap_or_else(PoisonError::into_inner)
+fn watch_thread() -> MutexGuard<'static, Option<WatchThreadHandle>> {
+    WATCH_THREAD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The way to the thread. Not bounded, because nobody may wait in a `drop`; there are two commands
 /// for each watch, and who limits watches limits these.
-pub(super) struct Door {
-    commands: Sender<Command>,
-    bell: Arc<OwnedFd>,
+pub(super) struct WatchThreadHandle {
+    commands: Sender<WatchCommand>,
+    wakeup: Arc<OwnedFd>,
 }
 
-impl Door {
-    pub(super) fn new(commands: Sender<Command>, bell: Arc<OwnedFd>) -> Self {
-        Self { commands, bell }
+impl WatchThreadHandle {
+    pub(super) fn new(commands: Sender<WatchCommand>, wakeup: Arc<OwnedFd>) -> Self {
+        Self { commands, wakeup }
     }
 
-    fn send(&self, command: Command) -> Result<(), Command> {
+    fn send(&self, command: WatchCommand) -> Result<(), WatchCommand> {
         self.commands.send(command).map_err(|refused| refused.0)?;
         // It fails if it has been rung so often that nobody can have missed it.
-        rustix::io::write(&*self.bell, &1_u64.to_ne_bytes()).ok();
+        rustix::io::write(&*self.wakeup, &1_u64.to_ne_bytes()).ok();
         Ok(())
     }
 }
 
 /// What the thread is asked for.
-pub(super) enum Command {
+pub(super) enum WatchCommand {
     /// To begin with a task.
-    Add(TaskId, Begin),
+    Add(WatchTaskId, StartTask),
     /// To end one, if it has not ended.
-    Remove(TaskId),
+    Remove(WatchTaskId),
 }
 
-static DOOR: Mutex<Option<Door>> = Mutex::new(None);
+static WATCH_THREAD: Mutex<Option<WatchThreadHandle>> = Mutex::new(None);
 static NEXT_TASK: AtomicU64 = AtomicU64::new(0);
 
 /// What the thread owns.
-pub(super) struct Hub {
-    instance: Instance,
-    tasks: BTreeMap<TaskId, Box<dyn Task>>,
-    commands: Receiver<Command>,
-    bell: Arc<OwnedFd>,
+pub(super) struct WatchThread {
+    instance: InotifyInstance,
+    tasks: BTreeMap<WatchTaskId, Box<dyn WatchTask>>,
+    commands: Receiver<WatchCommand>,
+    wakeup: Arc<OwnedFd>,
     buffer: Vec<MaybeUninit<u8>>,
 }
 
-impl Hub {
+impl WatchThread {
     /// Starts the thread. It ends by itself when it has no task left and the door is closed.
-    pub(super) fn start() -> io::Result<Door> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let bell = Arc::new(bell);
+    pub(super) fn start() -> io::Result<WatchThreadHandle> {
+        let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let wakeup = Arc::new(wakeup);
         let (sender, commands) = mpsc::channel();
-        let hub = Self {
-            instance: Instance::new()?,
+        let thread = Self {
+            instance: InotifyInstance::new()?,
             tasks: BTreeMap::new(),
             commands,
-            bell: Arc::clone(&bell),
+            wakeup: Arc::clone(&wakeup),
             buffer: buffer(),
         };
         thread::Builder::new()
             .name("exec-watch".to_owned())
-            .spawn(move || hub.run())?;
-        Ok(Door::new(sender, bell))
+            .spawn(move || thread.run())?;
+        Ok(WatchThreadHandle::new(sender, wakeup))
     }
 
     fn run(mut self) {
@@ -163,7 +164,7 @@ impl Hub {
             }
             self.instance.reap();
             if self.tasks.is_empty() {
-                match close_unless_called(&self.commands) {
+                match close_if_idle(&self.commands) {
                     Some(command) => self.handle(command),
                     None => return,
                 }
@@ -173,7 +174,7 @@ impl Hub {
 
     /// Waits until something can be done.
     fn wait(&self) {
-        let busy = self.instance.has_unheld() || self.tasks.values().any(|task| task.has_work());
+        let busy = self.instance.has_unwatched() || self.tasks.values().any(|task| task.has_work());
         let deadline = self.tasks.values().filter_map(|task| task.poll_timeout());
         let timeout = match (busy, deadline.min()) {
             (true, _) => Some(Timespec::default()),
@@ -184,16 +185,16 @@ impl Hub {
         };
         let mut descriptors = [
             PollFd::new(&**self.instance.queue(), PollFlags::IN),
-            PollFd::new(&*self.bell, PollFlags::IN),
+            PollFd::new(&*self.wakeup, PollFlags::IN),
         ];
         // Interrupted or not: what there is to do is looked for.
         poll(&mut descriptors, timeout.as_ref()).ok();
-        rustix::io::read(&*self.bell, &mut [0; 8]).ok();
+        rustix::io::read(&*self.wakeup, &mut [0; 8]).ok();
     }
 
-    fn handle(&mut self, command: Command) {
+    fn handle(&mut self, command: WatchCommand) {
         match command {
-            Command::Add(id, begin) => {
+            WatchCommand::Add(id, begin) => {
                 // What has happened before is not for the newcomer, who may share directories.
                 self.read_events();
                 match begin(&mut self.instance.of(id)) {
@@ -203,7 +204,7 @@ impl Hub {
                     None => self.instance.release_all(id),
                 }
             }
-            Command::Remove(id) => {
+            WatchCommand::Remove(id) => {
                 if self.tasks.remove(&id).is_some() {
                     self.instance.release_all(id);
                 }
@@ -234,21 +235,22 @@ impl Hub {
 }
 
 /// Makes a task on the thread, and takes hold of its first directories; `None` if it cannot be.
-pub(crate) type Begin = Box<dyn FnOnce(&mut Watches<'_>) -> Option<Box<dyn Task>> + Send>;
+pub(crate) type StartTask =
+    Box<dyn FnOnce(&mut TaskWatches<'_>) -> Option<Box<dyn WatchTask>> + Send>;
 
 /// A listener. It lives on the thread of the instance, so it must not wait for anybody.
-pub(crate) trait Task: Send {
+pub(crate) trait WatchTask: Send {
     /// Handles an event of a directory that is held, or was until a moment ago.
-    fn handle_event(&mut self, event: &Event<'_>, watches: &mut Watches<'_>);
+    fn handle_event(&mut self, event: &InotifyEvent<'_>, watches: &mut TaskWatches<'_>);
 
     /// Handles the loss of events, nobody knows which.
     fn handle_overflow(&mut self);
 
     /// Handles that the time of `poll_timeout` may have come.
-    fn handle_timeout(&mut self, watches: &mut Watches<'_>, now: Instant);
+    fn handle_timeout(&mut self, watches: &mut TaskWatches<'_>, now: Instant);
 
     /// Does a small part of the work that is left. Events are read in between.
-    fn work(&mut self, watches: &mut Watches<'_>);
+    fn work(&mut self, watches: &mut TaskWatches<'_>);
 
     /// Returns when the task wants to be called even if nothing happens.
     fn poll_timeout(&self) -> Option<Instant>;

@@ -13,8 +13,8 @@ use rustix::{
 };
 
 use crate::{
-    host_path::{failed, invalid, native, uri},
-    resolve::{Links, Place},
+    host_path::{host_error, invalid_request, native_path, uri},
+    resolve::{EntryLocation, LinkPolicy},
 };
 
 /// Tells what a path names. A link is followed, and said to be one.
@@ -22,21 +22,25 @@ use crate::{
 /// # Errors
 /// Fails if nothing is there, also behind a link, or if it may not be looked at.
 pub fn metadata(get: &GetMetadata) -> Result<FileMetadata, FileError> {
-    let path = native(&get.path)?;
-    let failed = |error| failed("look at", &path, error);
-    match Links::asked(get.follow_symlinks) {
-        Links::Follow => {
-            let named = look_at(&path, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+    let path = native_path(&get.path)?;
+    let host_error = |error| host_error("look at", &path, error);
+    match LinkPolicy::from_request(get.follow_symlinks) {
+        LinkPolicy::Follow => {
+            let named = look_at(&path, AtFlags::SYMLINK_NOFOLLOW).map_err(host_error)?;
             if kind(&named) != FileType::Symlink {
                 return Ok(from_statx(&named, false));
             }
-            let behind = look_at(&path, AtFlags::empty()).map_err(failed)?;
+            let behind = look_at(&path, AtFlags::empty()).map_err(host_error)?;
             Ok(from_statx(&behind, true))
         }
-        Links::Refuse => {
-            let named = look_without_links(&path).map_err(failed)?;
+        LinkPolicy::Refuse => {
+            let named = look_without_links(&path).map_err(host_error)?;
             if kind(&named) == FileType::Symlink {
-                return Err(invalid("look at", &path, "path contains a symbolic link"));
+                return Err(invalid_request(
+                    "look at",
+                    &path,
+                    "path contains a symbolic link",
+                ));
             }
             Ok(from_statx(&named, false))
         }
@@ -48,7 +52,7 @@ fn look_at(path: &Path, flags: AtFlags) -> io::Result<Statx> {
 }
 
 fn look_without_links(path: &Path) -> io::Result<Statx> {
-    let place = Place::of(path, Links::Refuse)?;
+    let place = EntryLocation::open_parent(path, LinkPolicy::Refuse)?;
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     statx(place.directory(), place.name(), flags, ASKED)
 }
@@ -93,8 +97,8 @@ const ASKED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 /// # Errors
 /// Fails if it does not exist, or if the way to it may not be looked at.
 pub fn canonicalize(request: &Canonicalize) -> Result<PathUri, FileError> {
-    let path = native(&request.path)?;
-    let real = fs::canonicalize(&path).map_err(|error| failed("resolve", &path, error))?;
+    let path = native_path(&request.path)?;
+    let real = fs::canonicalize(&path).map_err(|error| host_error("resolve", &path, error))?;
     uri(&real)
 }
 
@@ -107,7 +111,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::test_dir::{Outcome, Scratch, odd_name, outcome, text, uri, within_seconds};
+    use crate::test_dir::{Outcome, TestDir, odd_name, outcome, text, uri, within_seconds};
 
     fn request(path: &Path) -> GetMetadata {
         GetMetadata {
@@ -123,7 +127,7 @@ mod tests {
 
     #[test]
     fn files_and_directories_are_told_apart() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let file = of(&scratch.file(odd_name(), "12345")).unwrap();
         assert_eq!(
             (file.is_file, file.is_directory, file.is_symlink),
@@ -140,7 +144,7 @@ mod tests {
 
     #[test]
     fn permission_bits_are_told_without_the_type() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let path = scratch.file("file", "");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o2751)).unwrap();
         assert_eq!(of(&path).unwrap().mode, Some(0o2751));
@@ -150,7 +154,7 @@ mod tests {
 
     #[test]
     fn times_are_in_milliseconds() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let path = scratch.file("file", "");
         let file = File::open(&path).unwrap();
         let modified = UNIX_EPOCH + Duration::new(1_000_000_000, 123_999_999);
@@ -182,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_link_is_followed_and_said_to_be_one() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         scratch.file("file", "12345");
         let file = of(&scratch.link("to file", "file")).unwrap();
         assert!(file.is_symlink && file.is_file);
@@ -196,7 +200,7 @@ mod tests {
 
     #[test]
     fn without_links_none_is_looked_at() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let root = fs::canonicalize(scratch.root()).unwrap();
         scratch.file("real/file", "");
         scratch.link("last", "real/file");
@@ -224,7 +228,7 @@ mod canonicalize_tests {
     use std::path::Path;
 
     use super::*;
-    use crate::test_dir::{self, Outcome, Scratch, odd_name, outcome};
+    use crate::test_dir::{self, Outcome, TestDir, odd_name, outcome};
 
     fn resolved(path: &Path) -> Result<PathUri, FileError> {
         let path = test_dir::uri(path);
@@ -236,7 +240,7 @@ mod canonicalize_tests {
 
     #[test]
     fn every_link_is_resolved() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let real = fs::canonicalize(scratch.directory("real")).unwrap();
         let file = scratch.file(Path::new("real").join(odd_name()), "");
         scratch.link("above", "real");
@@ -250,7 +254,7 @@ mod canonicalize_tests {
 
     #[test]
     fn only_what_exists_can_be_resolved() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let file = scratch.file("file", "");
         let dangling = scratch.link("dangling", "nowhere");
         let circle = scratch.link("circle", "circle");

@@ -13,8 +13,8 @@ use rustix::{
 };
 
 use crate::{
-    host_path::{failed, not_a_file},
-    resolve::{self, Links},
+    host_path::{host_error, not_a_file},
+    resolve::{self, LinkPolicy},
 };
 
 /// How a file is opened to be read.
@@ -29,23 +29,23 @@ pub(crate) const NEW_FILE: Mode = Mode::from_raw_mode(0o666);
 
 /// A regular file that is open, and what was known of it then.
 #[derive(Debug)]
-pub(crate) struct Regular {
+pub(crate) struct RegularFile {
     pub(crate) file: File,
     pub(crate) stat: Stat,
 }
 
-impl Regular {
+impl RegularFile {
     /// Opens a file to read it.
-    pub(crate) fn to_read(path: &Path, links: Links) -> Result<Self, FileError> {
+    pub(crate) fn to_read(path: &Path, links: LinkPolicy) -> Result<Self, FileError> {
         let opened = resolve::open(path, links, TO_READ, Mode::empty())
-            .map_err(|error| failed("open", path, error))?;
+            .map_err(|error| host_error("open", path, error))?;
         Self::checked(opened, path)
     }
 
     /// Takes what was opened or made to be written.
     pub(crate) fn to_write(opened: io::Result<OwnedFd>, path: &Path) -> Result<Self, FileError> {
         // A FIFO that nobody reads cannot be opened, and nobody waits for its reader.
-        let opened = opened.map_err(|error| failed("write", path, error))?;
+        let opened = opened.map_err(|error| host_error("write", path, error))?;
         Self::checked(opened, path)
     }
 
@@ -55,7 +55,7 @@ impl Regular {
     }
 
     fn checked(opened: OwnedFd, path: &Path) -> Result<Self, FileError> {
-        let stat = fstat(&opened).map_err(|error| failed("look at", path, error))?;
+        let stat = fstat(&opened).map_err(|error| host_error("look at", path, error))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(not_a_file(path));
         }
@@ -104,14 +104,16 @@ mod tests {
     use std::{fs, os::unix::fs::PermissionsExt};
 
     use super::*;
-    use crate::test_dir::Scratch;
+    use crate::test_dir::TestDir;
 
     #[test]
     fn a_copy_runs_as_its_owner_only_if_the_owner_is_the_same() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let path = scratch.file("file", "");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o7751)).unwrap();
-        let from = Regular::to_read(&path, Links::Follow).unwrap().stat;
+        let from = RegularFile::to_read(&path, LinkPolicy::Follow)
+            .unwrap()
+            .stat;
         let mut to = from;
         assert_eq!(carried_mode(&from, &to), Mode::from_raw_mode(0o7751));
         to.st_uid += 1;

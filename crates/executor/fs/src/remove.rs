@@ -19,10 +19,10 @@ use rustix::{
 
 use crate::{
     Stop,
-    directory::Listing,
-    directory_stack::Levels,
-    host_path::{failed, invalid, native},
-    resolve::{self, Links, Place},
+    directory::DirectoryListing,
+    directory_stack::DirectoryStack,
+    host_path::{host_error, invalid_request, native_path},
+    resolve::{self, EntryLocation, LinkPolicy},
 };
 
 /// Removes what a path names. What others remove meanwhile is removed; what they add is, too, unless
@@ -31,23 +31,23 @@ use crate::{
 /// # Errors
 /// Fails at the first thing that cannot be removed. What was removed before stays so.
 pub fn remove(remove: &Remove, stop: &Stop) -> Result<(), FileError> {
-    let path = native(&remove.path)?;
-    let links = Links::asked(remove.follow_symlinks);
+    let path = native_path(&remove.path)?;
+    let links = LinkPolicy::from_request(remove.follow_symlinks);
     let recursive = remove.recursive.unwrap_or(true);
     if path == Path::new("/") {
-        return Err(invalid("remove", &path, "it is the root"));
+        return Err(invalid_request("remove", &path, "it is the root"));
     }
-    if recursive && links == Links::Refuse {
+    if recursive && links == LinkPolicy::Refuse {
         let text = "unsupported: removing a tree without following symbolic links";
         return Err(FileError::Host(text.to_owned()));
     }
     let removed = match remove_one(&path, links) {
-        Ok(Removed::Name) => Ok(()),
-        Ok(Removed::Nothing(place)) if recursive => {
+        Ok(UnlinkOutcome::Removed) => Ok(()),
+        Ok(UnlinkOutcome::IsDirectory(place)) if recursive => {
             let (above, name) = place.into_parts();
-            Tree::new(&path, above, stop).remove(name)
+            TreeRemoval::new(&path, above, stop).remove(name)
         }
-        Ok(Removed::Nothing(place)) => remove_empty(&path, &place),
+        Ok(UnlinkOutcome::IsDirectory(place)) => remove_empty(&path, &place),
         Err(error) => Err(error),
     };
     if remove.force.unwrap_or(true) && matches!(removed, Err(FileError::NotFound(_))) {
@@ -56,68 +56,72 @@ pub fn remove(remove: &Remove, stop: &Stop) -> Result<(), FileError> {
     removed
 }
 
-enum Removed {
-    Name,
+enum UnlinkOutcome {
+    Removed,
     /// It is a directory.
-    Nothing(Place),
+    IsDirectory(EntryLocation),
 }
 
-fn remove_one(path: &Path, links: Links) -> Result<Removed, FileError> {
-    let failed = |error| failed("remove", path, error);
-    let place = Place::of(path, links).map_err(failed)?;
+fn remove_one(path: &Path, links: LinkPolicy) -> Result<UnlinkOutcome, FileError> {
+    let host_error = |error| host_error("remove", path, error);
+    let place = EntryLocation::open_parent(path, links).map_err(host_error)?;
     let (directory, name) = (place.directory(), place.name());
-    if links == Links::Refuse {
-        let named = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+    if links == LinkPolicy::Refuse {
+        let named = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(host_error)?;
         if FileType::from_raw_mode(named.st_mode) == FileType::Symlink {
-            return Err(invalid("remove", path, "path contains a symbolic link"));
+            return Err(invalid_request(
+                "remove",
+                path,
+                "path contains a symbolic link",
+            ));
         }
     }
     match unlinkat(directory, name, AtFlags::empty()) {
-        Ok(()) => Ok(Removed::Name),
-        Err(Errno::ISDIR) => Ok(Removed::Nothing(place)),
-        Err(error) => Err(failed(error)),
+        Ok(()) => Ok(UnlinkOutcome::Removed),
+        Err(Errno::ISDIR) => Ok(UnlinkOutcome::IsDirectory(place)),
+        Err(error) => Err(host_error(error)),
     }
 }
 
-fn remove_empty(path: &Path, place: &Place) -> Result<(), FileError> {
+fn remove_empty(path: &Path, place: &EntryLocation) -> Result<(), FileError> {
     unlinkat(place.directory(), place.name(), AtFlags::REMOVEDIR)
-        .map_err(|error| failed("remove", path, error))
+        .map_err(|error| host_error("remove", path, error))
 }
 
 /// A tree that is being removed, from its leaves up.
-struct Tree<'a> {
+struct TreeRemoval<'a> {
     path: &'a Path,
     stop: &'a Stop,
-    levels: Levels,
+    levels: DirectoryStack,
     /// The directories from the top down to the current one.
-    entered: Vec<Entered>,
+    entered: Vec<RemovalFrame>,
 }
 
 /// A directory that has nothing but directories left.
-struct Entered {
-    visit: Visit,
+struct RemovalFrame {
+    visit: RemovalVisit,
     directories: Vec<OsString>,
 }
 
 /// A directory to go into.
-struct Visit {
+struct RemovalVisit {
     name: OsString,
     /// How often it was found not to be empty after everything in it was removed.
     refilled: usize,
 }
 
-impl<'a> Tree<'a> {
+impl<'a> TreeRemoval<'a> {
     fn new(path: &'a Path, above: OwnedFd, stop: &'a Stop) -> Self {
         Self {
             path,
             stop,
-            levels: Levels::new(above),
+            levels: DirectoryStack::new(above),
             entered: Vec::new(),
         }
     }
 
     fn remove(mut self, name: OsString) -> Result<(), FileError> {
-        let mut next = Some(Visit { name, refilled: 0 });
+        let mut next = Some(RemovalVisit { name, refilled: 0 });
         loop {
             self.stop.check()?;
             if let Some(visit) = next.take() {
@@ -129,7 +133,7 @@ impl<'a> Tree<'a> {
             next = match entered.directories.pop() {
                 Some(name) => {
                     self.entered.push(entered);
-                    Some(Visit { name, refilled: 0 })
+                    Some(RemovalVisit { name, refilled: 0 })
                 }
                 None => self.leave(entered.visit)?,
             };
@@ -137,7 +141,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Goes into a directory and removes everything but the directories in it.
-    fn enter(&mut self, visit: Visit) -> Result<(), FileError> {
+    fn enter(&mut self, visit: RemovalVisit) -> Result<(), FileError> {
         let name = visit.name.as_os_str();
         let directory = match resolve::directory_at(self.levels.current(), name) {
             Ok(directory) => directory,
@@ -145,23 +149,23 @@ impl<'a> Tree<'a> {
             // Something else has taken its place.
             Err(Errno::NOTDIR | Errno::LOOP) => {
                 return gone(unlinkat(self.levels.current(), name, AtFlags::empty()))
-                    .map_err(|error| self.failed(name, error));
+                    .map_err(|error| self.host_error(name, error));
             }
-            Err(error) => return Err(self.failed(name, error)),
+            Err(error) => return Err(self.host_error(name, error)),
         };
-        let listing = match Listing::of(&directory) {
+        let listing = match DirectoryListing::of(&directory) {
             Ok(listing) => listing,
             Err(Errno::NOENT) => return Ok(()),
             // An empty one can be removed without being read.
             Err(error) => {
                 return unlinkat(self.levels.current(), name, AtFlags::REMOVEDIR)
-                    .map_err(|_| self.failed(name, error));
+                    .map_err(|_| self.host_error(name, error));
             }
         };
         self.levels
             .enter(directory)
-            .map_err(|error| self.failed(name, error))?;
-        self.entered.push(Entered {
+            .map_err(|error| self.host_error(name, error))?;
+        self.entered.push(RemovalFrame {
             visit,
             directories: Vec::new(),
         });
@@ -172,11 +176,11 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    fn remove_files(&self, listing: Listing) -> Result<Vec<OsString>, FileError> {
+    fn remove_files(&self, listing: DirectoryListing) -> Result<Vec<OsString>, FileError> {
         let mut directories = Vec::new();
         for entry in listing {
             self.stop.check()?;
-            let entry = entry.map_err(|error| self.failed(OsStr::new("."), error))?;
+            let entry = entry.map_err(|error| self.host_error(OsStr::new("."), error))?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if entry.file_type() == FileType::Directory {
                 directories.push(name.to_owned());
@@ -184,17 +188,17 @@ impl<'a> Tree<'a> {
             }
             match unlinkat(self.levels.current(), name, AtFlags::empty()) {
                 Err(Errno::ISDIR) => directories.push(name.to_owned()),
-                removed => gone(removed).map_err(|error| self.failed(name, error))?,
+                removed => gone(removed).map_err(|error| self.host_error(name, error))?,
             }
         }
         Ok(directories)
     }
 
     /// Removes the current directory, or returns what must be entered again: somebody adds to it.
-    fn leave(&mut self, mut visit: Visit) -> Result<Option<Visit>, FileError> {
+    fn leave(&mut self, mut visit: RemovalVisit) -> Result<Option<RemovalVisit>, FileError> {
         self.levels
             .leave()
-            .map_err(|error| self.failed(&visit.name, error))?;
+            .map_err(|error| self.host_error(&visit.name, error))?;
         match unlinkat(self.levels.current(), &visit.name, AtFlags::REMOVEDIR) {
             // Somebody added to it, or put something else in its place.
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR)
@@ -205,12 +209,12 @@ impl<'a> Tree<'a> {
             }
             removed => gone(removed)
                 .map(|()| None)
-                .map_err(|error| self.failed(&visit.name, error)),
+                .map_err(|error| self.host_error(&visit.name, error)),
         }
     }
 
     /// Names what could not be removed in the current directory.
-    fn failed(&self, name: &OsStr, error: impl Into<std::io::Error>) -> FileError {
+    fn host_error(&self, name: &OsStr, error: impl Into<std::io::Error>) -> FileError {
         let mut path = PathBuf::from(self.path);
         if !self.entered.is_empty() {
             // The first is the path's own name.
@@ -222,7 +226,7 @@ impl<'a> Tree<'a> {
             );
             path.push(name);
         }
-        failed("remove", &path, error)
+        host_error("remove", &path, error)
     }
 }
 

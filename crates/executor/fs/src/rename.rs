@@ -9,7 +9,7 @@ use rustix::{
     io::{self, Errno},
 };
 
-use crate::host_path::native;
+use crate::host_path::native_path;
 
 /// Gives a file, a link or a directory another name. Without `overwrite` nothing is ever replaced,
 /// not even in a race.
@@ -17,14 +17,14 @@ use crate::host_path::native;
 /// # Errors
 /// Fails if there is no such thing, if the name is taken, or if it is on another filesystem.
 pub fn rename(rename: &Rename) -> Result<(), FileError> {
-    let source = native(&rename.source_path)?;
-    let destination = native(&rename.destination_path)?;
+    let source = native_path(&rename.source_path)?;
+    let destination = native_path(&rename.destination_path)?;
     let renamed = if rename.overwrite {
         renameat(CWD, &source, CWD, &destination)
     } else {
         without_replacing(&source, &destination)
     };
-    renamed.map_err(|error| failed(&source, &destination, error))
+    renamed.map_err(|error| host_error(&source, &destination, error))
 }
 
 fn without_replacing(source: &Path, destination: &Path) -> io::Result<()> {
@@ -51,9 +51,9 @@ fn by_link(source: &Path, destination: &Path, refused: Errno) -> io::Result<()> 
     taken
 }
 
-fn failed(source: &Path, destination: &Path, error: Errno) -> FileError {
+fn host_error(source: &Path, destination: &Path, error: Errno) -> FileError {
     let what = format!("rename `{}` to", source.display());
-    let named = crate::host_path::failed(&what, destination, error);
+    let named = crate::host_path::host_error(&what, destination, error);
     match error {
         Errno::XDEV => FileError::Host(format!("{named}; a copy is needed to move it there")),
         _ => named,
@@ -65,7 +65,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::test_dir::{Outcome, Scratch, names, odd_name, outcome, text, uri};
+    use crate::test_dir::{Outcome, TestDir, names, odd_name, outcome, text, uri};
 
     fn request(source: &Path, destination: &Path) -> Rename {
         Rename {
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn files_directories_and_links_get_another_name() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         scratch.file("below/file", "");
         let sources = [
             scratch.file("file", ""),
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn nothing_is_replaced_unless_asked_for() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let source = scratch.file("source", "new");
         let taken = [
             scratch.file("taken", "old"),
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn only_an_empty_directory_is_replaced() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let source = scratch.directory("source");
         scratch.file("full/file", "");
         let empty = scratch.directory("empty");
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_not_found() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let file = scratch.file("file", "");
         let none = scratch.path("none");
         assert_eq!(renamed(&none, &scratch.path("x")), Outcome::NotFound);
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_directory_is_not_moved_into_itself() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let source = scratch.directory("source");
         assert_eq!(renamed(&source, &source.join("x")), Outcome::Invalid);
         assert_eq!(overwritten(&source, &source.join("x")), Outcome::Invalid);
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn nothing_is_moved_to_another_filesystem() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let source = scratch.file("source", "");
         let refused = rename(&request(&source, Path::new("/proc/source")));
         assert!(text(refused.clone()).ends_with("a copy is needed to move it there"));
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_second_name_is_given_where_replacing_cannot_be_forbidden() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let source = scratch.file("source", "content");
         let destination = scratch.path("destination");
         assert_eq!(by_link(&source, &destination, Errno::INVAL), Ok(()));

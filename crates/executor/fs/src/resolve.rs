@@ -18,16 +18,16 @@ use rustix::{
 
 /// What becomes of symbolic links on the way to a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Links {
+pub(crate) enum LinkPolicy {
     /// They are followed.
     Follow,
     /// No component may be one.
     Refuse,
 }
 
-impl Links {
+impl LinkPolicy {
     /// Returns what a request's `followSymlinks` asks for.
-    pub(crate) fn asked(follow: Option<bool>) -> Self {
+    pub(crate) fn from_request(follow: Option<bool>) -> Self {
         match follow {
             None | Some(true) => Self::Follow,
             Some(false) => Self::Refuse,
@@ -37,14 +37,14 @@ impl Links {
 
 /// A name in an open directory. The name may be that of a link, whatever `Links` said of the way.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct EntryLocation {
     directory: OwnedFd,
     name: OsString,
 }
 
-impl Place {
+impl EntryLocation {
     /// Opens the directory above `path`. The root is the name `.` in itself.
-    pub(crate) fn of(path: &Path, links: Links) -> io::Result<Self> {
+    pub(crate) fn open_parent(path: &Path, links: LinkPolicy) -> io::Result<Self> {
         let (above, name) = match (path.parent(), path.file_name()) {
             (Some(above), Some(name)) => (above, name),
             _ => (path, OsStr::new(".")),
@@ -77,11 +77,16 @@ impl Place {
 }
 
 /// Opens what a path names.
-pub(crate) fn open(path: &Path, links: Links, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+pub(crate) fn open(
+    path: &Path,
+    links: LinkPolicy,
+    flags: OFlags,
+    mode: Mode,
+) -> io::Result<OwnedFd> {
     match links {
-        Links::Follow => open_at(CWD, path, flags, mode),
-        Links::Refuse => {
-            let place = Place::of(path, links)?;
+        LinkPolicy::Follow => open_at(CWD, path, flags, mode),
+        LinkPolicy::Refuse => {
+            let place = EntryLocation::open_parent(path, links)?;
             let flags = flags | OFlags::NOFOLLOW;
             open_at(place.directory(), place.name(), flags, mode)
         }
@@ -105,21 +110,21 @@ pub(crate) fn directory_at(directory: impl AsFd, name: impl Arg + Copy) -> io::R
 }
 
 /// Opens a directory to search it.
-pub(crate) fn directory(path: &Path, links: Links) -> io::Result<OwnedFd> {
+pub(crate) fn directory(path: &Path, links: LinkPolicy) -> io::Result<OwnedFd> {
     match links {
-        Links::Follow => open_at(CWD, path, SEARCHED, Mode::empty()),
-        Links::Refuse => match by_kernel(path) {
+        LinkPolicy::Follow => open_at(CWD, path, SEARCHED, Mode::empty()),
+        LinkPolicy::Refuse => match by_kernel(path) {
             // A filter that does not know the call refuses it with either.
-            Err(Errno::NOSYS | Errno::PERM) => walk(path, links, Missing::Fail),
+            Err(Errno::NOSYS | Errno::PERM) => walk(path, links, MissingDirectory::Fail),
             opened => opened,
         },
     }
 }
 
 /// Opens a directory to search it; makes it and those above it where they are missing.
-pub(crate) fn made_directory(path: &Path, links: Links) -> io::Result<OwnedFd> {
+pub(crate) fn open_or_create_directory(path: &Path, links: LinkPolicy) -> io::Result<OwnedFd> {
     match directory(path, links) {
-        Err(Errno::NOENT) => walk(path, links, Missing::Make),
+        Err(Errno::NOENT) => walk(path, links, MissingDirectory::Make),
         opened => opened,
     }
 }
@@ -135,15 +140,15 @@ fn by_kernel(path: &Path) -> io::Result<OwnedFd> {
 
 /// What becomes of a directory that does not exist.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Missing {
+enum MissingDirectory {
     Fail,
     Make,
 }
 
-fn walk(path: &Path, links: Links, missing: Missing) -> io::Result<OwnedFd> {
+fn walk(path: &Path, links: LinkPolicy, missing: MissingDirectory) -> io::Result<OwnedFd> {
     let flags = match links {
-        Links::Follow => SEARCHED,
-        Links::Refuse => SEARCHED | OFlags::NOFOLLOW,
+        LinkPolicy::Follow => SEARCHED,
+        LinkPolicy::Refuse => SEARCHED | OFlags::NOFOLLOW,
     };
     let mut directory = open_at(CWD, "/", flags, Mode::empty())?;
     for component in path.components() {
@@ -151,7 +156,9 @@ fn walk(path: &Path, links: Links, missing: Missing) -> io::Result<OwnedFd> {
             continue;
         };
         directory = match open_at(&directory, name, flags, Mode::empty()) {
-            Err(Errno::NOENT) if missing == Missing::Make => make_one(&directory, name, flags)?,
+            Err(Errno::NOENT) if missing == MissingDirectory::Make => {
+                make_one(&directory, name, flags)?
+            }
             opened => opened?,
         };
     }
@@ -179,27 +186,28 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::{directory_stack::Identity, test_dir::Scratch};
+    use crate::{directory_stack::InodeId, test_dir::TestDir};
 
     /// Both ways to open a directory without links.
-    const WAYS: [fn(&Path) -> io::Result<OwnedFd>; 2] =
-        [by_kernel, |path| walk(path, Links::Refuse, Missing::Fail)];
+    const WAYS: [fn(&Path) -> io::Result<OwnedFd>; 2] = [by_kernel, |path| {
+        walk(path, LinkPolicy::Refuse, MissingDirectory::Fail)
+    }];
 
     #[test]
     fn both_ways_lead_to_the_same_directory() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let path = fs::canonicalize(scratch.directory("a/b/c")).unwrap();
         for path in [path.as_path(), Path::new("/"), Path::new("/proc")] {
-            let expected = Identity::of(directory(path, Links::Follow).unwrap()).unwrap();
+            let expected = InodeId::of(directory(path, LinkPolicy::Follow).unwrap()).unwrap();
             for way in WAYS {
-                assert_eq!(Identity::of(way(path).unwrap()), Ok(expected), "{path:?}");
+                assert_eq!(InodeId::of(way(path).unwrap()), Ok(expected), "{path:?}");
             }
         }
     }
 
     #[test]
     fn both_ways_refuse_links_and_files_alike() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let root = fs::canonicalize(scratch.root()).unwrap();
         scratch.directory("real/below");
         scratch.file("file", "");
@@ -223,32 +231,38 @@ mod tests {
 
     #[test]
     fn directories_are_made_only_where_they_are_missing() {
-        let scratch = Scratch::new();
+        let scratch = TestDir::new();
         let root = fs::canonicalize(scratch.root()).unwrap();
         scratch.directory("real");
         scratch.link("link", "real");
         scratch.link("dangling", "nowhere");
-        for links in [Links::Follow, Links::Refuse] {
+        for links in [LinkPolicy::Follow, LinkPolicy::Refuse] {
             let path = root.join("real/a/b");
-            let made = Identity::of(made_directory(&path, links).unwrap());
-            assert_eq!(made, Identity::of(made_directory(&path, links).unwrap()));
+            let made = InodeId::of(open_or_create_directory(&path, links).unwrap());
+            assert_eq!(
+                made,
+                InodeId::of(open_or_create_directory(&path, links).unwrap())
+            );
             fs::remove_dir_all(root.join("real/a")).unwrap();
         }
-        made_directory(&root.join("link/a/b"), Links::Follow).unwrap();
+        open_or_create_directory(&root.join("link/a/b"), LinkPolicy::Follow).unwrap();
         assert!(root.join("real/a/b").is_dir());
-        let refused = |name, links| made_directory(&root.join(name), links).map(drop);
-        assert_eq!(refused("link/c", Links::Refuse), Err(Errno::NOTDIR));
-        assert_eq!(refused("dangling", Links::Follow), Err(Errno::EXIST));
-        assert_eq!(refused("dangling/c", Links::Follow), Err(Errno::EXIST));
-        assert_eq!(refused("dangling/c", Links::Refuse), Err(Errno::NOTDIR));
+        let refused = |name, links| open_or_create_directory(&root.join(name), links).map(drop);
+        assert_eq!(refused("link/c", LinkPolicy::Refuse), Err(Errno::NOTDIR));
+        assert_eq!(refused("dangling", LinkPolicy::Follow), Err(Errno::EXIST));
+        assert_eq!(refused("dangling/c", LinkPolicy::Follow), Err(Errno::EXIST));
+        assert_eq!(
+            refused("dangling/c", LinkPolicy::Refuse),
+            Err(Errno::NOTDIR)
+        );
     }
 
     #[test]
     fn the_root_is_a_name_in_itself() {
-        for links in [Links::Follow, Links::Refuse] {
-            let place = Place::of(Path::new("/"), links).unwrap();
+        for links in [LinkPolicy::Follow, LinkPolicy::Refuse] {
+            let place = EntryLocation::open_parent(Path::new("/"), links).unwrap();
             assert_eq!(place.name(), ".");
-            let place = Place::of(Path::new("/proc"), links).unwrap();
+            let place = EntryLocation::open_parent(Path::new("/proc"), links).unwrap();
             assert_eq!(place.name(), "proc");
         }
     }

@@ -31,16 +31,16 @@ use rustix::{
 };
 
 use self::{
-    file_supply::{Portion, SearchedFile, Size, Supply},
-    line_matches::{Line, Lines},
+    file_supply::{FileBatch, FileSupply, MatchSize, SearchedFile},
+    line_matches::{LineCollector, MatchedLine},
 };
 use crate::{
-    descent::Root,
-    filtered_tree::Tree,
+    descent::DescentRoot,
+    filtered_tree::FilteredTree,
     find::{PathGlob, check_length, file_name},
-    host_path::{failed, invalid, native, uri},
-    regular_file::Regular,
-    resolve::Links,
+    host_path::{host_error, invalid_request, native_path, uri},
+    regular_file::RegularFile,
+    resolve::LinkPolicy,
     workers::{self, Stop},
 };
 
@@ -64,15 +64,15 @@ use crate::{
 /// root, if it is neither a file nor a directory, or if asked to stop.
 pub fn search(search: &Search, stop: &Stop) -> Result<SearchResult, FileError> {
     check_numbers(search)?;
-    let job = Job {
-        matcher: compiled(search)?,
+    let job = SearchJob {
+        matcher: compile_pattern(search)?,
         max_matches: search.max_matches,
         context: search.context_lines,
         stop,
     };
     let glob = search.glob.as_deref().map(PathGlob::new).transpose()?;
-    let path = native(&search.path)?;
-    let found = stat(&path).map_err(|errno| failed("search", &path, errno))?;
+    let path = native_path(&search.path)?;
+    let found = stat(&path).map_err(|errno| host_error("search", &path, errno))?;
     let result = match FileType::from_raw_mode(found.st_mode) {
         FileType::Directory => job.search_tree(&path, glob.as_ref()),
         FileType::RegularFile => job.search_file(&path, glob.as_ref()),
@@ -83,7 +83,7 @@ pub fn search(search: &Search, stop: &Stop) -> Result<SearchResult, FileError> {
         | FileType::BlockDevice
         | FileType::Unknown => {
             let reason = "it is neither a file nor a directory";
-            Err(invalid("search", &path, reason))
+            Err(invalid_request("search", &path, reason))
         }
     };
     stop.check()?;
@@ -106,44 +106,44 @@ fn check_numbers(search: &Search) -> Result<(), FileError> {
 
 /// What every thread knows.
 #[derive(Debug)]
-struct Job<'a> {
+struct SearchJob<'a> {
     matcher: RegexMatcher,
     max_matches: usize,
     context: usize,
     stop: &'a Stop,
 }
 
-impl Job<'_> {
+impl SearchJob<'_> {
     fn search_file(&self, path: &Path, glob: Option<&PathGlob>) -> Result<SearchResult, FileError> {
         let name = path.as_os_str().as_bytes();
         if glob.is_some_and(|glob| !glob.is_match(file_name(name))) {
             return Ok(SearchResult::default());
         }
-        let opened = Regular::to_read(path, Links::Follow)?;
+        let opened = RegularFile::to_read(path, LinkPolicy::Follow)?;
         let searched = self.lines(&mut self.searcher(), &opened.file);
-        let mut answer = Answer::new(self.max_matches);
+        let mut answer = SearchAnswer::new(self.max_matches);
         answer.add(path, searched.lines)?;
         answer.result.truncated |= searched.is_incomplete;
         Ok(answer.result)
     }
 
     fn search_tree(&self, path: &Path, glob: Option<&PathGlob>) -> Result<SearchResult, FileError> {
-        let tree = Tree::open(path, self.stop)?;
+        let tree = FilteredTree::open(path, self.stop)?;
         let root = tree.root();
-        let supply = Supply::new(tree, glob, self.max_matches);
-        let help = || self.work(&supply, &root, supply.hand_out());
+        let supply = FileSupply::new(tree, glob, self.max_matches);
+        let help = || self.work(&supply, &root, supply.next_batch());
         thread::scope(|scope| {
-            let first = supply.hand_out();
-            if first.as_ref().is_some_and(|(_, portion)| portion.is_full()) {
-                for _ in 1..workers::count() {
+            let first = supply.next_batch();
+            if first.as_ref().is_some_and(|(_, batch)| batch.is_full()) {
+                for _ in 1..workers::thread_count() {
                     // If there can be none, one thread less does it all.
                     drop(thread::Builder::new().spawn_scoped(scope, help));
                 }
             }
             self.work(&supply, &root, first);
         });
-        let mut answer = Answer::new(self.max_matches);
-        let (files, is_incomplete) = supply.into_found();
+        let mut answer = SearchAnswer::new(self.max_matches);
+        let (files, is_incomplete) = supply.into_matches();
         for file in files {
             let path = path.join(OsStr::from_bytes(&file.below));
             answer.add(&path, file.lines)?;
@@ -153,12 +153,17 @@ impl Job<'_> {
     }
 
     /// Searches portions, from this one on, as long as there are any.
-    fn work(&self, supply: &Supply<'_>, root: &Root, mut next: Option<(usize, Portion)>) {
+    fn work(
+        &self,
+        supply: &FileSupply<'_>,
+        root: &DescentRoot,
+        mut next: Option<(usize, FileBatch)>,
+    ) {
         let mut searcher = self.searcher();
-        while let Some((number, portion)) = next {
-            let mut done = Portion::default();
-            let mut size = Size::default();
-            for file in portion.files {
+        while let Some((number, batch)) = next {
+            let mut done = FileBatch::default();
+            let mut size = MatchSize::default();
+            for file in batch.files {
                 if supply.is_enough(size) || self.stop.is_asked() {
                     break;
                 }
@@ -178,8 +183,8 @@ impl Job<'_> {
                     done.files.push(SearchedFile { lines, ..file });
                 }
             }
-            supply.take_back(number, done);
-            next = supply.hand_out();
+            supply.submit(number, done);
+            next = supply.next_batch();
         }
     }
 
@@ -199,15 +204,15 @@ impl Job<'_> {
             .build()
     }
 
-    fn lines(&self, searcher: &mut Searcher, file: &File) -> Searched {
-        let mut lines = Lines::new(&self.matcher, self.context);
-        let reader = Stoppable {
+    fn lines(&self, searcher: &mut Searcher, file: &File) -> FileMatches {
+        let mut lines = LineCollector::new(&self.matcher, self.context);
+        let reader = CancellableReader {
             file,
             stop: self.stop,
         };
         let ended = searcher.search_reader(&self.matcher, reader, &mut lines);
-        Searched {
-            lines: lines.into_found(),
+        FileMatches {
+            lines: lines.into_matches(),
             // The searcher's own errors have no errno: the only one left is a line without end.
             is_incomplete: ended.is_err_and(|error| error.raw_os_error().is_none()),
         }
@@ -215,18 +220,18 @@ impl Job<'_> {
 }
 
 /// What was found in one file.
-struct Searched {
-    lines: Vec<Line>,
+struct FileMatches {
+    lines: Vec<MatchedLine>,
     is_incomplete: bool,
 }
 
 /// A file that ends when nobody waits any more.
-struct Stoppable<'a> {
+struct CancellableReader<'a> {
     file: &'a File,
     stop: &'a Stop,
 }
 
-impl Read for Stoppable<'_> {
+impl Read for CancellableReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.stop.is_asked() {
             return Ok(0);
@@ -236,13 +241,13 @@ impl Read for Stoppable<'_> {
 }
 
 /// The result, as far as its size is allowed.
-struct Answer {
+struct SearchAnswer {
     result: SearchResult,
     max_matches: usize,
     bytes: usize,
 }
 
-impl Answer {
+impl SearchAnswer {
     fn new(max_matches: usize) -> Self {
         Self {
             result: SearchResult::default(),
@@ -252,7 +257,7 @@ impl Answer {
     }
 
     /// Adds the lines of a file, unless something was left out before.
-    fn add(&mut self, path: &Path, lines: Vec<Line>) -> Result<(), FileError> {
+    fn add(&mut self, path: &Path, lines: Vec<MatchedLine>) -> Result<(), FileError> {
         if self.result.truncated {
             return Ok(());
         }
@@ -285,7 +290,7 @@ const MAX_LINE_BYTES: usize = 8 << 20;
 ///
 /// # Errors
 /// Refuses what is too long, broken or too large, and what could only match several lines.
-pub(super) fn compiled(search: &Search) -> Result<RegexMatcher, FileError> {
+pub(super) fn compile_pattern(search: &Search) -> Result<RegexMatcher, FileError> {
     check_length("pattern", &search.pattern)?;
     if search.pattern.contains(['\n', '\r']) {
         let text = "pattern contains a line break, but lines are searched one by one";

@@ -23,9 +23,9 @@ use tempfile::TempDir;
 use crate::resolve;
 
 /// A directory that is removed when the test ends.
-pub(crate) struct Scratch(TempDir);
+pub(crate) struct TestDir(TempDir);
 
-impl Scratch {
+impl TestDir {
     pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -139,7 +139,7 @@ pub(crate) fn within_seconds<T: Send + 'static>(work: impl FnOnce() -> T + Send 
 }
 
 /// Does `work` as somebody who is not root and owns nothing. `scratch` becomes theirs to read.
-pub(crate) fn unprivileged<T: Send>(scratch: &Scratch, work: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn unprivileged<T: Send>(scratch: &TestDir, work: impl FnOnce() -> T + Send) -> T {
     fs::set_permissions(scratch.root(), fs::Permissions::from_mode(0o755)).unwrap();
     let nobody = Uid::from_raw(65_534);
     thread::scope(|scope| {

@@ -26,12 +26,12 @@ use rustix::{
     io::Errno,
 };
 
-use self::read_ahead::AHEAD;
+use self::read_ahead::READ_AHEAD;
 use crate::{
-    descent::{Kind, Names, Root},
-    directory_stack::Identity,
-    host_path::{failed, native},
-    resolve::Links,
+    descent::{DescentRoot, DirectoryNames, NameKind},
+    directory_stack::InodeId,
+    host_path::{host_error, native_path},
+    resolve::LinkPolicy,
     workers::Stop,
 };
 
@@ -45,29 +45,29 @@ use crate::{
 /// Fails if a limit is zero or above its maximum, if there is no such root, or if asked to stop.
 pub fn walk(walk: &Walk, stop: &Stop) -> Result<WalkResult, FileError> {
     check_limits(&walk.options)?;
-    let path = native(&walk.path)?;
+    let path = native_path(&walk.path)?;
     let links = if walk.options.follow_directory_symlinks {
-        Links::Follow
+        LinkPolicy::Follow
     } else {
-        Links::Refuse
+        LinkPolicy::Refuse
     };
     // A link that leads nowhere is no root, even if it is not followed.
-    let found = stat(&path).map_err(|errno| failed("walk", &path, errno))?;
+    let found = stat(&path).map_err(|errno| host_error("walk", &path, errno))?;
     if !FileType::from_raw_mode(found.st_mode).is_dir() {
         return Ok(WalkResult::default());
     }
-    let root = match Root::open(&path, links) {
+    let root = match DescentRoot::open(&path, links) {
         Ok(root) => root,
         Err(Errno::NOTDIR | Errno::LOOP) => return Ok(WalkResult::default()),
-        Err(errno) => return Err(failed("walk", &path, errno)),
+        Err(errno) => return Err(host_error("walk", &path, errno)),
     };
-    let mut walker = Walker::new(walk.options, root);
-    walker.entered.insert(Identity::from(&found));
-    walker.queue.push_back(Pending {
+    let mut walker = TreeWalker::new(walk.options, root);
+    walker.entered.insert(InodeId::from(&found));
+    walker.queue.push_back(PendingDirectory {
         below: Vec::new(),
         uri: walk.path.clone(),
         depth: 0,
-        identity: (links == Links::Follow).then(|| Identity::from(&found)),
+        identity: (links == LinkPolicy::Follow).then(|| InodeId::from(&found)),
     });
     walker.run(stop)
 }
@@ -93,30 +93,30 @@ fn check_limits(options: &WalkOptions) -> Result<(), FileError> {
 
 /// A walk that is under way.
 #[derive(Debug)]
-pub(super) struct Walker {
+pub(super) struct TreeWalker {
     options: WalkOptions,
-    root: Root,
-    pub(super) queue: VecDeque<Pending>,
+    root: DescentRoot,
+    pub(super) queue: VecDeque<PendingDirectory>,
     /// Directories that were queued, if links are followed.
-    entered: HashSet<Identity>,
+    entered: HashSet<InodeId>,
     directories: usize,
     examined: usize,
-    answer: Answer,
+    answer: WalkAnswer,
 }
 
 /// A directory that is to be read.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingDirectory {
     /// Its path below the root.
     pub(super) below: Vec<u8>,
     pub(super) uri: PathUri,
     pub(super) depth: usize,
     /// What was found there, if links are followed.
-    pub(super) identity: Option<Identity>,
+    pub(super) identity: Option<InodeId>,
 }
 
-impl Walker {
-    pub(super) fn new(options: WalkOptions, root: Root) -> Self {
+impl TreeWalker {
+    pub(super) fn new(options: WalkOptions, root: DescentRoot) -> Self {
         Self {
             options,
             root,
@@ -125,14 +125,14 @@ impl Walker {
             // The first is not one that was queued.
             directories: 1,
             examined: 0,
-            answer: Answer::default(),
+            answer: WalkAnswer::default(),
         }
     }
 
     pub(super) fn run(mut self, stop: &Stop) -> Result<WalkResult, FileError> {
         while !self.queue.is_empty() {
-            let count = self.queue.len().min(AHEAD);
-            let directories: Vec<Pending> = self.queue.drain(..count).collect();
+            let count = self.queue.len().min(READ_AHEAD);
+            let directories: Vec<PendingDirectory> = self.queue.drain(..count).collect();
             // One more than may be looked at, to know whether there is more.
             let keep = self.options.max_entries - self.examined + 1;
             let read = read_ahead::read(&self.root, &directories, keep, stop);
@@ -147,17 +147,21 @@ impl Walker {
     }
 
     /// Lists one directory. Breaks if the walk ends here.
-    fn enter(&mut self, directory: &Pending, names: rustix::io::Result<Names>) -> ControlFlow<()> {
+    fn enter(
+        &mut self,
+        directory: &PendingDirectory,
+        names: rustix::io::Result<DirectoryNames>,
+    ) -> ControlFlow<()> {
         match names {
             _ if directory.uri.is_opaque() => self.answer.error(&directory.uri, NO_CHILDREN),
             Ok(names) => self.list(directory, &names),
             // It is gone, or no directory any more.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => ControlFlow::Continue(()),
-            Err(errno) => self.answer.failed(&directory.uri, errno),
+            Err(errno) => self.answer.host_error(&directory.uri, errno),
         }
     }
 
-    fn list(&mut self, directory: &Pending, names: &Names) -> ControlFlow<()> {
+    fn list(&mut self, directory: &PendingDirectory, names: &DirectoryNames) -> ControlFlow<()> {
         for (name, kind) in names.iter() {
             if self.examined == self.options.max_entries {
                 self.answer.result.truncated = true;
@@ -165,16 +169,16 @@ impl Walker {
             }
             self.examined += 1;
             let is_directory = match kind {
-                Kind::DirectoryLink if !self.follows_links() => continue,
-                Kind::Other => continue,
-                Kind::Directory | Kind::DirectoryLink => true,
-                Kind::File | Kind::Unreadable(_) => false,
+                NameKind::DirectoryLink if !self.follows_links() => continue,
+                NameKind::Other => continue,
+                NameKind::Directory | NameKind::DirectoryLink => true,
+                NameKind::File | NameKind::Unreadable(_) => false,
             };
             let Some(uri) = directory.uri.child(name) else {
                 return self.answer.error(&directory.uri, NO_CHILDREN);
             };
-            if let Kind::Unreadable(errno) = kind {
-                self.answer.failed(&uri, errno)?;
+            if let NameKind::Unreadable(errno) = kind {
+                self.answer.host_error(&uri, errno)?;
             } else if is_directory {
                 self.answer.entry(uri.clone(), EntryKind::Directory)?;
                 self.queue(directory, name, uri)?;
@@ -186,7 +190,7 @@ impl Walker {
     }
 
     /// Queues a directory that was listed, unless it is not to be entered.
-    fn queue(&mut self, parent: &Pending, name: &OsStr, uri: PathUri) -> ControlFlow<()> {
+    fn queue(&mut self, parent: &PendingDirectory, name: &OsStr, uri: PathUri) -> ControlFlow<()> {
         let is_pruned = self.options.prune_hidden_directories && name.as_bytes().starts_with(b".");
         if is_pruned || parent.depth == self.options.max_depth {
             return ControlFlow::Continue(());
@@ -203,7 +207,7 @@ impl Walker {
             }
             Ok(identity) => identity,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return ControlFlow::Continue(()),
-            Err(errno) => return self.answer.failed(&uri, errno),
+            Err(errno) => return self.answer.host_error(&uri, errno),
         };
         if self.directories == self.options.max_directories {
             self.answer.result.truncated = true;
@@ -211,7 +215,7 @@ impl Walker {
         }
         self.directories += 1;
         self.entered.extend(identity);
-        self.queue.push_back(Pending {
+        self.queue.push_back(PendingDirectory {
             below,
             uri,
             depth: parent.depth + 1,
@@ -220,7 +224,7 @@ impl Walker {
         ControlFlow::Continue(())
     }
 
-    fn identity(&self, below: &[u8]) -> rustix::io::Result<Option<Identity>> {
+    fn identity(&self, below: &[u8]) -> rustix::io::Result<Option<InodeId>> {
         if !self.follows_links() {
             return Ok(None);
         }
@@ -234,19 +238,19 @@ impl Walker {
 
 /// The result, as far as its size is allowed. What does not fit ends the walk.
 #[derive(Debug, Default)]
-struct Answer {
+struct WalkAnswer {
     result: WalkResult,
     bytes: usize,
 }
 
-impl Answer {
+impl WalkAnswer {
     fn entry(&mut self, path: PathUri, kind: EntryKind) -> ControlFlow<()> {
         self.count(path.as_str().len())?;
         self.result.entries.push(WalkEntry { path, kind });
         ControlFlow::Continue(())
     }
 
-    fn failed(&mut self, path: &PathUri, errno: Errno) -> ControlFlow<()> {
+    fn host_error(&mut self, path: &PathUri, errno: Errno) -> ControlFlow<()> {
         self.error(path, &io::Error::from(errno).to_string())
     }
 

@@ -38,9 +38,9 @@ use exec_env::filesystem::{FileError, WatchDepth, WatchPath, Watcher};
 use futures_util::StreamExt;
 use rustix::io::Errno;
 
-use self::tree_watch::{Scope, Tree};
+use self::tree_watch::{TreeWatch, WatchScope};
 use crate::{
-    host_path::{failed, native, uri},
+    host_path::{host_error, native_path, uri},
     inotify,
 };
 
@@ -50,30 +50,30 @@ use crate::{
 /// # Errors
 /// Fails if the path is not there or may not be read, or if the host allows no more watches.
 pub fn watch(watch: &WatchPath) -> Result<Watcher, FileError> {
-    let path = native(&watch.path)?;
-    let real = fs::canonicalize(&path).map_err(|error| failed("watch", &path, error))?;
-    let kind = fs::symlink_metadata(&real).map_err(|error| failed("watch", &path, error))?;
+    let path = native_path(&watch.path)?;
+    let real = fs::canonicalize(&path).map_err(|error| host_error("watch", &path, error))?;
+    let kind = fs::symlink_metadata(&real).map_err(|error| host_error("watch", &path, error))?;
     let uri = uri(&real)?;
     let scope = match watch.depth {
-        _ if !kind.is_dir() => Scope::file(&real),
-        WatchDepth::Entries => Some(Scope::Entries),
-        WatchDepth::Tree => Some(Scope::Tree),
+        _ if !kind.is_dir() => WatchScope::file(&real),
+        WatchDepth::Entries => Some(WatchScope::Entries),
+        WatchDepth::Tree => Some(WatchScope::Tree),
     };
     // Only a directory has no name.
-    let scope = scope.ok_or_else(|| failed("watch", &path, Errno::NOTDIR))?;
-    let (told, begun) = mpsc::sync_channel(1);
-    let (outbox, batches) = pending_changes::pair();
+    let scope = scope.ok_or_else(|| host_error("watch", &path, Errno::NOTDIR))?;
+    let (told, start_reply) = mpsc::sync_channel(1);
+    let (sender, batches) = pending_changes::pair();
     let subscription = inotify::subscribe(Box::new(move |watches| {
-        let tree = Tree::begin(real, scope, outbox, Begun(told), watches)?;
+        let tree = TreeWatch::begin(real, scope, sender, StartReply(told), watches)?;
         Some(Box::new(tree))
     }));
     let subscription = subscription.map_err(|error| FileError::Host(refusal(&path, &error)))?;
-    begun
+    start_reply
         .recv()
         .map_err(|_| FileError::Host(format!("cannot watch `{}`: it broke off", path.display())))?
         .map_err(|error| match error {
             Errno::NOSPC => FileError::Host(refusal(&path, &error.into())),
-            error => failed("watch", &path, error),
+            error => host_error("watch", &path, error),
         })?;
     Ok(Watcher {
         path: uri,
@@ -82,11 +82,11 @@ pub fn watch(watch: &WatchPath) -> Result<Watcher, FileError> {
 }
 
 /// Who waits for the watch to begin.
-pub(super) struct Begun(pub(super) SyncSender<Result<(), Errno>>);
+pub(super) struct StartReply(pub(super) SyncSender<Result<(), Errno>>);
 
-impl Begun {
+impl StartReply {
     /// Tells that everything is watched, or why it is not.
-    pub(super) fn tell(self, result: Result<(), Errno>) {
+    pub(super) fn send(self, result: Result<(), Errno>) {
         // Nobody waits if the thread that asked is gone.
         self.0.send(result).ok();
     }

@@ -11,9 +11,9 @@ use rustix::{
 };
 
 use crate::{
-    host_path::{failed, native},
-    regular_file::Regular,
-    resolve::Links,
+    host_path::{host_error, native_path},
+    regular_file::RegularFile,
+    resolve::LinkPolicy,
     workers,
 };
 
@@ -31,8 +31,8 @@ impl WholeFile {
     /// # Errors
     /// Fails if it cannot be opened, is no regular file or is too large.
     pub fn open(read: &ReadFile) -> Result<Self, FileError> {
-        let path = native(&read.path)?;
-        let opened = Regular::to_read(&path, Links::asked(read.follow_symlinks))?;
+        let path = native_path(&read.path)?;
+        let opened = RegularFile::to_read(&path, LinkPolicy::from_request(read.follow_symlinks))?;
         Self::opened(opened, path)
     }
 
@@ -41,12 +41,12 @@ impl WholeFile {
     /// # Errors
     /// Fails if it is no regular file or is too large.
     pub fn from_file(file: OwnedFd, read: &ReadFile) -> Result<Self, FileError> {
-        let path = native(&read.path)?;
-        let opened = Regular::received(file, &path)?;
+        let path = native_path(&read.path)?;
+        let opened = RegularFile::received(file, &path)?;
         Self::opened(opened, path)
     }
 
-    fn opened(opened: Regular, path: PathBuf) -> Result<Self, FileError> {
+    fn opened(opened: RegularFile, path: PathBuf) -> Result<Self, FileError> {
         let size = opened.size();
         if size > limits::MAX_READ_FILE_BYTES {
             return Err(too_large());
@@ -75,9 +75,9 @@ impl WholeFile {
                 match read(&self.file, spare_capacity(&mut content)) {
                     Ok(0) => return Ok(content),
                     Ok(_) | Err(Errno::INTR) => {}
-                    Err(error) => return Err(failed("read", &self.path, error)),
+                    Err(error) => return Err(host_error("read", &self.path, error)),
                 }
-            } else if self.read_beyond(&mut content)? == End::Reached {
+            } else if self.read_beyond(&mut content)? == FileEnd::Reached {
                 return Ok(content);
             }
             if content.len() as u64 > limits::MAX_READ_FILE_BYTES {
@@ -90,7 +90,7 @@ impl WholeFile {
     /// takes the kernel as long as to fill it. Leaves the cursor behind what was read.
     fn read_together(&self, length: usize) -> Result<Vec<u8>, FileError> {
         let mut content = vec![0; length];
-        let part = length.div_ceil(workers::count()).max(1);
+        let part = length.div_ceil(workers::thread_count()).max(1);
         let read = thread::scope(|scope| {
             let readers: Vec<_> = content
                 .chunks_mut(part)
@@ -108,7 +108,7 @@ impl WholeFile {
             seek(&self.file, SeekFrom::Start(read as u64))?;
             Ok(read)
         });
-        content.truncate(read.map_err(|error: Errno| failed("read", &self.path, error))?);
+        content.truncate(read.map_err(|error: Errno| host_error("read", &self.path, error))?);
         Ok(content)
     }
 
@@ -132,16 +132,16 @@ impl WholeFile {
 
     /// Looks for more than there was room for. Most files end here, so room is made only for those
     /// that do not.
-    fn read_beyond(&self, content: &mut Vec<u8>) -> Result<End, FileError> {
+    fn read_beyond(&self, content: &mut Vec<u8>) -> Result<FileEnd, FileError> {
         let mut more = [0; BEYOND_BYTES];
         let length = retry_on_intr(|| read(&self.file, &mut more))
-            .map_err(|error| failed("read", &self.path, error))?;
+            .map_err(|error| host_error("read", &self.path, error))?;
         if length == 0 {
-            return Ok(End::Reached);
+            return Ok(FileEnd::Reached);
         }
         self.reserve(content, GROWTH_BYTES.max(content.len() as u64))?;
         content.extend_from_slice(&more[..length]);
-        Ok(End::Ahead)
+        Ok(FileEnd::Ahead)
     }
 
     /// Makes room, but not for more than is told apart from too much.
@@ -151,12 +151,12 @@ impl WholeFile {
         usize::try_from(more)
             .ok()
             .and_then(|more| content.try_reserve_exact(more).ok())
-            .ok_or_else(|| failed("read", &self.path, Errno::NOMEM))
+            .ok_or_else(|| host_error("read", &self.path, Errno::NOMEM))
     }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum End {
+enum FileEnd {
     Reached,
     Ahead,
 }

@@ -26,9 +26,9 @@ use rustix::{
 };
 
 use crate::{
-    host_path::{failed, half_written, invalid, native, not_a_file},
-    regular_file::{NEW_FILE, Regular, TO_WRITE, carried_mode},
-    resolve::{self, Links, Place},
+    host_path::{host_error, invalid_request, native_path, not_a_file, partial_write_error},
+    regular_file::{NEW_FILE, RegularFile, TO_WRITE, carried_mode},
+    resolve::{self, EntryLocation, LinkPolicy},
 };
 
 /// Creates a file or replaces what it holds. The data member of `write` is not looked at.
@@ -37,14 +37,14 @@ use crate::{
 /// Fails if the path cannot be written, or names something else than a regular file. Nothing has
 /// changed then, unless the error says otherwise.
 pub fn write_file(write: &WriteFile, data: &[u8]) -> Result<(), FileError> {
-    let path = native(&write.path)?;
+    let path = native_path(&write.path)?;
     let mode = permissions(&path, write.mode)?;
-    let target = Target {
-        links: Links::asked(write.follow_symlinks),
+    let target = WriteTarget {
+        links: LinkPolicy::from_request(write.follow_symlinks),
         parents: if write.create_parents {
-            Parents::Make
+            ParentPolicy::Make
         } else {
-            Parents::Expect
+            ParentPolicy::Expect
         },
         mode,
         path,
@@ -58,23 +58,23 @@ pub fn write_file(write: &WriteFile, data: &[u8]) -> Result<(), FileError> {
 
 /// What is written to, and how.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct WriteTarget {
     pub(crate) path: PathBuf,
-    pub(crate) links: Links,
-    pub(crate) parents: Parents,
+    pub(crate) links: LinkPolicy,
+    pub(crate) parents: ParentPolicy,
     pub(crate) mode: Option<Mode>,
 }
 
-impl Target {
+impl WriteTarget {
     /// Tries `open`, and again after making the directories above the file if they are missing.
     pub(crate) fn with_parents<T>(
         &self,
         open: impl Fn() -> io::Result<T>,
     ) -> Result<io::Result<T>, FileError> {
         match (open(), self.path.parent()) {
-            (Err(Errno::NOENT), Some(above)) if self.parents == Parents::Make => {
-                resolve::made_directory(above, self.links)
-                    .map_err(|error| failed("create directory", above, error))?;
+            (Err(Errno::NOENT), Some(above)) if self.parents == ParentPolicy::Make => {
+                resolve::open_or_create_directory(above, self.links)
+                    .map_err(|error| host_error("create directory", above, error))?;
                 Ok(open())
             }
             (opened, _) => Ok(opened),
@@ -90,20 +90,20 @@ impl Target {
 
 /// What becomes of missing directories above a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Parents {
+pub(crate) enum ParentPolicy {
     /// They are made.
     Make,
     /// It is an error.
     Expect,
 }
 
-fn overwrite(target: &Target, data: &[u8]) -> Result<(), FileError> {
+fn overwrite(target: &WriteTarget, data: &[u8]) -> Result<(), FileError> {
     let path = &target.path;
-    let opened = Regular::to_write(target.with_parents(|| target.open())?, path)?;
+    let opened = RegularFile::to_write(target.with_parents(|| target.open())?, path)?;
     if let Some(mode) = target.mode {
         opened
             .set_mode(mode)
-            .map_err(|error| failed("set the mode of", path, error))?;
+            .map_err(|error| host_error("set the mode of", path, error))?;
     }
     // Not emptied first: some file systems (ext4) take emptying and writing for a replacement, and
     // bring it to the disk when the file is closed, which takes much longer than all the rest.
@@ -116,11 +116,11 @@ fn overwrite(target: &Target, data: &[u8]) -> Result<(), FileError> {
             }
             Ok(())
         })
-        .map_err(|error| half_written(path, error))?;
+        .map_err(|error| partial_write_error(path, error))?;
     if let Some(mode) = target.mode {
         opened
             .restore_mode(mode)
-            .map_err(|error| failed("set the mode of", path, error))?;
+            .map_err(|error| host_error("set the mode of", path, error))?;
     }
     Ok(())
 }
@@ -131,21 +131,21 @@ fn permissions(path: &Path, mode: Option<u32>) -> Result<Option<Mode>, FileError
     };
     if mode & !0o7777 != 0 {
         let reason = format!("mode {mode:#o} has more than permission bits");
-        return Err(invalid("write", path, reason));
+        return Err(invalid_request("write", path, reason));
     }
     Ok(Some(Mode::from_raw_mode(mode)))
 }
 
 /// Replaces the file. A failure leaves the old one, and nothing else.
-pub(crate) fn replace(target: &Target, data: &[u8]) -> Result<(), FileError> {
+pub(crate) fn replace(target: &WriteTarget, data: &[u8]) -> Result<(), FileError> {
     let path = &target.path;
-    let write = |error: Errno| failed("write", path, error);
+    let write = |error: Errno| host_error("write", path, error);
     let place = target
-        .with_parents(|| Place::of(path, target.links))?
+        .with_parents(|| EntryLocation::open_parent(path, target.links))?
         .map_err(write)?;
     let place = match target.links {
-        Links::Follow => behind_links(place).map_err(write)?,
-        Links::Refuse => place,
+        LinkPolicy::Follow => behind_links(place).map_err(write)?,
+        LinkPolicy::Refuse => place,
     };
     let old = replaceable(&place, path)?;
 
@@ -154,16 +154,16 @@ pub(crate) fn replace(target: &Target, data: &[u8]) -> Result<(), FileError> {
         // Whoever may not read it in the end must not be able to open it in between.
         _ => Mode::RUSR | Mode::WUSR,
     };
-    let new = Temporary::create(&place, mode).map_err(write)?;
+    let new = TemporaryFile::create(&place, mode).map_err(write)?;
     (&new.file)
         .write_all(data)
-        .map_err(|error| failed("write", path, error))?;
+        .map_err(|error| host_error("write", path, error))?;
     new.finish(target.mode, old.as_ref()).map_err(write)?;
     new.take_name().map_err(write)
 }
 
 /// Follows a link at the end of the way, and those behind it, even if the last leads to no file yet.
-fn behind_links(mut place: Place) -> io::Result<Place> {
+fn behind_links(mut place: EntryLocation) -> io::Result<EntryLocation> {
     for _ in 0..MAX_LINKS {
         let target = match readlinkat(place.directory(), place.name(), Vec::new()) {
             Ok(target) => OsString::from_vec(target.into_bytes()),
@@ -176,7 +176,7 @@ fn behind_links(mut place: Place) -> io::Result<Place> {
     Err(Errno::LOOP)
 }
 
-fn step(place: &Place, target: &OsStr) -> io::Result<Place> {
+fn step(place: &EntryLocation, target: &OsStr) -> io::Result<EntryLocation> {
     let bytes = target.as_bytes();
     let path = Path::new(target);
     let name = match path.file_name() {
@@ -190,21 +190,21 @@ fn step(place: &Place, target: &OsStr) -> io::Result<Place> {
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let directory = resolve::open_at(place.directory(), above, flags, Mode::empty())?;
-    Ok(Place::new(directory, name))
+    Ok(EntryLocation::new(directory, name))
 }
 
 /// Returns what is known of the old file, if there is one that may be written.
-fn replaceable(place: &Place, path: &Path) -> Result<Option<Stat>, FileError> {
+fn replaceable(place: &EntryLocation, path: &Path) -> Result<Option<Stat>, FileError> {
     let (directory, name) = (place.directory(), place.name());
     let old = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(old) => old,
         Err(Errno::NOENT) => return Ok(None),
-        Err(error) => return Err(failed("write", path, error)),
+        Err(error) => return Err(host_error("write", path, error)),
     };
     match FileType::from_raw_mode(old.st_mode) {
         FileType::RegularFile => {}
-        FileType::Directory => return Err(failed("write", path, Errno::ISDIR)),
-        FileType::Symlink => return Err(failed("write", path, Errno::LOOP)),
+        FileType::Directory => return Err(host_error("write", path, Errno::ISDIR)),
+        FileType::Symlink => return Err(host_error("write", path, Errno::LOOP)),
         FileType::Fifo
         | FileType::Socket
         | FileType::CharacterDevice
@@ -213,20 +213,20 @@ fn replaceable(place: &Place, path: &Path) -> Result<Option<Stat>, FileError> {
     }
     // The name is the directory's, but who may not write the file does not get around that here.
     accessat(directory, name, Access::WRITE_OK, AtFlags::empty())
-        .map_err(|error| failed("write", path, error))?;
+        .map_err(|error| host_error("write", path, error))?;
     Ok(Some(old))
 }
 
 /// A new file beside the one it will replace. It is removed unless it has taken that one's name.
 #[derive(Debug)]
-struct Temporary<'a> {
-    place: &'a Place,
+struct TemporaryFile<'a> {
+    place: &'a EntryLocation,
     file: File,
     name: Option<OsString>,
 }
 
-impl<'a> Temporary<'a> {
-    fn create(place: &'a Place, mode: Mode) -> io::Result<Self> {
+impl<'a> TemporaryFile<'a> {
+    fn create(place: &'a EntryLocation, mode: Mode) -> io::Result<Self> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let mut attempts = 0;
         loop {
@@ -288,7 +288,7 @@ impl<'a> Temporary<'a> {
     }
 }
 
-impl Drop for Temporary<'_> {
+impl Drop for TemporaryFile<'_> {
     fn drop(&mut self) {
         if let Some(name) = &self.name
             && let Err(error) = unlinkat(self.place.directory(), name, AtFlags::empty())

@@ -16,12 +16,12 @@ use tokio::time::timeout;
 use super::watch_missing;
 
 /// A directory to look for things in.
-struct Place {
+struct EntryLocation {
     root: PathBuf,
     _kept: TempDir,
 }
 
-impl Place {
+impl EntryLocation {
     fn new() -> Self {
         let kept = tempfile::tempdir().unwrap();
         Self {
@@ -82,9 +82,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn a_path_that_appears_is_told_and_its_siblings_are_not() {
-    let place = Place::new();
+    let place = EntryLocation::new();
     create(&place.path("old"));
-    let changes: [&dyn Fn(&Place); 5] = [
+    let changes: [&dyn Fn(&EntryLocation); 5] = [
         &|place| create(&place.path("sibling")),
         &|place| fs::create_dir(place.path("directory")).unwrap(),
         &|place| create(&place.path("old")),
@@ -98,8 +98,8 @@ async fn a_path_that_appears_is_told_and_its_siblings_are_not() {
 
 #[tokio::test]
 async fn a_missing_directory_above_is_told() {
-    let place = Place::new();
-    let changes: [&dyn Fn(&Place); 2] = [&|place| create(&place.path("b")), &|place| {
+    let place = EntryLocation::new();
+    let changes: [&dyn Fn(&EntryLocation); 2] = [&|place| create(&place.path("b")), &|place| {
         fs::create_dir(place.path("a")).unwrap()
     }];
     place.assert_last_is_told(&["a/b/it"], None, &changes).await;
@@ -107,25 +107,26 @@ async fn a_missing_directory_above_is_told() {
 
 #[tokio::test]
 async fn a_path_that_is_renamed_into_its_place_is_told() {
-    let place = Place::new();
+    let place = EntryLocation::new();
     create(&place.path("before"));
-    let rename: &dyn Fn(&Place) =
+    let rename: &dyn Fn(&EntryLocation) =
         &|place| fs::rename(place.path("before"), place.path("it")).unwrap();
     place.assert_last_is_told(&["it"], None, &[rename]).await;
 }
 
 #[tokio::test]
 async fn a_link_to_nowhere_that_appears_is_told() {
-    let place = Place::new();
-    let link: &dyn Fn(&Place) = &|place| symlink("nowhere", place.path("it")).unwrap();
+    let place = EntryLocation::new();
+    let link: &dyn Fn(&EntryLocation) = &|place| symlink("nowhere", place.path("it")).unwrap();
     place.assert_last_is_told(&["it"], None, &[link]).await;
 }
 
 #[tokio::test]
 async fn a_directory_above_that_is_moved_is_told() {
-    let place = Place::new();
+    let place = EntryLocation::new();
     fs::create_dir_all(place.path("a/b")).unwrap();
-    let rename: &dyn Fn(&Place) = &|place| fs::rename(place.path("a"), place.path("z")).unwrap();
+    let rename: &dyn Fn(&EntryLocation) =
+        &|place| fs::rename(place.path("a"), place.path("z")).unwrap();
     place
         .assert_last_is_told(&["a/b/it"], None, &[rename])
         .await;
@@ -133,10 +134,10 @@ async fn a_directory_above_that_is_moved_is_told() {
 
 #[tokio::test]
 async fn a_directory_above_that_is_removed_is_told() {
-    let place = Place::new();
+    let place = EntryLocation::new();
     fs::create_dir_all(place.path("a/b")).unwrap();
     let in_use = fs::File::open(place.path("a/b")).unwrap();
-    let remove: &dyn Fn(&Place) = &|place| fs::remove_dir(place.path("a/b")).unwrap();
+    let remove: &dyn Fn(&EntryLocation) = &|place| fs::remove_dir(place.path("a/b")).unwrap();
     place
         .assert_last_is_told(&["a/b/it"], None, &[remove])
         .await;
@@ -145,9 +146,9 @@ async fn a_directory_above_that_is_removed_is_told() {
 
 #[tokio::test]
 async fn a_present_directory_is_told_when_it_goes_and_not_when_it_fills() {
-    let place = Place::new();
+    let place = EntryLocation::new();
     fs::create_dir(place.path("d")).unwrap();
-    let changes: [&dyn Fn(&Place); 3] = [
+    let changes: [&dyn Fn(&EntryLocation); 3] = [
         &|place| create(&place.path("d/file")),
         &|place| fs::create_dir(place.path("d/directory")).unwrap(),
         &|place| fs::rename(place.path("d"), place.path("e")).unwrap(),
@@ -159,13 +160,13 @@ async fn a_present_directory_is_told_when_it_goes_and_not_when_it_fills() {
 
 #[tokio::test]
 async fn a_present_file_is_told_when_it_is_removed_or_written() {
-    let place = Place::new();
+    let place = EntryLocation::new();
     create(&place.path("file"));
-    let write: &dyn Fn(&Place) = &|place| fs::write(place.path("file"), "2").unwrap();
+    let write: &dyn Fn(&EntryLocation) = &|place| fs::write(place.path("file"), "2").unwrap();
     place
         .assert_last_is_told(&["it"], Some("file"), &[write])
         .await;
-    let remove: &dyn Fn(&Place) = &|place| fs::remove_file(place.path("file")).unwrap();
+    let remove: &dyn Fn(&EntryLocation) = &|place| fs::remove_file(place.path("file")).unwrap();
     place
         .assert_last_is_told(&["it"], Some("file"), &[remove])
         .await;
@@ -173,7 +174,7 @@ async fn a_present_file_is_told_when_it_is_removed_or_written() {
 
 #[test]
 fn paths_that_are_not_as_said_are_not_watched() {
-    let place = Place::new();
+    let place = EntryLocation::new();
     create(&place.path("file"));
     fs::create_dir(place.path("directory")).unwrap();
     symlink("nowhere", place.path("dangling")).unwrap();

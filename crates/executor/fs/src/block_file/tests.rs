@@ -1,7 +1,7 @@
 use std::{fs, path::Path};
 
 use super::*;
-use crate::test_dir::{Outcome, Scratch, odd_name, outcome, text, uri, within_seconds};
+use crate::test_dir::{Outcome, TestDir, odd_name, outcome, text, uri, within_seconds};
 
 fn open(path: &Path, mode: OpenMode) -> Result<BlockFile, FileError> {
     BlockFile::open(&uri(path), mode)
@@ -16,7 +16,7 @@ fn block(file: &BlockFile, offset: u64, length: usize) -> Vec<u8> {
 
 #[test]
 fn blocks_are_read_from_anywhere() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file(odd_name(), "0123456789");
     let file = open(&path, OpenMode::Read).unwrap();
     assert_eq!(block(&file, 7, 2), b"78");
@@ -29,7 +29,7 @@ fn blocks_are_read_from_anywhere() {
 
 #[test]
 fn blocks_are_written_anywhere() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", "old content that is long");
     let file = open(&path, OpenMode::Replace).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"");
@@ -43,7 +43,7 @@ fn blocks_are_written_anywhere() {
 
 #[test]
 fn an_update_keeps_what_it_does_not_write() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", "content");
     let file = open(&path, OpenMode::Update).unwrap();
     file.write_block(5, b"NT and more").unwrap();
@@ -55,7 +55,7 @@ fn an_update_keeps_what_it_does_not_write() {
 
 #[test]
 fn what_no_file_can_hold_is_refused() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", "content");
     let most = limits::MAX_BLOCK_BYTES;
     let read = open(&path, OpenMode::Read).unwrap();
@@ -84,7 +84,7 @@ fn what_no_file_can_hold_is_refused() {
 
 #[test]
 fn a_file_is_open_for_one_thing() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", "content");
     let read = open(&path, OpenMode::Read).unwrap();
     assert_eq!(outcome(read.write_block(0, b"x")), Outcome::Host);
@@ -95,7 +95,7 @@ fn a_file_is_open_for_one_thing() {
 
 #[test]
 fn a_file_stays_open_without_its_name() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", "content");
     let file = open(&path, OpenMode::Read).unwrap();
     fs::remove_file(path).unwrap();
@@ -104,7 +104,7 @@ fn a_file_stays_open_without_its_name() {
 
 #[test]
 fn links_are_followed() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.file("file", "content");
     let link = scratch.link("link", "file");
     assert_eq!(
@@ -117,7 +117,7 @@ fn links_are_followed() {
 
 #[test]
 fn only_regular_files_are_opened() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let directory = scratch.directory("directory");
     assert_eq!(outcome(open(&directory, OpenMode::Read)), Outcome::Invalid);
     assert_eq!(outcome(open(&directory, OpenMode::Replace)), Outcome::Host);
@@ -133,7 +133,7 @@ fn only_regular_files_are_opened() {
 
 #[test]
 fn a_fifo_is_refused_without_waiting() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let fifo = scratch.fifo("fifo");
     for (mode, refused) in [
         (OpenMode::Read, Outcome::Invalid),
@@ -148,7 +148,7 @@ fn a_fifo_is_refused_without_waiting() {
 
 #[test]
 fn a_file_that_another_process_opened_is_looked_at_again() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", "content");
     let opened = open(&path, OpenMode::Read).unwrap().into_file();
     let received = BlockFile::from_file(opened, &uri(&path)).unwrap();

@@ -13,37 +13,37 @@ use rustix::{
     io::Errno,
 };
 
-use super::{End, copy_file, copy_link};
+use super::{CopyEndpoint, copy_file, copy_link};
 use crate::{
     Stop,
-    directory::{self, Listing},
-    directory_stack::{Identity, Levels},
-    host_path::{failed, invalid},
+    directory::{self, DirectoryListing},
+    directory_stack::{DirectoryStack, InodeId},
+    host_path::{host_error, invalid_request},
     resolve,
 };
 
 /// Two trees, side by side.
 #[derive(Debug)]
-pub(super) struct Tree<'a> {
-    source: Side,
-    destination: Side,
+pub(super) struct TreeCopy<'a> {
+    source: TreeSide,
+    destination: TreeSide,
     /// The top of the destination. It is never entered as part of the source, wherever it is moved.
-    top: Identity,
+    top: InodeId,
     stop: &'a Stop,
 }
 
-impl<'a> Tree<'a> {
+impl<'a> TreeCopy<'a> {
     /// Begins at two directories that exist.
     pub(super) fn new(
         source: (OwnedFd, &Path),
         destination: (OwnedFd, &Path),
         stop: &'a Stop,
     ) -> Result<Self, FileError> {
-        let top = Identity::of(&destination.0)
-            .map_err(|error| failed("look at", destination.1, error))?;
+        let top = InodeId::of(&destination.0)
+            .map_err(|error| host_error("look at", destination.1, error))?;
         Ok(Self {
-            source: Side::new(source),
-            destination: Side::new(destination),
+            source: TreeSide::new(source),
+            destination: TreeSide::new(destination),
             top,
             stop,
         })
@@ -55,7 +55,7 @@ impl<'a> Tree<'a> {
         while let Some(directories) = levels.last_mut() {
             self.stop.check()?;
             if let Some(name) = directories.pop() {
-                if self.enter(&name)? == Entered::Both {
+                if self.enter(&name)? == EnterOutcome::Both {
                     levels.push(self.copy_files()?);
                 }
                 continue;
@@ -69,23 +69,23 @@ impl<'a> Tree<'a> {
 
     /// Copies files and links of the current directory, and returns its directories.
     fn copy_files(&self) -> Result<Vec<OsString>, FileError> {
-        let failed = |error| failed("copy", &self.source.path, error);
+        let host_error = |error| host_error("copy", &self.source.path, error);
         let mut directories = Vec::new();
-        let listing = match Listing::of(self.source.current()) {
+        let listing = match DirectoryListing::of(self.source.current()) {
             Ok(listing) => listing,
             Err(Errno::NOENT) => return Ok(directories),
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(host_error(error)),
         };
         for entry in listing {
             self.stop.check()?;
-            let entry = entry.map_err(failed)?;
+            let entry = entry.map_err(host_error)?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             let kind = directory::kind(self.source.current(), name, entry.file_type());
             match kind {
                 Ok(FileType::Directory) => directories.push(name.to_owned()),
                 Ok(kind) => self.copy_entry(name, kind)?,
                 Err(Errno::NOENT) => {}
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(host_error(error)),
             }
         }
         Ok(directories)
@@ -96,12 +96,12 @@ impl<'a> Tree<'a> {
             self.source.path.join(name),
             self.destination.path.join(name),
         );
-        let from = End {
+        let from = CopyEndpoint {
             directory: self.source.current(),
             name,
             path: &source,
         };
-        let to = End {
+        let to = CopyEndpoint {
             directory: self.destination.current(),
             name,
             path: &destination,
@@ -118,21 +118,21 @@ impl<'a> Tree<'a> {
         }
     }
 
-    fn enter(&mut self, name: &OsStr) -> Result<Entered, FileError> {
+    fn enter(&mut self, name: &OsStr) -> Result<EnterOutcome, FileError> {
         let path = self.source.path.join(name);
         let source = match resolve::directory_at(self.source.current(), name) {
             Ok(source) => source,
-            Err(Errno::NOENT) => return Ok(Entered::Neither),
-            Err(error) => return Err(failed("copy", &path, error)),
+            Err(Errno::NOENT) => return Ok(EnterOutcome::Neither),
+            Err(error) => return Err(host_error("copy", &path, error)),
         };
-        let stat = fstat(&source).map_err(|error| failed("copy", &path, error))?;
-        if Identity::from(&stat) == self.top {
-            return Err(invalid("copy", &path, "it is the destination"));
+        let stat = fstat(&source).map_err(|error| host_error("copy", &path, error))?;
+        if InodeId::from(&stat) == self.top {
+            return Err(invalid_request("copy", &path, "it is the destination"));
         }
         let destination = self.destination_directory(name, directory_mode(&stat))?;
         self.source.enter(source, name)?;
         self.destination.enter(destination, name)?;
-        Ok(Entered::Both)
+        Ok(EnterOutcome::Both)
     }
 
     /// Makes a directory, or takes one that is there. A link to one is not.
@@ -142,12 +142,12 @@ impl<'a> Tree<'a> {
             Ok(()) | Err(Errno::EXIST) => resolve::directory_at(above, name),
             Err(error) => Err(error),
         }
-        .map_err(|error| failed("create directory", &self.destination.path.join(name), error))
+        .map_err(|error| host_error("create directory", &self.destination.path.join(name), error))
     }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Entered {
+enum EnterOutcome {
     Both,
     /// The directory is gone.
     Neither,
@@ -155,15 +155,15 @@ enum Entered {
 
 /// One of the trees, at the directory that is copied.
 #[derive(Debug)]
-struct Side {
-    levels: Levels,
+struct TreeSide {
+    levels: DirectoryStack,
     path: PathBuf,
 }
 
-impl Side {
+impl TreeSide {
     fn new((directory, path): (OwnedFd, &Path)) -> Self {
         Self {
-            levels: Levels::new(directory),
+            levels: DirectoryStack::new(directory),
             path: path.to_owned(),
         }
     }
@@ -172,13 +172,13 @@ impl Side {
         self.path.push(name);
         self.levels
             .enter(directory)
-            .map_err(|error| failed("copy", &self.path, error))
+            .map_err(|error| host_error("copy", &self.path, error))
     }
 
     fn leave(&mut self) -> Result<(), FileError> {
         self.levels
             .leave()
-            .map_err(|error| failed("copy", &self.path, error))?;
+            .map_err(|error| host_error("copy", &self.path, error))?;
         self.path.pop();
         Ok(())
     }
@@ -199,11 +199,11 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::test_dir::{Outcome, Scratch, names, open_directory, outcome};
+    use crate::test_dir::{Outcome, TestDir, names, open_directory, outcome};
 
-    fn tree<'a>(scratch: &Scratch, stop: &'a Stop) -> Tree<'a> {
+    fn tree<'a>(scratch: &TestDir, stop: &'a Stop) -> TreeCopy<'a> {
         let (source, destination) = (scratch.directory("from"), scratch.directory("to"));
-        Tree::new(
+        TreeCopy::new(
             (open_directory(&source), &source),
             (open_directory(&destination), &destination),
             stop,
@@ -213,13 +213,13 @@ mod tests {
 
     #[test]
     fn what_vanished_is_left_out() {
-        let (scratch, stop) = (Scratch::new(), Stop::default());
+        let (scratch, stop) = (TestDir::new(), Stop::default());
         let mut tree = tree(&scratch, &stop);
         let gone = OsStr::new("gone");
         for kind in [FileType::RegularFile, FileType::Symlink, FileType::Fifo] {
             assert_eq!(tree.copy_entry(gone, kind), Ok(()));
         }
-        assert_eq!(tree.enter(gone), Ok(Entered::Neither));
+        assert_eq!(tree.enter(gone), Ok(EnterOutcome::Neither));
         fs::remove_dir(scratch.path("from")).unwrap();
         assert_eq!(tree.copy_files(), Ok(Vec::new()));
         assert!(names(&scratch.path("to")).is_empty());
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn what_became_a_link_is_not_followed() {
-        let (scratch, stop) = (Scratch::new(), Stop::default());
+        let (scratch, stop) = (TestDir::new(), Stop::default());
         scratch.file("secret/file", "");
         let mut tree = tree(&scratch, &stop);
         scratch.link("from/directory", "../secret");
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_became_special_is_left_out() {
-        let (scratch, stop) = (Scratch::new(), Stop::default());
+        let (scratch, stop) = (TestDir::new(), Stop::default());
         let tree = tree(&scratch, &stop);
         scratch.fifo("from/fifo");
         let copied = tree.copy_entry(OsStr::new("fifo"), FileType::RegularFile);
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_destination_that_is_moved_into_the_source_is_not_entered() {
-        let (scratch, stop) = (Scratch::new(), Stop::default());
+        let (scratch, stop) = (TestDir::new(), Stop::default());
         let tree = tree(&scratch, &stop);
         scratch.file("from/file", "");
         fs::rename(scratch.path("to"), scratch.path("from/to")).unwrap();

@@ -12,7 +12,7 @@ use exec_wire::fs::{Copy, Remove};
 
 use crate::{
     Stop,
-    test_dir::{Outcome, Scratch, names, odd_name, outcome, uri, within_seconds},
+    test_dir::{Outcome, TestDir, names, odd_name, outcome, uri, within_seconds},
 };
 
 fn request(source: &Path, destination: &Path) -> Copy {
@@ -42,7 +42,7 @@ fn set_mode(path: &Path, mode: u32) {
 
 #[test]
 fn a_file_is_copied_with_its_permission_bits() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let source = scratch.file(odd_name(), "content");
     let new = scratch.path("new");
     let old = scratch.file("old", "a much longer content");
@@ -59,7 +59,7 @@ fn a_file_is_copied_with_its_permission_bits() {
 
 #[test]
 fn a_large_file_is_copied_in_blocks() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let content: Vec<u8> = (0..40_000_000_u32)
         .map(|index| (index % 251) as u8)
         .collect();
@@ -71,7 +71,7 @@ fn a_large_file_is_copied_in_blocks() {
 
 #[test]
 fn a_file_that_is_made_up_as_it_is_read_is_copied() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let destination = scratch.path("copy");
     copy(Path::new("/proc/self/status"), &destination).unwrap();
     assert!(fs::read(destination).unwrap().starts_with(b"Name:"));
@@ -79,7 +79,7 @@ fn a_file_that_is_made_up_as_it_is_read_is_copied() {
 
 #[test]
 fn a_file_is_copied_to_where_a_link_leads() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let source = scratch.file("source", "new");
     let target = scratch.file("target", "old");
     let link = scratch.link("link", "target");
@@ -90,7 +90,7 @@ fn a_file_is_copied_to_where_a_link_leads() {
 
 #[test]
 fn a_file_copied_onto_itself_keeps_its_content() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let file = scratch.file("a/file", "content");
     let same = [
         file.clone(),
@@ -109,7 +109,7 @@ fn a_file_copied_onto_itself_keeps_its_content() {
 
 #[test]
 fn a_file_is_not_copied_onto_something_else() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let source = scratch.file("source", "content");
     let directory = scratch.directory("directory");
     assert_eq!(copied(&source, &directory), Outcome::Host);
@@ -123,7 +123,7 @@ fn a_file_is_not_copied_onto_something_else() {
 
 #[test]
 fn what_is_missing_is_not_found() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let missing = copied(&scratch.path("none"), &scratch.path("copy"));
     assert_eq!(missing, Outcome::NotFound);
     assert!(names(scratch.root()).is_empty());
@@ -131,7 +131,7 @@ fn what_is_missing_is_not_found() {
 
 #[test]
 fn a_special_file_is_refused_without_waiting() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let _listener = UnixListener::bind(scratch.path("socket")).unwrap();
     let sources = [
         scratch.fifo("fifo"),
@@ -148,7 +148,7 @@ fn a_special_file_is_refused_without_waiting() {
 
 #[test]
 fn a_link_is_copied_as_it_is() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.file("file", "content");
     for text in ["file", "nowhere", "."] {
         let link = scratch.link("link", text);
@@ -168,7 +168,7 @@ fn a_link_is_copied_as_it_is() {
 
 #[test]
 fn a_directory_is_copied_only_with_what_is_in_it() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let source = scratch.directory("source");
     let copy = Copy {
         recursive: false,
@@ -183,7 +183,7 @@ fn a_directory_is_copied_only_with_what_is_in_it() {
 
 #[test]
 fn a_tree_is_copied_without_special_files() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let source = scratch.directory("source");
     scratch.file("source/a/b/file", "content");
     set_mode(&scratch.path("source/a/b/file"), 0o751);
@@ -217,7 +217,7 @@ fn a_tree_is_copied_without_special_files() {
 
 #[test]
 fn a_tree_is_merged_into_one_that_exists() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let source = scratch.directory("source");
     scratch.file("source/a/both", "new");
     scratch.file("source/a/new", "new");
@@ -234,7 +234,7 @@ fn a_tree_is_merged_into_one_that_exists() {
 
 #[test]
 fn a_tree_is_not_merged_with_what_is_no_directory() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let source = scratch.directory("source");
     scratch.file("source/a/file", "new");
     let file = scratch.file("file", "");
@@ -259,7 +259,7 @@ fn a_tree_is_not_merged_with_what_is_no_directory() {
 
 #[test]
 fn a_directory_is_not_copied_onto_or_into_itself() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let source = scratch.directory("real/source");
     scratch.file("real/source/below/file", "content");
     scratch.link("above", "real");
@@ -289,7 +289,7 @@ fn a_directory_is_not_copied_onto_or_into_itself() {
 
 #[test]
 fn a_tree_deeper_than_any_path_is_copied() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let source = scratch.deep("source", 3000);
     let destination = scratch.path("destination");
     copy(&source, &destination).unwrap();
@@ -313,7 +313,7 @@ fn a_tree_deeper_than_any_path_is_copied() {
 
 #[test]
 fn dates_are_not_copied() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let source = scratch.file("source", "content");
     let past = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
     fs::File::open(&source).unwrap().set_modified(past).unwrap();
@@ -324,7 +324,7 @@ fn dates_are_not_copied() {
 
 #[test]
 fn it_stops_when_nobody_waits_for_it() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let file = scratch.file("source/file", "content");
     let stop = Stop::default();
     stop.ask();

@@ -1,7 +1,7 @@
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use super::*;
-use crate::test_dir::{Outcome, Scratch, odd_name, outcome, text, uri, within_seconds};
+use crate::test_dir::{Outcome, TestDir, odd_name, outcome, text, uri, within_seconds};
 
 fn request(path: &Path) -> CreateDirectory {
     CreateDirectory {
@@ -38,7 +38,7 @@ fn entry(name: &str, kind: FileType) -> DirectoryEntry {
 
 #[test]
 fn a_directory_is_made_with_those_above_it() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.path("a/b").join(odd_name());
     create_directory(&request(&path)).unwrap();
     create_directory(&request(&path)).unwrap();
@@ -51,7 +51,7 @@ fn a_directory_is_made_with_those_above_it() {
 
 #[test]
 fn what_is_no_directory_is_in_the_way() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.file("file", "");
     scratch.link("dangling", "nowhere");
     for name in ["file", "file/a", "dangling", "dangling/a"] {
@@ -63,7 +63,7 @@ fn what_is_no_directory_is_in_the_way() {
 
 #[test]
 fn a_directory_alone_is_made_only_where_it_is_missing() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.path("a");
     create_directory(&alone(&path)).unwrap();
     assert!(path.is_dir());
@@ -78,7 +78,7 @@ fn a_directory_alone_is_made_only_where_it_is_missing() {
 
 #[test]
 fn links_are_followed_unless_it_is_said_otherwise() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let root = fs::canonicalize(scratch.root()).unwrap();
     scratch.directory("real");
     scratch.link("link", "real");
@@ -103,7 +103,7 @@ fn links_are_followed_unless_it_is_said_otherwise() {
 
 #[test]
 fn a_directory_is_listed_with_what_its_links_lead_to() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.file("file", "");
     scratch.directory("directory");
     scratch.fifo("fifo");
@@ -131,7 +131,7 @@ fn a_directory_is_listed_with_what_its_links_lead_to() {
 
 #[test]
 fn names_that_are_not_utf_8_are_replaced() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.file(odd_name(), "");
     let expected = vec![entry("odd \u{fffd}?#%", FileType::RegularFile)];
     assert_eq!(list(scratch.root()), Ok(expected));
@@ -139,7 +139,7 @@ fn names_that_are_not_utf_8_are_replaced() {
 
 #[test]
 fn only_directories_are_listed() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let file = scratch.file("file", "");
     let fifo = scratch.fifo("fifo");
     assert_eq!(outcome(list(&file)), Outcome::Host);
@@ -151,7 +151,7 @@ fn only_directories_are_listed() {
 
 #[test]
 fn a_list_that_is_too_long_is_an_error() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let first = scratch.file("first", "");
     // Second names are much cheaper than files.
     for index in 1..limits::MAX_DIRECTORY_ENTRIES {

@@ -16,19 +16,19 @@ use rustix::{
 };
 
 use crate::{
-    descent::{Names, open_file},
+    descent::{DirectoryNames, open_file},
     resolve::directory_at,
 };
 
 /// The ignore files of a directory and of those above it.
 #[derive(Debug, Default)]
-pub(super) struct Rules {
+pub(super) struct IgnoreRules {
     directories: Vec<DirectoryRules>,
 }
 
 /// What the rules say about a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Verdict {
+pub(super) enum IgnoreVerdict {
     /// It is to be left out.
     Ignored,
     /// A `!` says that it is not, even if it is hidden.
@@ -37,7 +37,7 @@ pub(super) enum Verdict {
     Silent,
 }
 
-impl Rules {
+impl IgnoreRules {
     /// Reads the ignore files of the directories above `root`, which is a path without links.
     pub(super) fn above(root: &Path) -> Self {
         let mut rules = Self::default();
@@ -69,7 +69,7 @@ impl Rules {
         &mut self,
         directory: BorrowedFd<'_>,
         path_bytes: usize,
-        names: &Names,
+        names: &DirectoryNames,
     ) -> bool {
         let mut found = DirectoryRules {
             path_bytes,
@@ -94,17 +94,17 @@ impl Rules {
     /// `.rgignore` is asked first, then `.ignore`, `.gitignore` and what the repository excludes;
     /// of each kind, the nearest file that knows the path decides. What lies above a repository
     /// does not speak for git in it.
-    pub(super) fn verdict(&self, path: &[u8], kind: EntryKind) -> Verdict {
+    pub(super) fn verdict(&self, path: &[u8], kind: EntryKind) -> IgnoreVerdict {
         let is_directory = kind == EntryKind::Directory;
-        for source in SOURCES {
+        for source in IGNORE_SOURCES {
             for directory in self.directories.iter().rev() {
                 let below = path.get(directory.path_bytes + 1..).unwrap_or_default();
                 let below = OsStr::from_bytes(below);
                 for (_, file) in directory.files.iter().filter(|file| file.0 == source) {
                     match file.matched(below, is_directory) {
                         Match::None => {}
-                        Match::Ignore(_) => return Verdict::Ignored,
-                        Match::Whitelist(_) => return Verdict::Wanted,
+                        Match::Ignore(_) => return IgnoreVerdict::Ignored,
+                        Match::Whitelist(_) => return IgnoreVerdict::Wanted,
                     }
                 }
                 if directory.is_repository && source.is_of_git() {
@@ -112,7 +112,7 @@ impl Rules {
                 }
             }
         }
-        Verdict::Silent
+        IgnoreVerdict::Silent
     }
 }
 
@@ -122,16 +122,18 @@ struct DirectoryRules {
     /// Length of the directory's path, without a trailing slash.
     path_bytes: usize,
     is_repository: bool,
-    files: Vec<(Source, Gitignore)>,
+    files: Vec<(IgnoreSource, Gitignore)>,
 }
 
 impl DirectoryRules {
     /// Reads the ignore files that are there, of those that there may be.
     fn read(&mut self, directory: BorrowedFd<'_>, may_be: impl Fn(&[u8]) -> bool) {
-        for source in SOURCES {
+        for source in IGNORE_SOURCES {
             let is_possible = match source {
-                Source::Exclude => self.is_repository,
-                Source::Ripgrep | Source::Any | Source::Git => may_be(source.path()),
+                IgnoreSource::Exclude => self.is_repository,
+                IgnoreSource::Ripgrep | IgnoreSource::Any | IgnoreSource::Git => {
+                    may_be(source.path())
+                }
             };
             if is_possible
                 && let Some(file) = parsed(directory, source.path())
@@ -145,14 +147,14 @@ impl DirectoryRules {
 
 /// Where a rule stands. Earlier ones win.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Source {
+enum IgnoreSource {
     Ripgrep,
     Any,
     Git,
     Exclude,
 }
 
-impl Source {
+impl IgnoreSource {
     fn path(self) -> &'static [u8] {
         match self {
             Self::Ripgrep => b".rgignore",
@@ -185,6 +187,11 @@ fn parsed(directory: BorrowedFd<'_>, path: &[u8]) -> Option<Gitignore> {
 }
 
 /// All sources, in order.
-const SOURCES: [Source; 4] = [Source::Ripgrep, Source::Any, Source::Git, Source::Exclude];
+const IGNORE_SOURCES: [IgnoreSource; 4] = [
+    IgnoreSource::Ripgrep,
+    IgnoreSource::Any,
+    IgnoreSource::Git,
+    IgnoreSource::Exclude,
+];
 /// How much of an ignore file is read. Rules are compiled, which costs far more than their text.
 const MAX_FILE_BYTES: u64 = 128 << 10;

@@ -1,8 +1,8 @@
 use std::{fs, os::unix::ffi::OsStrExt, path::Path};
 
-use super::Tree;
+use super::FilteredTree;
 use crate::{
-    test_dir::{Outcome, Scratch, odd_name, outcome, unprivileged, within_seconds},
+    test_dir::{Outcome, TestDir, odd_name, outcome, unprivileged, within_seconds},
     workers::Stop,
 };
 
@@ -13,7 +13,7 @@ fn found(root: &Path) -> String {
 
 fn found_of(root: &Path, most: usize) -> String {
     let stop = Stop::default();
-    let mut tree = Tree::open_with(root, most, &stop).unwrap();
+    let mut tree = FilteredTree::open_with(root, most, &stop).unwrap();
     let mut names: Vec<_> = tree
         .by_ref()
         .map(|found| String::from_utf8_lossy(&found.below).into_owned())
@@ -24,8 +24,8 @@ fn found_of(root: &Path, most: usize) -> String {
     names.join(" ")
 }
 
-fn tree(files: &[&str]) -> Scratch {
-    let scratch = Scratch::new();
+fn tree(files: &[&str]) -> TestDir {
+    let scratch = TestDir::new();
     for name in files {
         scratch.file(name, "");
     }
@@ -151,12 +151,12 @@ fn a_huge_ignore_file_is_read_in_part() {
 
 #[test]
 fn names_need_not_be_text() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let name = odd_name();
     scratch.file(Path::new(name).join(name), "");
     scratch.file(".gitignore", "other\n");
     let stop = Stop::default();
-    let tree = Tree::open(scratch.root(), &stop).unwrap();
+    let tree = FilteredTree::open(scratch.root(), &stop).unwrap();
     let paths: Vec<_> = tree.map(|found| found.below).collect();
     let name = name.as_bytes();
     assert_eq!(paths, [name.to_vec(), [name, b"/", name].concat()]);
@@ -180,16 +180,16 @@ fn directories_that_cannot_be_read_are_passed_over() {
     assert_eq!(listed, "a c");
     let stop = Stop::default();
     let root = scratch.path("a");
-    let refused = unprivileged(&scratch, || Tree::open(&root, &stop).map(drop));
+    let refused = unprivileged(&scratch, || FilteredTree::open(&root, &stop).map(drop));
     assert_eq!(outcome(refused), Outcome::Invalid);
 }
 
 #[test]
 fn a_very_deep_tree_is_gone_through_as_far_as_a_path_can_say() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let top = scratch.deep("deep", 3000);
     let stop = Stop::default();
-    let mut tree = Tree::open(&top, &stop).unwrap();
+    let mut tree = FilteredTree::open(&top, &stop).unwrap();
     let depth = tree.by_ref().count();
     assert!((2000..2100).contains(&depth), "{depth}");
     assert!(tree.is_truncated(), "there is more");
@@ -199,7 +199,7 @@ fn a_very_deep_tree_is_gone_through_as_far_as_a_path_can_say() {
 fn whoever_does_not_wait_gets_no_more() {
     let scratch = tree(&["a", "b"]);
     let stop = Stop::default();
-    let mut tree = Tree::open(scratch.root(), &stop).unwrap();
+    let mut tree = FilteredTree::open(scratch.root(), &stop).unwrap();
     assert!(tree.next().is_some());
     stop.ask();
     assert_eq!(tree.next(), None);

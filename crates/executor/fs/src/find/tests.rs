@@ -8,19 +8,19 @@ use exec_wire::{
 
 use super::find;
 use crate::{
-    test_dir::{Outcome, Scratch, odd_name, outcome, text, uri},
+    test_dir::{Outcome, TestDir, odd_name, outcome, text, uri},
     workers::Stop,
 };
 
-fn tree(files: &[&str]) -> Scratch {
-    let scratch = Scratch::new();
+fn tree(files: &[&str]) -> TestDir {
+    let scratch = TestDir::new();
     for name in files {
         scratch.file(name, "");
     }
     scratch
 }
 
-fn request(scratch: &Scratch) -> Find {
+fn request(scratch: &TestDir) -> Find {
     Find {
         path: uri(scratch.root()),
         glob: None,
@@ -30,13 +30,13 @@ fn request(scratch: &Scratch) -> Find {
     }
 }
 
-fn by_glob(scratch: &Scratch, glob: &str) -> String {
+fn by_glob(scratch: &TestDir, glob: &str) -> String {
     let mut request = request(scratch);
     request.glob = Some(glob.to_owned());
     shown(scratch, run(&request))
 }
 
-fn by_query(scratch: &Scratch, query: &str) -> String {
+fn by_query(scratch: &TestDir, query: &str) -> String {
     let mut request = request(scratch);
     request.query = Some(query.to_owned());
     shown(scratch, run(&request))
@@ -47,7 +47,7 @@ fn run(request: &Find) -> Result<FoundPaths, FileError> {
 }
 
 /// The paths below the root, with an ellipsis if there are more.
-fn shown(scratch: &Scratch, result: Result<FoundPaths, FileError>) -> String {
+fn shown(scratch: &TestDir, result: Result<FoundPaths, FileError>) -> String {
     let result = result.unwrap();
     let root = format!("{}/", uri(scratch.root()));
     let below = |path: &exec_wire::path_uri::PathUri| {
@@ -97,7 +97,7 @@ fn a_glob_finds_the_first_paths() {
 
 #[test]
 fn names_that_are_not_text_are_found() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.file(odd_name(), "");
     scratch.file(OsStr::from_bytes(b"\xfe.rs"), "");
     assert_eq!(by_glob(&scratch, "odd ??#%"), "odd%20%FF%3F%23%25");
@@ -165,7 +165,7 @@ fn an_empty_query_finds_everything_shortest_first() {
 
 #[test]
 fn exactly_one_of_glob_and_query_is_needed() {
-    let mut request = request(&Scratch::new());
+    let mut request = request(&TestDir::new());
     assert!(refused(&request).contains("exactly one"));
     request.glob = Some("a".to_owned());
     request.query = Some("a".to_owned());
@@ -174,7 +174,7 @@ fn exactly_one_of_glob_and_query_is_needed() {
 
 #[test]
 fn results_out_of_range_are_refused() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let mut request = request(&scratch);
     request.query = Some("a".to_owned());
     for (max_results, is_refused) in [(0, true), (1, false), (10_000, false), (10_001, true)] {
@@ -185,7 +185,7 @@ fn results_out_of_range_are_refused() {
 
 #[test]
 fn globs_and_queries_that_cannot_be_used_are_refused() {
-    let mut request = request(&Scratch::new());
+    let mut request = request(&TestDir::new());
     for glob in [
         "[a",
         "{a",

@@ -16,53 +16,53 @@ use rustix::{
 
 /// An instance of the kernel's.
 #[derive(Debug)]
-pub(crate) struct Instance {
+pub(crate) struct InotifyInstance {
     queue: Arc<OwnedFd>,
-    holders: HashMap<Descriptor, Vec<TaskId>>,
+    holders: HashMap<WatchDescriptor, Vec<WatchTaskId>>,
     /// Directories that nobody holds any more, until the kernel is told.
-    unheld: VecDeque<Descriptor>,
+    unwatched: VecDeque<WatchDescriptor>,
 }
 
-impl Instance {
+impl InotifyInstance {
     pub(crate) fn new() -> Result<Self, Errno> {
         let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         Ok(Self {
             queue: Arc::new(queue),
             holders: HashMap::new(),
-            unheld: VecDeque::new(),
+            unwatched: VecDeque::new(),
         })
     }
 
     /// Returns the instance as one task sees it.
-    pub(crate) fn of(&mut self, task: TaskId) -> Watches<'_> {
-        Watches {
+    pub(crate) fn of(&mut self, task: WatchTaskId) -> TaskWatches<'_> {
+        TaskWatches {
             instance: self,
             task,
         }
     }
 
     /// Takes everything from a task that has ended.
-    pub(crate) fn release_all(&mut self, task: TaskId) {
-        let unheld = &mut self.unheld;
+    pub(crate) fn release_all(&mut self, task: WatchTaskId) {
+        let unwatched = &mut self.unwatched;
         self.holders.retain(|&directory, holders| {
             holders.retain(|&holder| holder != task);
             if holders.is_empty() {
-                unheld.push_back(directory);
+                unwatched.push_back(directory);
             }
             !holders.is_empty()
         });
     }
 
     /// Forgets a directory that the kernel does not watch any more.
-    pub(crate) fn forget(&mut self, directory: Descriptor) {
+    pub(crate) fn forget(&mut self, directory: WatchDescriptor) {
         self.holders.remove(&directory);
     }
 
     /// Stops watching some of what nobody holds. The kernel confirms each with an event, so all at
     /// once would overflow its queue.
     pub(crate) fn reap(&mut self) {
-        for _ in 0..REAPED_AT_ONCE {
-            let Some(directory) = self.unheld.pop_front() else {
+        for _ in 0..REAP_BATCH {
+            let Some(directory) = self.unwatched.pop_front() else {
                 return;
             };
             if !self.holders.contains_key(&directory) {
@@ -77,16 +77,16 @@ impl Instance {
     }
 
     /// Tells whether there is something to reap.
-    pub(crate) fn has_unheld(&self) -> bool {
-        !self.unheld.is_empty()
+    pub(crate) fn has_unwatched(&self) -> bool {
+        !self.unwatched.is_empty()
     }
 
     /// Returns who is to hear of a directory.
-    pub(crate) fn holders(&self, directory: Descriptor) -> Vec<TaskId> {
+    pub(crate) fn holders(&self, directory: WatchDescriptor) -> Vec<WatchTaskId> {
         self.holders.get(&directory).cloned().unwrap_or_default()
     }
 
-    fn add(&self, path: &Path, what: WatchFlags) -> Result<Descriptor, Errno> {
+    fn add(&self, path: &Path, what: WatchFlags) -> Result<WatchDescriptor, Errno> {
         let flags = what
             // Other holders keep what they asked for.
             | WatchFlags::MASK_ADD
@@ -94,10 +94,10 @@ impl Instance {
             | WatchFlags::DONT_FOLLOW
             // A file that is deleted and still written to has no path to tell.
             | WatchFlags::EXCL_UNLINK;
-        inotify::add_watch(&*self.queue, path, flags).map(Descriptor)
+        inotify::add_watch(&*self.queue, path, flags).map(WatchDescriptor)
     }
 
-    fn stop(&self, directory: Descriptor) {
+    fn stop(&self, directory: WatchDescriptor) {
         // It fails for a directory that has been removed: the kernel stopped by itself.
         inotify::remove_watch(&*self.queue, directory.0).ok();
     }
@@ -105,19 +105,23 @@ impl Instance {
 
 /// A task's number, never given twice.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) struct TaskId(pub(crate) u64);
+pub(crate) struct WatchTaskId(pub(crate) u64);
 
 /// The instance as one task sees it.
 #[derive(Debug)]
-pub(crate) struct Watches<'a> {
-    instance: &'a mut Instance,
-    task: TaskId,
+pub(crate) struct TaskWatches<'a> {
+    instance: &'a mut InotifyInstance,
+    task: WatchTaskId,
 }
 
-impl Watches<'_> {
+impl TaskWatches<'_> {
     /// Watches the directory at `path` for `what`, and perhaps for more. Links are not followed at
     /// the end of the path. To hold a directory twice is to hold it once.
-    pub(crate) fn hold(&mut self, path: &Path, what: WatchFlags) -> Result<Descriptor, Errno> {
+    pub(crate) fn watch(
+        &mut self,
+        path: &Path,
+        what: WatchFlags,
+    ) -> Result<WatchDescriptor, Errno> {
         let directory = self.instance.add(path, what)?;
         let holders = self.instance.holders.entry(directory).or_default();
         if !holders.contains(&self.task) {
@@ -127,19 +131,19 @@ impl Watches<'_> {
     }
 
     /// Stops hearing of a directory.
-    pub(crate) fn release(&mut self, directory: Descriptor) {
+    pub(crate) fn unwatch(&mut self, directory: WatchDescriptor) {
         let Some(holders) = self.instance.holders.get_mut(&directory) else {
             return;
         };
         holders.retain(|&holder| holder != self.task);
         if holders.is_empty() {
             self.instance.holders.remove(&directory);
-            self.instance.unheld.push_back(directory);
+            self.instance.unwatched.push_back(directory);
         }
     }
 
     /// Returns which held directory is at `path` now. Events tell what was; this tells what is.
-    pub(crate) fn at(&mut self, path: &Path) -> Option<Descriptor> {
+    pub(crate) fn descriptor_at(&mut self, path: &Path) -> Option<WatchDescriptor> {
         let directory = self.instance.add(path, WatchFlags::MOVED_FROM).ok()?;
         if !self.instance.holders.contains_key(&directory) {
             self.instance.stop(directory);
@@ -150,25 +154,25 @@ impl Watches<'_> {
 }
 
 /// A sixteenth of the kernel's queue.
-const REAPED_AT_ONCE: usize = 1024;
+const REAP_BATCH: usize = 1024;
 
 /// The kernel's number of a watched directory. It stays with the directory when that is renamed.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub(crate) struct Descriptor(pub(crate) i32);
+pub(crate) struct WatchDescriptor(pub(crate) i32);
 
 /// Ties the two ends of a rename together.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(crate) struct Cookie(pub(crate) u32);
+pub(crate) struct RenameCookie(pub(crate) u32);
 
 /// A change in a watched directory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Event<'a> {
+pub(crate) struct InotifyEvent<'a> {
     /// The directory.
-    pub(crate) directory: Descriptor,
+    pub(crate) directory: WatchDescriptor,
     /// What has happened.
     pub(crate) what: ReadFlags,
     /// Both ends of a rename have the same.
-    pub(crate) cookie: Cookie,
+    pub(crate) cookie: RenameCookie,
     /// The entry it has happened to; the directory itself if there is none.
     pub(crate) name: Option<&'a OsStr>,
 }
@@ -178,14 +182,14 @@ pub(crate) struct Event<'a> {
 pub(crate) fn read(
     queue: &OwnedFd,
     buffer: &mut [MaybeUninit<u8>],
-    mut handle: impl FnMut(Option<Event<'_>>),
+    mut handle: impl FnMut(Option<InotifyEvent<'_>>),
 ) {
     let mut reader = Reader::new(queue, buffer);
     let mut reads = 0;
     loop {
         if reader.is_buffer_empty() {
             reads += 1;
-            if reads > READS_AT_ONCE {
+            if reads > READ_BATCH {
                 return;
             }
         }
@@ -199,10 +203,10 @@ pub(crate) fn read(
             handle(None);
             continue;
         }
-        handle(Some(Event {
-            directory: Descriptor(raw.wd()),
+        handle(Some(InotifyEvent {
+            directory: WatchDescriptor(raw.wd()),
             what: raw.events(),
-            cookie: Cookie(raw.cookie()),
+            cookie: RenameCookie(raw.cookie()),
             name: raw
                 .file_name()
                 .map(|name| OsStr::from_bytes(name.to_bytes())),
@@ -218,4 +222,4 @@ pub(crate) fn buffer() -> Vec<MaybeUninit<u8>> {
 /// A good thousand events.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Reads until somebody else gets his turn.
-const READS_AT_ONCE: usize = 16;
+const READ_BATCH: usize = 16;

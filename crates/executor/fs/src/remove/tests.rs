@@ -1,7 +1,7 @@
 use std::{ffi::OsString, fs, os::unix::net::UnixListener};
 
 use super::*;
-use crate::test_dir::{Outcome, Scratch, names, odd_name, open_directory, outcome, text, uri};
+use crate::test_dir::{Outcome, TestDir, names, odd_name, open_directory, outcome, text, uri};
 
 fn request(path: &Path) -> Remove {
     Remove {
@@ -17,8 +17,8 @@ fn removed(remove: &Remove) -> Outcome {
     outcome(super::remove(remove, &Stop::default()))
 }
 
-fn visit(name: &str) -> Visit {
-    Visit {
+fn visit(name: &str) -> RemovalVisit {
+    RemovalVisit {
         name: OsString::from(name),
         refilled: 0,
     }
@@ -26,7 +26,7 @@ fn visit(name: &str) -> Visit {
 
 #[test]
 fn whatever_has_a_name_is_removed() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let _listener = UnixListener::bind(scratch.path("socket")).unwrap();
     let paths = [
         scratch.file("file", ""),
@@ -44,7 +44,7 @@ fn whatever_has_a_name_is_removed() {
 
 #[test]
 fn a_tree_is_removed_with_everything_in_it() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let tree = scratch.directory("tree");
     for index in 0..300 {
         scratch.file(format!("tree/{}/{}/file {index}", index % 3, index % 7), "");
@@ -58,7 +58,7 @@ fn a_tree_is_removed_with_everything_in_it() {
 
 #[test]
 fn a_links_target_is_never_touched() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let kept = scratch.file("kept/file", "content");
     let link = scratch.link("link", "kept");
     scratch.directory("tree/a");
@@ -72,7 +72,7 @@ fn a_links_target_is_never_touched() {
 
 #[test]
 fn a_link_above_is_followed() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.file("real/a/file", "");
     scratch.link("link", "real");
     assert_eq!(removed(&request(&scratch.path("link/a"))), Outcome::Done);
@@ -81,7 +81,7 @@ fn a_link_above_is_followed() {
 
 #[test]
 fn nothing_to_remove_is_an_error_only_without_force() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     for name in ["none", "none/below"] {
         let request = request(&scratch.path(name));
         assert_eq!(removed(&request), Outcome::Done);
@@ -94,7 +94,7 @@ fn nothing_to_remove_is_an_error_only_without_force() {
 
 #[test]
 fn without_recursion_only_an_empty_directory_is_removed() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let file = scratch.file("a/file", "");
     let recursive = Some(false);
     let alone = |path: &Path| Remove {
@@ -122,7 +122,7 @@ fn what_may_not_be_removed_is_invalid() {
 
 #[test]
 fn without_links_a_tree_is_unsupported_and_a_link_is_refused() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let root = fs::canonicalize(scratch.root()).unwrap();
     scratch.file("real/file", "");
     scratch.link("last", "real/file");
@@ -155,7 +155,7 @@ fn without_links_a_tree_is_unsupported_and_a_link_is_refused() {
 
 #[test]
 fn a_tree_deeper_than_any_path_is_removed() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let tree = scratch.deep("tree", 3000);
     assert_eq!(removed(&request(&tree)), Outcome::Done);
     assert!(names(scratch.root()).is_empty());
@@ -163,12 +163,12 @@ fn a_tree_deeper_than_any_path_is_removed() {
 
 #[test]
 fn a_directory_that_became_a_link_is_removed_and_not_followed() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let kept = scratch.file("kept/file", "content");
     scratch.link("tree", "kept");
     let stop = Stop::default();
     let path = scratch.path("tree");
-    let tree = Tree::new(&path, open_directory(scratch.root()), &stop);
+    let tree = TreeRemoval::new(&path, open_directory(scratch.root()), &stop);
     tree.remove(OsString::from("tree")).unwrap();
     assert_eq!(names(scratch.root()), ["kept"]);
     assert!(kept.exists());
@@ -176,19 +176,19 @@ fn a_directory_that_became_a_link_is_removed_and_not_followed() {
 
 #[test]
 fn a_directory_that_vanished_is_removed() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let stop = Stop::default();
     let path = scratch.path("tree");
-    let tree = Tree::new(&path, open_directory(scratch.root()), &stop);
+    let tree = TreeRemoval::new(&path, open_directory(scratch.root()), &stop);
     assert_eq!(tree.remove(OsString::from("tree")), Ok(()));
 }
 
 #[test]
 fn a_directory_that_is_added_to_is_emptied_again_but_not_for_ever() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.directory("tree");
     let stop = Stop::default();
-    let mut tree = Tree::new(&path, open_directory(scratch.root()), &stop);
+    let mut tree = TreeRemoval::new(&path, open_directory(scratch.root()), &stop);
     let mut next = visit("tree");
     for refilled in 1..=MAX_REFILLED {
         tree.enter(next).unwrap();
@@ -206,22 +206,22 @@ fn a_directory_that_is_added_to_is_emptied_again_but_not_for_ever() {
 
 #[test]
 fn an_error_names_what_could_not_be_removed() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.directory("tree/a/b");
     let path = scratch.path("tree");
     let stop = Stop::default();
-    let mut tree = Tree::new(&path, open_directory(scratch.root()), &stop);
+    let mut tree = TreeRemoval::new(&path, open_directory(scratch.root()), &stop);
     for name in ["tree", "a", "b"] {
         tree.enter(visit(name)).unwrap();
     }
-    let error = tree.failed(OsStr::new("c"), Errno::IO);
+    let error = tree.host_error(OsStr::new("c"), Errno::IO);
     let named = format!("cannot remove `{}`: ", path.join("a/b/c").display());
     assert!(error.to_string().starts_with(&named), "{error}");
 }
 
 #[test]
 fn it_stops_when_nobody_waits_for_it() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let file = scratch.file("tree/file", "");
     let stop = Stop::default();
     stop.ask();

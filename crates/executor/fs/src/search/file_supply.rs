@@ -7,12 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use exec_wire::{fs::EntryKind, limits};
 
-use super::line_matches::Line;
-use crate::{filtered_tree::Tree, find::PathGlob};
+use super::line_matches::MatchedLine;
+use crate::{filtered_tree::FilteredTree, find::PathGlob};
 
 /// The files that are to be searched, for all threads.
 #[derive(Debug)]
-pub(super) struct Supply<'a> {
+pub(super) struct FileSupply<'a> {
     glob: Option<&'a PathGlob>,
     max_matches: usize,
     state: Mutex<State<'a>>,
@@ -20,16 +20,16 @@ pub(super) struct Supply<'a> {
 
 #[derive(Debug)]
 struct State<'a> {
-    tree: Tree<'a>,
-    handed_out: usize,
-    size: Size,
-    taken_back: Vec<(usize, Portion)>,
+    tree: FilteredTree<'a>,
+    batches_issued: usize,
+    size: MatchSize,
+    finished_batches: Vec<(usize, FileBatch)>,
     is_incomplete: bool,
 }
 
 /// Files that one thread searches, in order.
 #[derive(Debug, Default)]
-pub(super) struct Portion {
+pub(super) struct FileBatch {
     /// Files that matched, or are still to be searched.
     pub(super) files: Vec<SearchedFile>,
     /// A file could not be searched to its end.
@@ -41,84 +41,88 @@ pub(super) struct Portion {
 pub(super) struct SearchedFile {
     /// Its path below the root.
     pub(super) below: Vec<u8>,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<MatchedLine>,
 }
 
 /// How much was found.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Size {
+pub(super) struct MatchSize {
     matches: usize,
     bytes: usize,
 }
 
-impl<'a> Supply<'a> {
+impl<'a> FileSupply<'a> {
     /// Supplies the files of a tree, until more than `max_matches` lines match.
-    pub(super) fn new(tree: Tree<'a>, glob: Option<&'a PathGlob>, max_matches: usize) -> Self {
+    pub(super) fn new(
+        tree: FilteredTree<'a>,
+        glob: Option<&'a PathGlob>,
+        max_matches: usize,
+    ) -> Self {
         Self {
             glob,
             max_matches,
             state: Mutex::new(State {
                 tree,
-                handed_out: 0,
-                size: Size::default(),
-                taken_back: Vec::new(),
+                batches_issued: 0,
+                size: MatchSize::default(),
+                finished_batches: Vec::new(),
                 is_incomplete: false,
             }),
         }
     }
 
     /// Hands out the next files, with their number; none if there are none or enough was found.
-    pub(super) fn hand_out(&self) -> Option<(usize, Portion)> {
+    pub(super) fn next_batch(&self) -> Option<(usize, FileBatch)> {
         let mut state = self.lock();
         if self.is_enough(state.size) {
             return None;
         }
-        let mut portion = Portion::default();
-        while portion.files.len() < PORTION {
+        let mut batch = FileBatch::default();
+        while batch.files.len() < BATCH_FILES {
             let Some(found) = state.tree.next() else {
                 break;
             };
             let is_wanted = self.glob.is_none_or(|glob| glob.is_match(&found.below));
             if found.kind == EntryKind::File && is_wanted {
-                portion.files.push(SearchedFile {
+                batch.files.push(SearchedFile {
                     below: found.below,
                     lines: Vec::new(),
                 });
             }
         }
-        if portion.files.is_empty() {
+        if batch.files.is_empty() {
             return None;
         }
-        state.handed_out += 1;
-        Some((state.handed_out, portion))
+        state.batches_issued += 1;
+        Some((state.batches_issued, batch))
     }
 
     /// Takes back files that were searched.
-    pub(super) fn take_back(&self, number: usize, portion: Portion) {
+    pub(super) fn submit(&self, number: usize, batch: FileBatch) {
         let mut state = self.lock();
-        for file in &portion.files {
+        for file in &batch.files {
             state.size.add(&file.lines);
         }
-        state.is_incomplete |= portion.is_incomplete;
-        if !portion.files.is_empty() {
-            state.taken_back.push((number, portion));
+        state.is_incomplete |= batch.is_incomplete;
+        if !batch.files.is_empty() {
+            state.finished_batches.push((number, batch));
         }
     }
 
     /// Tells whether nothing that comes later can be in the answer.
-    pub(super) fn is_enough(&self, size: Size) -> bool {
+    pub(super) fn is_enough(&self, size: MatchSize) -> bool {
         size.matches > self.max_matches || size.bytes > limits::MAX_SEARCH_BYTES
     }
 
     /// Returns all files with matches, in order, and whether there may be more.
-    pub(super) fn into_found(self) -> (impl Iterator<Item = SearchedFile>, bool) {
+    pub(super) fn into_matches(self) -> (impl Iterator<Item = SearchedFile>, bool) {
         let state = self
             .state
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
-        let mut portions = state.taken_back;
-        portions.sort_by_key(|portion| portion.0);
-        let files = portions.into_iter().flat_map(|portion| portion.1.files);
+        let mut portions = state.finished_batches;
+        portions.sort_by_key(|batch| batch.0);
+        let files = portions.into_iter().flat_map(|batch| batch.1.files);
         (files, state.is_incomplete || state.tree.is_truncated())
     }
 
@@ -127,20 +131,20 @@ impl<'a> Supply<'a> {
     }
 }
 
-impl Size {
+impl MatchSize {
     /// Adds the lines of a file.
-    pub(super) fn add(&mut self, lines: &[Line]) {
+    pub(super) fn add(&mut self, lines: &[MatchedLine]) {
         self.matches += lines.len();
-        self.bytes += lines.iter().map(Line::bytes).sum::<usize>();
+        self.bytes += lines.iter().map(MatchedLine::bytes).sum::<usize>();
     }
 }
 
-impl Portion {
+impl FileBatch {
     /// Tells whether there were files enough to fill it, so that there are likely more.
     pub(super) fn is_full(&self) -> bool {
-        self.files.len() == PORTION
+        self.files.len() == BATCH_FILES
     }
 }
 
 /// Files of one portion: few enough to spread, and enough not to wait for each other.
-const PORTION: usize = 64;
+const BATCH_FILES: usize = 64;

@@ -9,7 +9,7 @@ use grep_searcher::{Searcher, Sink, SinkContext, SinkMatch};
 
 /// A matching line of some file.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Line {
+pub(super) struct MatchedLine {
     pub(super) number: u64,
     pub(super) column: u64,
     pub(super) text: String,
@@ -17,7 +17,7 @@ pub(super) struct Line {
     pub(super) after: Vec<String>,
 }
 
-impl Line {
+impl MatchedLine {
     /// Returns how much of an answer it takes.
     pub(super) fn bytes(&self) -> usize {
         let context = self.before.iter().chain(&self.after);
@@ -46,16 +46,16 @@ const _: () = {
 
 /// Gathers the matching lines of one file, up to [`limits::MAX_SEARCH_BYTES`].
 #[derive(Debug)]
-pub(super) struct Lines<'a> {
+pub(super) struct LineCollector<'a> {
     matcher: &'a RegexMatcher,
     context: usize,
-    found: Vec<Line>,
+    found: Vec<MatchedLine>,
     /// The lines that were seen last, by number, as many as may stand before a match.
     recent: VecDeque<(u64, String)>,
     bytes: usize,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> LineCollector<'a> {
     /// Gathers lines with so many lines around each.
     pub(super) fn new(matcher: &'a RegexMatcher, context: usize) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl<'a> Lines<'a> {
     }
 
     /// Returns what was gathered.
-    pub(super) fn into_found(self) -> Vec<Line> {
+    pub(super) fn into_matches(self) -> Vec<MatchedLine> {
         self.found
     }
 
@@ -93,7 +93,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-impl Sink for Lines<'_> {
+impl Sink for LineCollector<'_> {
     type Error = io::Error;
 
     fn matched(&mut self, _: &Searcher, matched: &SinkMatch<'_>) -> Result<bool, io::Error> {
@@ -101,13 +101,13 @@ impl Sink for Lines<'_> {
         let bytes = without_end(matched.bytes());
         let first = self.matcher.find(bytes).map_err(io::Error::other)?;
         let column = first.map_or(0, |first| first.start());
-        let text = shown(bytes);
+        let text = displayed(bytes);
         let reach = u64::try_from(self.context).unwrap_or(u64::MAX);
         let near = self.recent.iter().filter(|line| number - line.0 <= reach);
         let before: Vec<String> = near.map(|line| line.1.clone()).collect();
         self.pass(number, &text);
         self.bytes += cost(&text) + before.iter().map(|line| cost(line)).sum::<usize>();
-        self.found.push(Line {
+        self.found.push(MatchedLine {
             number,
             column: u64::try_from(column).unwrap_or(u64::MAX).saturating_add(1),
             text,
@@ -119,7 +119,7 @@ impl Sink for Lines<'_> {
 
     fn context(&mut self, _: &Searcher, context: &SinkContext<'_>) -> Result<bool, io::Error> {
         let number = context.line_number().unwrap_or_default();
-        self.pass(number, &shown(without_end(context.bytes())));
+        self.pass(number, &displayed(without_end(context.bytes())));
         Ok(self.has_room())
     }
 }
@@ -130,7 +130,7 @@ fn without_end(line: &[u8]) -> &[u8] {
 }
 
 /// Returns what is shown of a line.
-fn shown(line: &[u8]) -> String {
+fn displayed(line: &[u8]) -> String {
     let mut most = line.len().min(limits::MAX_SEARCH_LINE_BYTES);
     // No character is cut in two, as far as there are characters.
     for _ in 0..MAX_CONTINUATION_BYTES {

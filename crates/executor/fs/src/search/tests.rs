@@ -8,13 +8,13 @@ use exec_wire::{
 
 use super::search;
 use crate::{
-    test_dir::{Scratch, uri},
+    test_dir::{TestDir, uri},
     workers::Stop,
 };
 
 mod files;
 
-fn request(scratch: &Scratch, pattern: &str) -> Search {
+fn request(scratch: &TestDir, pattern: &str) -> Search {
     Search {
         path: uri(scratch.root()),
         pattern: pattern.to_owned(),
@@ -32,7 +32,7 @@ fn run(request: &Search) -> Result<SearchResult, FileError> {
 }
 
 /// The matches as `path:line:column:text`, with an ellipsis if there may be more.
-fn shown(scratch: &Scratch, result: Result<SearchResult, FileError>) -> Vec<String> {
+fn displayed(scratch: &TestDir, result: Result<SearchResult, FileError>) -> Vec<String> {
     let result = result.unwrap();
     let mut lines: Vec<String> = result
         .matches
@@ -45,15 +45,15 @@ fn shown(scratch: &Scratch, result: Result<SearchResult, FileError>) -> Vec<Stri
     lines
 }
 
-fn line(scratch: &Scratch, found: &SearchMatch) -> String {
+fn line(scratch: &TestDir, found: &SearchMatch) -> String {
     let root = format!("{}/", uri(scratch.root()));
     let below = found.path.as_str().strip_prefix(&root).unwrap();
     format!("{below}:{}:{}:{}", found.line, found.column, found.text)
 }
 
 /// What is found by a regular expression.
-fn found(scratch: &Scratch, pattern: &str) -> Vec<String> {
-    shown(scratch, run(&request(scratch, pattern)))
+fn found(scratch: &TestDir, pattern: &str) -> Vec<String> {
+    displayed(scratch, run(&request(scratch, pattern)))
 }
 
 fn refused(request: &Search) -> String {
@@ -64,8 +64,8 @@ fn refused(request: &Search) -> String {
 }
 
 /// A directory with one file.
-fn one(content: impl AsRef<[u8]>) -> Scratch {
-    let scratch = Scratch::new();
+fn one(content: impl AsRef<[u8]>) -> TestDir {
+    let scratch = TestDir::new();
     scratch.file("f", content);
     scratch
 }
@@ -95,20 +95,20 @@ fn plain_text_is_no_regular_expression() {
     let scratch = one("a.c\nabc\n(\n");
     let mut request = request(&scratch, "a.c");
     request.regex = false;
-    assert_eq!(shown(&scratch, run(&request)), ["f:1:1:a.c"]);
+    assert_eq!(displayed(&scratch, run(&request)), ["f:1:1:a.c"]);
     request.pattern = "(".to_owned();
-    assert_eq!(shown(&scratch, run(&request)), ["f:3:1:("]);
+    assert_eq!(displayed(&scratch, run(&request)), ["f:3:1:("]);
 }
 
 #[test]
 fn case_counts_unless_it_does_not() {
     let scratch = one("É\né\n");
     let mut request = request(&scratch, "é");
-    assert_eq!(shown(&scratch, run(&request)), ["f:2:1:é"]);
+    assert_eq!(displayed(&scratch, run(&request)), ["f:2:1:é"]);
     request.case_sensitive = false;
-    assert_eq!(shown(&scratch, run(&request)), ["f:1:1:É", "f:2:1:é"]);
+    assert_eq!(displayed(&scratch, run(&request)), ["f:1:1:É", "f:2:1:é"]);
     request.regex = false;
-    assert_eq!(shown(&scratch, run(&request)).len(), 2);
+    assert_eq!(displayed(&scratch, run(&request)).len(), 2);
 }
 
 #[test]

@@ -11,25 +11,25 @@ use rustix::{
     io::{Errno, Result},
 };
 
-use super::Pending;
+use super::PendingDirectory;
 use crate::{
-    descent::{Names, Root},
-    directory_stack::Identity,
+    descent::{DescentRoot, DirectoryNames},
+    directory_stack::InodeId,
     workers::{self, Stop},
 };
 
 /// Directories that are read at once.
-pub(super) const AHEAD: usize = 64;
+pub(super) const READ_AHEAD: usize = 64;
 
 /// Reads directories, and returns them in order. The last ones may be left out, but only if those
 /// before them have at least `keep` names.
 pub(super) fn read(
-    root: &Root,
-    directories: &[Pending],
+    root: &DescentRoot,
+    directories: &[PendingDirectory],
     keep: usize,
     stop: &Stop,
-) -> Vec<Result<Names>> {
-    let batch = Batch {
+) -> Vec<Result<DirectoryNames>> {
+    let batch = ReadBatch {
         root,
         directories,
         keep,
@@ -37,11 +37,11 @@ pub(super) fn read(
         found: AtomicUsize::new(0),
         stop,
     };
-    if directories.len() < WORTH_A_THREAD {
+    if directories.len() < MIN_PARALLEL_DIRECTORIES {
         return batch.work().into_iter().map(|(_, names)| names).collect();
     }
     let mut read = thread::scope(|scope| {
-        let helpers: Vec<_> = (1..workers::count())
+        let helpers: Vec<_> = (1..workers::thread_count())
             .filter_map(|_| {
                 // If there can be none, one thread less does it all.
                 let helper = thread::Builder::new().spawn_scoped(scope, || batch.work());
@@ -61,18 +61,18 @@ pub(super) fn read(
     read.into_iter().map(|(_, names)| names).collect()
 }
 
-struct Batch<'a> {
-    root: &'a Root,
-    directories: &'a [Pending],
+struct ReadBatch<'a> {
+    root: &'a DescentRoot,
+    directories: &'a [PendingDirectory],
     keep: usize,
     next: AtomicUsize,
     found: AtomicUsize,
     stop: &'a Stop,
 }
 
-impl Batch<'_> {
+impl ReadBatch<'_> {
     /// Reads one directory after the other that nobody else reads.
-    fn work(&self) -> Vec<(usize, Result<Names>)> {
+    fn work(&self) -> Vec<(usize, Result<DirectoryNames>)> {
         let mut buffer = Vec::new();
         let mut read = Vec::new();
         while self.found.load(Ordering::Relaxed) < self.keep {
@@ -81,24 +81,24 @@ impl Batch<'_> {
                 break;
             };
             let names = self.names(directory, &mut buffer);
-            let found = names.as_ref().map_or(0, Names::len);
+            let found = names.as_ref().map_or(0, DirectoryNames::len);
             self.found.fetch_add(found, Ordering::Relaxed);
             read.push((index, names));
         }
         read
     }
 
-    fn names(&self, directory: &Pending, buffer: &mut Vec<u8>) -> Result<Names> {
+    fn names(&self, directory: &PendingDirectory, buffer: &mut Vec<u8>) -> Result<DirectoryNames> {
         let opened = self.root.directory(&directory.below)?;
         // Not what was found when it was queued, and perhaps something that was entered before.
         if let Some(identity) = directory.identity
-            && Identity::of(&opened)? != identity
+            && InodeId::of(&opened)? != identity
         {
             return Err(Errno::NOENT);
         }
-        Names::read(opened.as_fd(), self.keep, buffer, self.stop)
+        DirectoryNames::read(opened.as_fd(), self.keep, buffer, self.stop)
     }
 }
 
 /// Fewer directories than this are read sooner than a thread is there.
-const WORTH_A_THREAD: usize = 16;
+const MIN_PARALLEL_DIRECTORIES: usize = 16;

@@ -16,7 +16,7 @@ use exec_wire::{
 
 use super::walk;
 use crate::{
-    test_dir::{Outcome, Scratch, odd_name, outcome, text, unprivileged, uri},
+    test_dir::{Outcome, TestDir, odd_name, outcome, text, unprivileged, uri},
     workers::Stop,
 };
 
@@ -45,13 +45,13 @@ fn run(path: impl AsRef<Path>, options: WalkOptions) -> Result<WalkResult, FileE
 }
 
 /// Lists a tree below its root, directories with a slash, with an ellipsis if it is truncated.
-fn listed(scratch: &Scratch, options: WalkOptions) -> String {
+fn listed(scratch: &TestDir, options: WalkOptions) -> String {
     let result = run(scratch.root(), options).unwrap();
     assert_eq!(result.errors, []);
     shown(scratch, &result)
 }
 
-fn shown(scratch: &Scratch, result: &WalkResult) -> String {
+fn shown(scratch: &TestDir, result: &WalkResult) -> String {
     let mut names: Vec<String> = Vec::new();
     for entry in &result.entries {
         let slash = match entry.kind {
@@ -66,14 +66,14 @@ fn shown(scratch: &Scratch, result: &WalkResult) -> String {
     names.join(" ")
 }
 
-fn below(scratch: &Scratch, path: &PathUri) -> String {
+fn below(scratch: &TestDir, path: &PathUri) -> String {
     let root = uri(scratch.root());
     let below = path.as_str().strip_prefix(root.as_str()).unwrap();
     below.trim_start_matches('/').to_owned()
 }
 
 /// The errors of a walk, each as its path and message.
-fn errors(scratch: &Scratch, result: &WalkResult) -> Vec<(String, String)> {
+fn errors(scratch: &TestDir, result: &WalkResult) -> Vec<(String, String)> {
     let error =
         |error: &exec_wire::fs::WalkError| (below(scratch, &error.path), error.message.clone());
     result.errors.iter().map(error).collect()
@@ -83,8 +83,8 @@ fn deny(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-fn tree(files: &[&str]) -> Scratch {
-    let scratch = Scratch::new();
+fn tree(files: &[&str]) -> TestDir {
+    let scratch = TestDir::new();
     for name in files {
         match name.strip_suffix('/') {
             Some(directory) => scratch.directory(directory),
@@ -102,7 +102,7 @@ fn a_tree_is_listed_breadth_first_and_by_name() {
 
 #[test]
 fn names_are_spelled_as_they_are() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.file(odd_name(), "");
     assert_eq!(listed(&scratch, ALL), "odd%20%FF%3F%23%25");
 }
@@ -308,7 +308,7 @@ fn a_foreign_root_is_refused() {
 
 #[test]
 fn the_answer_is_bounded() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let file = scratch.file("file", "");
     let directory = scratch.directory("d".repeat(200));
     // Names of which one is counted as a kibibyte: three bytes for most of theirs.

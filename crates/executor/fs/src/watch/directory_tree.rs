@@ -9,39 +9,39 @@ use std::{
     path::PathBuf,
 };
 
-use crate::inotify::Descriptor;
+use crate::inotify::WatchDescriptor;
 
 /// The directories.
 #[derive(Debug)]
-pub(super) struct Directories {
-    root: Descriptor,
+pub(super) struct DirectoryTree {
+    root: WatchDescriptor,
     path: PathBuf,
-    nodes: HashMap<Descriptor, Node>,
+    nodes: HashMap<WatchDescriptor, DirectoryNode>,
 }
 
-impl Directories {
+impl DirectoryTree {
     /// Begins with the root, which is at `path` for ever.
-    pub(super) fn new(root: Descriptor, path: PathBuf) -> Self {
+    pub(super) fn new(root: WatchDescriptor, path: PathBuf) -> Self {
         Self {
             root,
             path,
-            nodes: HashMap::from([(root, Node::default())]),
+            nodes: HashMap::from([(root, DirectoryNode::default())]),
         }
     }
 
     /// Puts a directory at its place, new or from another place.
     pub(super) fn place(
         &mut self,
-        directory: Descriptor,
-        parent: Descriptor,
+        directory: WatchDescriptor,
+        parent: WatchDescriptor,
         name: &OsStr,
-    ) -> Placed {
+    ) -> DirectoryPlacement {
         if !self.nodes.contains_key(&parent) || self.is_at_or_above(directory, parent) {
-            return Placed::Nowhere;
+            return DirectoryPlacement::Nowhere;
         }
         let known = self.nodes.contains_key(&directory);
         if known && self.child(parent, name) == Some(directory) {
-            return Placed::Stayed;
+            return DirectoryPlacement::Stayed;
         }
         self.leave_parent(directory);
         let mut displaced = None;
@@ -51,19 +51,23 @@ impl Directories {
         let node = self.nodes.entry(directory).or_default();
         node.place = Some((parent, name.to_owned()));
         if known {
-            Placed::Moved { displaced }
+            DirectoryPlacement::Moved { displaced }
         } else {
-            Placed::New { displaced }
+            DirectoryPlacement::New { displaced }
         }
     }
 
     /// Takes a directory from its parent. It stays known, by the path it had.
-    pub(super) fn detach(&mut self, parent: Descriptor, name: &OsStr) -> Option<Descriptor> {
+    pub(super) fn detach(
+        &mut self,
+        parent: WatchDescriptor,
+        name: &OsStr,
+    ) -> Option<WatchDescriptor> {
         self.nodes.get_mut(&parent)?.children.remove(name)
     }
 
     /// Forgets a directory and all below it, and returns them.
-    pub(super) fn remove(&mut self, directory: Descriptor) -> Vec<Descriptor> {
+    pub(super) fn remove(&mut self, directory: WatchDescriptor) -> Vec<WatchDescriptor> {
         self.leave_parent(directory);
         let mut removed = Vec::new();
         let mut left = vec![directory];
@@ -76,7 +80,7 @@ impl Directories {
         removed
     }
 
-    pub(super) fn root(&self) -> Descriptor {
+    pub(super) fn root(&self) -> WatchDescriptor {
         self.root
     }
 
@@ -84,12 +88,12 @@ impl Directories {
         self.nodes.len()
     }
 
-    pub(super) fn contains(&self, directory: Descriptor) -> bool {
+    pub(super) fn contains(&self, directory: WatchDescriptor) -> bool {
         self.nodes.contains_key(&directory)
     }
 
     /// Tells whether a directory is where the tree says: it may have been detached.
-    pub(super) fn is_attached(&self, directory: Descriptor) -> bool {
+    pub(super) fn is_attached(&self, directory: WatchDescriptor) -> bool {
         match self
             .nodes
             .get(&directory)
@@ -100,11 +104,11 @@ impl Directories {
         }
     }
 
-    pub(super) fn child(&self, parent: Descriptor, name: &OsStr) -> Option<Descriptor> {
+    pub(super) fn child(&self, parent: WatchDescriptor, name: &OsStr) -> Option<WatchDescriptor> {
         self.nodes.get(&parent)?.children.get(name).copied()
     }
 
-    pub(super) fn children(&self, parent: Descriptor) -> Vec<(OsString, Descriptor)> {
+    pub(super) fn children(&self, parent: WatchDescriptor) -> Vec<(OsString, WatchDescriptor)> {
         let children = self.nodes.get(&parent).map(|node| node.children.iter());
         let children = children.into_iter().flatten();
         children
@@ -113,7 +117,7 @@ impl Directories {
     }
 
     /// Returns the path of a directory, unless one on the way is not known any more.
-    pub(super) fn path(&self, directory: Descriptor) -> Option<PathBuf> {
+    pub(super) fn path(&self, directory: WatchDescriptor) -> Option<PathBuf> {
         let mut names = Vec::new();
         let mut directory = directory;
         while directory != self.root {
@@ -126,7 +130,7 @@ impl Directories {
         Some(path)
     }
 
-    fn leave_parent(&mut self, directory: Descriptor) {
+    fn leave_parent(&mut self, directory: WatchDescriptor) {
         let Some((parent, name)) = self
             .nodes
             .get(&directory)
@@ -139,7 +143,7 @@ impl Directories {
         }
     }
 
-    fn is_at_or_above(&self, directory: Descriptor, below: Descriptor) -> bool {
+    fn is_at_or_above(&self, directory: WatchDescriptor, below: WatchDescriptor) -> bool {
         let mut below = below;
         while below != directory {
             let place = self.nodes.get(&below).and_then(|node| node.place.as_ref());
@@ -154,11 +158,11 @@ impl Directories {
 
 /// What came of placing a directory. What had its name before is detached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Placed {
+pub(super) enum DirectoryPlacement {
     /// It was not known.
-    New { displaced: Option<Descriptor> },
+    New { displaced: Option<WatchDescriptor> },
     /// It was known elsewhere.
-    Moved { displaced: Option<Descriptor> },
+    Moved { displaced: Option<WatchDescriptor> },
     /// It was known there.
     Stayed,
     /// It cannot be: the parent is not known, or would be below itself.
@@ -166,9 +170,9 @@ pub(super) enum Placed {
 }
 
 #[derive(Debug, Default)]
-struct Node {
-    place: Option<(Descriptor, OsString)>,
-    children: BTreeMap<OsString, Descriptor>,
+struct DirectoryNode {
+    place: Option<(WatchDescriptor, OsString)>,
+    children: BTreeMap<OsString, WatchDescriptor>,
 }
 
 #[cfg(test)]
@@ -177,12 +181,12 @@ mod tests {
 
     use super::*;
 
-    const ROOT: Descriptor = Descriptor(1);
-    const A: Descriptor = Descriptor(2);
-    const B: Descriptor = Descriptor(3);
+    const ROOT: WatchDescriptor = WatchDescriptor(1);
+    const A: WatchDescriptor = WatchDescriptor(2);
+    const B: WatchDescriptor = WatchDescriptor(3);
 
-    fn a_with_b_below() -> Directories {
-        let mut directories = Directories::new(ROOT, PathBuf::from("/r"));
+    fn a_with_b_below() -> DirectoryTree {
+        let mut directories = DirectoryTree::new(ROOT, PathBuf::from("/r"));
         directories.place(A, ROOT, OsStr::new("a"));
         directories.place(B, A, OsStr::new("b"));
         directories
@@ -192,7 +196,7 @@ mod tests {
     fn a_rename_moves_all_that_lies_below() {
         let mut directories = a_with_b_below();
         let placed = directories.place(A, ROOT, OsStr::new("z"));
-        assert_eq!(placed, Placed::Moved { displaced: None });
+        assert_eq!(placed, DirectoryPlacement::Moved { displaced: None });
         assert_eq!(directories.path(B).as_deref(), Some(Path::new("/r/z/b")));
         assert_eq!(directories.child(ROOT, OsStr::new("a")), None);
     }
@@ -200,8 +204,14 @@ mod tests {
     #[test]
     fn a_directory_is_never_below_itself() {
         let mut directories = a_with_b_below();
-        assert_eq!(directories.place(A, B, OsStr::new("a")), Placed::Nowhere);
-        assert_eq!(directories.place(ROOT, B, OsStr::new("r")), Placed::Nowhere);
+        assert_eq!(
+            directories.place(A, B, OsStr::new("a")),
+            DirectoryPlacement::Nowhere
+        );
+        assert_eq!(
+            directories.place(ROOT, B, OsStr::new("r")),
+            DirectoryPlacement::Nowhere
+        );
         assert_eq!(directories.path(B).as_deref(), Some(Path::new("/r/a/b")));
     }
 
@@ -221,11 +231,11 @@ mod tests {
         assert_eq!(directories.detach(ROOT, OsStr::new("a")), Some(A));
         assert!(!directories.is_attached(A));
         assert_eq!(directories.path(B).as_deref(), Some(Path::new("/r/a/b")));
-        let other = Descriptor(4);
+        let other = WatchDescriptor(4);
         directories.place(other, ROOT, OsStr::new("c"));
         let placed = directories.place(A, ROOT, OsStr::new("c"));
         let displaced = Some(other);
-        assert_eq!(placed, Placed::Moved { displaced });
+        assert_eq!(placed, DirectoryPlacement::Moved { displaced });
         assert!(directories.is_attached(A));
         assert!(!directories.is_attached(other));
     }

@@ -8,22 +8,22 @@ use std::{
 use rustix::fs::inotify::ReadFlags;
 
 use super::{
-    directory_tree::Placed,
-    pending_changes::Kind,
-    tree_scan::{Mode, Scan},
-    tree_watch::{INTEREST, Moved, Presence, Scope, Tree, presence},
+    directory_tree::DirectoryPlacement,
+    pending_changes::PathChange,
+    tree_scan::{DirectoryScan, ScanMode},
+    tree_watch::{FilePresence, INTEREST, RenameSource, TreeWatch, WatchScope, presence},
 };
-use crate::inotify::{Descriptor, Event, Watches};
+use crate::inotify::{InotifyEvent, TaskWatches, WatchDescriptor};
 
-impl Tree {
+impl TreeWatch {
     /// Handles an event of an entry of a directory that is part of the tree.
     pub(super) fn handle_entry(
         &mut self,
-        event: &Event<'_>,
+        event: &InotifyEvent<'_>,
         name: &OsStr,
-        watches: &mut Watches<'_>,
+        watches: &mut TaskWatches<'_>,
     ) {
-        if let Scope::File {
+        if let WatchScope::File {
             name: file,
             presence,
         } = &mut self.scope
@@ -32,136 +32,161 @@ impl Tree {
                 && let Some((kind, now)) = file_change(event.what, *presence, &self.root)
             {
                 *presence = now;
-                self.tell(self.root.clone(), kind);
+                self.record_change(self.root.clone(), kind);
             }
             return;
         }
         let Some(path) = self.directories.path(event.directory) else {
             return;
         };
-        let entry = Entry {
+        let entry = WatchedEntry {
             parent: event.directory,
             name,
             path: path.join(name),
         };
-        let below = event.what.contains(ReadFlags::ISDIR) && self.scope == Scope::Tree;
+        let below = event.what.contains(ReadFlags::ISDIR) && self.scope == WatchScope::Tree;
         let gone = if event.what.contains(ReadFlags::ISDIR) {
-            Kind::Left
+            PathChange::Left
         } else {
-            Kind::Removed
+            PathChange::Removed
         };
         if event.what.contains(ReadFlags::CREATE) {
-            self.tell(entry.path.clone(), Kind::Created);
+            self.record_change(entry.path.clone(), PathChange::Created);
             if below {
-                self.adopt(&entry, watches);
+                self.watch_new_directory(&entry, watches);
             }
         } else if event.what.intersects(CHANGED) {
-            self.tell(entry.path.clone(), Kind::Modified);
+            self.record_change(entry.path.clone(), PathChange::Modified);
             if below && self.directories.child(entry.parent, name).is_none() {
                 // Perhaps it could not be read until now.
-                self.adopt(&entry, watches);
+                self.watch_new_directory(&entry, watches);
             }
         } else if event.what.contains(ReadFlags::DELETE) {
-            self.tell(entry.path.clone(), gone);
-            self.miss(&entry, watches);
+            self.record_change(entry.path.clone(), gone);
+            self.detach_entry(&entry, watches);
         } else if event.what.contains(ReadFlags::MOVED_FROM) {
             let gone = match presence(&entry.path) {
                 // An exchange tells that one has come before it tells that the other has gone.
-                Presence::There => Kind::MovedAway,
-                Presence::Gone => gone,
+                FilePresence::There => PathChange::MovedAway,
+                FilePresence::Gone => gone,
             };
-            self.tell(entry.path.clone(), gone);
-            let directory = self.miss(&entry, watches);
+            self.record_change(entry.path.clone(), gone);
+            let directory = self.detach_entry(&entry, watches);
             let path = entry.path;
-            self.moves.insert(event.cookie, Moved { path, directory });
+            self.moves
+                .insert(event.cookie, RenameSource { path, directory });
         } else if event.what.contains(ReadFlags::MOVED_TO) {
             let moved = self.moves.remove(&event.cookie);
             if let Some(moved) = &moved {
-                self.gathered.found_again(&moved.path);
+                self.changes.mark_moved(&moved.path);
             }
-            let mut placed = Placed::Nowhere;
+            let mut placed = DirectoryPlacement::Nowhere;
             if below {
-                placed = self.adopt(&entry, watches);
-                if placed == Placed::Nowhere
+                placed = self.watch_new_directory(&entry, watches);
+                if placed == DirectoryPlacement::Nowhere
                     && let Some(directory) = moved.as_ref().and_then(|moved| moved.directory)
                 {
                     // It has been moved on already, and that is told next.
-                    placed = self.put(directory, entry.parent, name, Mode::Fresh, watches);
+                    placed = self.place_directory(
+                        directory,
+                        entry.parent,
+                        name,
+                        ScanMode::Fresh,
+                        watches,
+                    );
                 }
             }
             // A directory that was outside so shortly that it is still watched is not listed again:
             // the client has to look.
-            let known = matches!(placed, Placed::Moved { .. } | Placed::Stayed);
+            let known = matches!(
+                placed,
+                DirectoryPlacement::Moved { .. } | DirectoryPlacement::Stayed
+            );
             let known = known || moved.is_some();
             let kind = if known {
-                Kind::MovedHere
+                PathChange::MovedHere
             } else {
-                Kind::Created
+                PathChange::Created
             };
-            self.tell(entry.path, kind);
+            self.record_change(entry.path, kind);
         }
     }
 
     /// Watches a directory that has appeared, and has it listed unless it was known elsewhere.
-    fn adopt(&mut self, entry: &Entry<'_>, watches: &mut Watches<'_>) -> Placed {
-        let held = watches.hold(&entry.path, INTEREST);
+    fn watch_new_directory(
+        &mut self,
+        entry: &WatchedEntry<'_>,
+        watches: &mut TaskWatches<'_>,
+    ) -> DirectoryPlacement {
+        let held = watches.watch(&entry.path, INTEREST);
         if !self.is_in_place(entry.parent, watches) {
             // The path led nowhere or elsewhere: it is to be told that a directory above has moved.
             if let Ok(child) = held
                 && !self.directories.contains(child)
             {
-                watches.release(child);
+                watches.unwatch(child);
             }
-            self.scan_later(Scan::new(entry.parent, Mode::Verify), watches);
-            return Placed::Nowhere;
+            self.scan_later(DirectoryScan::new(entry.parent, ScanMode::Verify), watches);
+            return DirectoryPlacement::Nowhere;
         }
         match held {
-            Ok(child) => self.put(child, entry.parent, entry.name, Mode::Fresh, watches),
+            Ok(child) => {
+                self.place_directory(child, entry.parent, entry.name, ScanMode::Fresh, watches)
+            }
             Err(error) => {
-                self.not_held(error);
-                Placed::Nowhere
+                self.handle_watch_error(error);
+                DirectoryPlacement::Nowhere
             }
         }
     }
 
     /// Takes a directory from its place, unless it can be seen there: then the event is older than
     /// what is known. Returns the directory.
-    fn miss(&mut self, entry: &Entry<'_>, watches: &mut Watches<'_>) -> Option<Descriptor> {
+    fn detach_entry(
+        &mut self,
+        entry: &WatchedEntry<'_>,
+        watches: &mut TaskWatches<'_>,
+    ) -> Option<WatchDescriptor> {
         let child = self.directories.child(entry.parent, entry.name)?;
-        if watches.at(&entry.path) == Some(child) {
+        if watches.descriptor_at(&entry.path) == Some(child) {
             return None;
         }
         self.directories.detach(entry.parent, entry.name);
         self.detached.push(child);
-        self.settle_soon();
+        self.schedule_flush();
         Some(child)
     }
 }
 
 /// An entry of a watched directory.
-struct Entry<'a> {
-    parent: Descriptor,
+struct WatchedEntry<'a> {
+    parent: WatchDescriptor,
     name: &'a OsStr,
     path: PathBuf,
 }
 
 /// Returns what an event means for a watched file.
-fn file_change(what: ReadFlags, before: Presence, path: &Path) -> Option<(Kind, Presence)> {
+fn file_change(
+    what: ReadFlags,
+    before: FilePresence,
+    path: &Path,
+) -> Option<(PathChange, FilePresence)> {
     if what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
         return Some(match presence(path) {
             // It has been replaced since, or exchanged.
-            Presence::There => (Kind::Modified, Presence::There),
-            Presence::Gone => (Kind::Removed, Presence::Gone),
+            FilePresence::There => (PathChange::Modified, FilePresence::There),
+            FilePresence::Gone => (PathChange::Removed, FilePresence::Gone),
         });
     }
     if what.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
         let kind = match before {
-            Presence::There => Kind::Modified,
-            Presence::Gone => Kind::Created,
+            FilePresence::There => PathChange::Modified,
+            FilePresence::Gone => PathChange::Created,
         };
-        return Some((kind, Presence::There));
+        return Some((kind, FilePresence::There));
     }
-    what.intersects(CHANGED).then_some((Kind::Modified, before))
+    what.intersects(CHANGED)
+        .then_some((PathChange::Modified, before))
 }
 
 const CHANGED: ReadFlags = ReadFlags::MODIFY

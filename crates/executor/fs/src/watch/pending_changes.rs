@@ -17,25 +17,25 @@ use exec_wire::{
 };
 use futures_util::Stream;
 
-use crate::inotify::Subscription;
+use crate::inotify::WatchSubscription;
 
 /// Changes, at most [`limits::MAX_GATHERED_CHANGES`] of [`limits::MAX_GATHERED_BYTES`]; what is beyond
 /// is said to overflow.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
-    kinds: BTreeMap<PathBuf, Kind>,
+pub(super) struct PendingChanges {
+    kinds: BTreeMap<PathBuf, PathChange>,
     /// What the paths take.
     bytes: usize,
     overflow: bool,
 }
 
-impl Gathered {
+impl PendingChanges {
     /// Adds a change, which is later than all the others.
     ///
     /// A file that is gone and there again is modified. A directory is created: what lay below is
     /// gone. What was created and is gone again is told as removed: a client that looked for itself
     /// may have seen it. What a rename has replaced is renamed, because a client has to look below.
-    pub(super) fn add(&mut self, path: PathBuf, kind: Kind) {
+    pub(super) fn add(&mut self, path: PathBuf, kind: PathChange) {
         let bytes = path.as_os_str().len();
         let full = self.kinds.len() >= limits::MAX_GATHERED_CHANGES
             || self.bytes + bytes > limits::MAX_GATHERED_BYTES;
@@ -53,16 +53,19 @@ impl Gathered {
     }
 
     /// Says that what was removed has only another name.
-    pub(super) fn found_again(&mut self, path: &Path) {
+    pub(super) fn mark_moved(&mut self, path: &Path) {
         if let Some(kind) = self.kinds.get_mut(path)
-            && matches!(kind, Kind::Removed | Kind::Left | Kind::Vanished)
+            && matches!(
+                kind,
+                PathChange::Removed | PathChange::Left | PathChange::Vanished
+            )
         {
-            *kind = Kind::MovedAway;
+            *kind = PathChange::MovedAway;
         }
     }
 
     /// Says that changes are missing.
-    pub(super) fn lose(&mut self) {
+    pub(super) fn set_overflow(&mut self) {
         self.overflow = true;
     }
 
@@ -93,7 +96,7 @@ impl Gathered {
         let changes = self.kinds.into_iter().filter_map(|(path, kind)| {
             // Every absolute path has a URI, and these begin with the root's.
             let path = PathUri::from_native(&path).ok()?;
-            let kind = kind.told();
+            let kind = kind.reported();
             Some(Change { path, kind })
         });
         Changes {
@@ -105,7 +108,7 @@ impl Gathered {
 
 /// What has become of a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum PathChange {
     /// It was not there, and now is.
     Created,
     /// It was there, and is.
@@ -122,7 +125,7 @@ pub(super) enum Kind {
     Vanished,
 }
 
-impl Kind {
+impl PathChange {
     /// Returns what this and a later change come to.
     fn then(self, later: Self) -> Self {
         match (self, later) {
@@ -146,7 +149,7 @@ impl Kind {
         }
     }
 
-    fn told(self) -> ChangeKind {
+    fn reported(self) -> ChangeKind {
         match self {
             Self::Created => ChangeKind::Created,
             Self::Modified => ChangeKind::Modified,
@@ -157,23 +160,23 @@ impl Kind {
 }
 
 /// Makes the two ends.
-pub(super) fn pair() -> (Outbox, Batches) {
-    let shared = Arc::<Mutex<Shared>>::default();
-    (Outbox(Arc::clone(&shared)), Batches(shared))
+pub(super) fn pair() -> (ChangeSender, ChangeReceiver) {
+    let shared = Arc::<Mutex<ChangeChannel>>::default();
+    (ChangeSender(Arc::clone(&shared)), ChangeReceiver(shared))
 }
 
 /// The end that is filled. The changes end when it is dropped.
-pub(super) struct Outbox(Arc<Mutex<Shared>>);
+pub(super) struct ChangeSender(Arc<Mutex<ChangeChannel>>);
 
-impl Outbox {
+impl ChangeSender {
     /// Adds to what waits to be taken, and never waits itself.
-    pub(super) fn put(&self, gathered: Gathered) {
-        if !gathered.is_empty() {
-            self.change(|shared| shared.ready.append(gathered));
+    pub(super) fn send(&self, changes: PendingChanges) {
+        if !changes.is_empty() {
+            self.change(|shared| shared.ready.append(changes));
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut Shared)) {
+    fn change(&self, change: impl FnOnce(&mut ChangeChannel)) {
         let waker = {
             let mut shared = lock(&self.0);
             change(&mut shared);
@@ -185,18 +188,18 @@ impl Outbox {
     }
 }
 
-impl Drop for Outbox {
+impl Drop for ChangeSender {
     fn drop(&mut self) {
         self.change(|shared| shared.ended = true);
     }
 }
 
 /// The end that is emptied.
-pub(super) struct Batches(Arc<Mutex<Shared>>);
+pub(super) struct ChangeReceiver(Arc<Mutex<ChangeChannel>>);
 
-impl Batches {
+impl ChangeReceiver {
     /// Returns the changes as a stream that ends the watch when it is dropped.
-    pub(super) fn until_dropped(self, subscription: Subscription) -> ChangeStream {
+    pub(super) fn until_dropped(self, subscription: WatchSubscription) -> ChangeStream {
         ChangeStream {
             batches: self,
             _subscription: subscription,
@@ -213,8 +216,8 @@ impl Batches {
 
 /// The changes of one watch.
 pub(super) struct ChangeStream {
-    batches: Batches,
-    _subscription: Subscription,
+    batches: ChangeReceiver,
+    _subscription: WatchSubscription,
 }
 
 impl Stream for ChangeStream {
@@ -237,13 +240,13 @@ impl Stream for ChangeStream {
 }
 
 #[derive(Default)]
-struct Shared {
-    ready: Gathered,
+struct ChangeChannel {
+    ready: PendingChanges,
     ended: bool,
     waker: Option<Waker>,
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+fn lock(shared: &Mutex<ChangeChannel>) -> MutexGuard<'_, ChangeChannel> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -251,25 +254,28 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 mod tests {
     use super::*;
 
-    fn told(kinds: &[Kind]) -> ChangeKind {
-        let mut gathered = Gathered::default();
+    fn told(kinds: &[PathChange]) -> ChangeKind {
+        let mut changes = PendingChanges::default();
         for &kind in kinds {
-            gathered.add(PathBuf::from("/a"), kind);
+            changes.add(PathBuf::from("/a"), kind);
         }
-        let told = gathered.into_changes();
+        let told = changes.into_changes();
         assert!(!told.overflow);
         told.changes[0].kind
     }
 
     #[test]
     fn long_paths_are_bounded_by_what_they_take() {
-        let mut gathered = Gathered::default();
+        let mut changes = PendingChanges::default();
         let long = "x".repeat(4000);
         let most = limits::MAX_GATHERED_BYTES / 4000;
         for number in 0..most + 10 {
-            gathered.add(PathBuf::from(format!("/{number:04}{long}")), Kind::Created);
+            changes.add(
+                PathBuf::from(format!("/{number:04}{long}")),
+                PathChange::Created,
+            );
         }
-        let told = gathered.into_changes();
+        let told = changes.into_changes();
         assert!(told.overflow);
         assert!((most - 10..=most).contains(&told.changes.len()));
     }
@@ -277,7 +283,7 @@ mod tests {
     #[test]
     fn changes_of_one_path_come_to_one() {
         use ChangeKind as Told;
-        use Kind::{Created, Left, Modified, MovedAway, MovedHere, Removed};
+        use PathChange::{Created, Left, Modified, MovedAway, MovedHere, Removed};
         for (kinds, expected) in [
             (&[Created, Modified][..], Told::Created),
             (&[Created, Removed], Told::Removed),
@@ -299,27 +305,27 @@ mod tests {
 
     #[test]
     fn what_is_found_again_was_renamed() {
-        let mut gathered = Gathered::default();
-        gathered.add(PathBuf::from("/a"), Kind::Removed);
-        gathered.found_again(Path::new("/a"));
-        gathered.found_again(Path::new("/b"));
-        let told = gathered.into_changes().changes;
+        let mut changes = PendingChanges::default();
+        changes.add(PathBuf::from("/a"), PathChange::Removed);
+        changes.mark_moved(Path::new("/a"));
+        changes.mark_moved(Path::new("/b"));
+        let told = changes.into_changes().changes;
         assert_eq!(told.len(), 1);
         assert_eq!(told[0].kind, ChangeKind::Renamed);
     }
 
     #[test]
     fn one_change_too_many_is_said_to_overflow() {
-        let mut gathered = Gathered::default();
+        let mut changes = PendingChanges::default();
         for number in 0..limits::MAX_GATHERED_CHANGES {
-            gathered.add(PathBuf::from(format!("/{number}")), Kind::Created);
+            changes.add(PathBuf::from(format!("/{number}")), PathChange::Created);
         }
-        gathered.add(PathBuf::from("/0"), Kind::Modified);
-        assert!(!gathered.overflow);
-        gathered.add(PathBuf::from("/more"), Kind::Created);
-        let mut all = Gathered::default();
-        all.add(PathBuf::from("/0"), Kind::Removed);
-        all.append(gathered);
+        changes.add(PathBuf::from("/0"), PathChange::Modified);
+        assert!(!changes.overflow);
+        changes.add(PathBuf::from("/more"), PathChange::Created);
+        let mut all = PendingChanges::default();
+        all.add(PathBuf::from("/0"), PathChange::Removed);
+        all.append(changes);
         let told = all.into_changes();
         assert!(told.overflow);
         assert_eq!(told.changes.len(), limits::MAX_GATHERED_CHANGES);

@@ -15,25 +15,25 @@ use exec_wire::limits;
 use rustix::io::Errno;
 
 use super::{
-    directory_tree::Placed,
-    pending_changes::Kind,
-    tree_watch::{INTEREST, Scope, Tree, presence},
+    directory_tree::DirectoryPlacement,
+    pending_changes::PathChange,
+    tree_watch::{INTEREST, TreeWatch, WatchScope, presence},
 };
-use crate::inotify::{Descriptor, Watches};
+use crate::inotify::{TaskWatches, WatchDescriptor};
 
 /// A directory to list.
 #[derive(Debug)]
-pub(super) struct Scan {
-    pub(super) directory: Descriptor,
-    pub(super) mode: Mode,
+pub(super) struct DirectoryScan {
+    pub(super) directory: WatchDescriptor,
+    pub(super) mode: ScanMode,
     /// What is left of the list, once it has been opened.
     entries: Option<ReadDir>,
     /// How often it has not been at its place.
     attempts: u32,
 }
 
-impl Scan {
-    pub(super) fn new(directory: Descriptor, mode: Mode) -> Self {
+impl DirectoryScan {
+    pub(super) fn new(directory: WatchDescriptor, mode: ScanMode) -> Self {
         Self {
             directory,
             mode,
@@ -45,7 +45,7 @@ impl Scan {
 
 /// What to do with what is found; a later one does more.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Mode {
+pub(super) enum ScanMode {
     /// Watch the directories.
     Quiet,
     /// Compare the directories with those known, and go down to them. Tell the new ones.
@@ -54,9 +54,9 @@ pub(super) enum Mode {
     Fresh,
 }
 
-impl Tree {
+impl TreeWatch {
     /// Lists a part of the next directory.
-    pub(super) fn scan(&mut self, watches: &mut Watches<'_>) {
+    pub(super) fn scan(&mut self, watches: &mut TaskWatches<'_>) {
         let Some(mut scan) = self.pending.pop_front() else {
             return;
         };
@@ -65,14 +65,14 @@ impl Tree {
             return;
         }
         let path = self.directories.path(directory);
-        let path = path.filter(|path| watches.at(path) == Some(directory));
+        let path = path.filter(|path| watches.descriptor_at(path) == Some(directory));
         let Some(path) = path else {
             return self.scan_later(scan, watches);
         };
         match &mut self.scope {
-            Scope::Tree => {}
-            Scope::Entries => return,
-            Scope::File {
+            WatchScope::Tree => {}
+            WatchScope::Entries => return,
+            WatchScope::File {
                 presence: known, ..
             } => {
                 *known = presence(&self.root);
@@ -80,22 +80,22 @@ impl Tree {
             }
         }
         let listed = self.list(&path, &mut scan, watches);
-        if watches.at(&path) != Some(directory) {
+        if watches.descriptor_at(&path) != Some(directory) {
             if listed.moved {
                 // What has been taken from another place may belong there.
-                self.lose_track();
+                self.handle_lost_events();
             }
             return self.scan_later(scan, watches);
         }
         match listed.left {
-            Left::Nothing => {}
-            Left::Something => self.pending.push_front(scan),
-            Left::Unreadable => self.leave_out(),
+            ScanRemainder::Done => {}
+            ScanRemainder::Partial => self.pending.push_front(scan),
+            ScanRemainder::Unreadable => self.mark_incomplete(),
         }
     }
 
     /// Lists a directory that is not at its place when the events have come that say where it is.
-    pub(super) fn scan_later(&mut self, mut scan: Scan, watches: &mut Watches<'_>) {
+    pub(super) fn scan_later(&mut self, mut scan: DirectoryScan, watches: &mut TaskWatches<'_>) {
         let directory = scan.directory;
         if directory == self.directories.root() {
             self.end();
@@ -104,16 +104,16 @@ impl Tree {
         scan.entries = None;
         scan.attempts += 1;
         if scan.attempts > MAX_ATTEMPTS {
-            self.let_go(directory, watches);
-            self.given_up += 1;
-            if self.given_up > MAX_GIVEN_UP {
-                self.leave_out();
+            self.forget_directory(directory, watches);
+            self.abandoned_scans += 1;
+            if self.abandoned_scans > MAX_ABANDONED_SCANS {
+                self.mark_incomplete();
             } else {
-                self.lose_track();
+                self.handle_lost_events();
             }
             return;
         }
-        self.settle_soon();
+        self.schedule_flush();
         match self.waiting.entry(directory) {
             Entry::Vacant(entry) => {
                 entry.insert(scan);
@@ -126,40 +126,42 @@ impl Tree {
     }
 
     /// Puts a held directory at its place, and has it listed if it is new.
-    pub(super) fn put(
+    pub(super) fn place_directory(
         &mut self,
-        directory: Descriptor,
-        parent: Descriptor,
+        directory: WatchDescriptor,
+        parent: WatchDescriptor,
         name: &OsStr,
-        mode: Mode,
-        watches: &mut Watches<'_>,
-    ) -> Placed {
+        mode: ScanMode,
+        watches: &mut TaskWatches<'_>,
+    ) -> DirectoryPlacement {
         let placed = self.directories.place(directory, parent, name);
-        if let Placed::New { displaced } | Placed::Moved { displaced } = placed
+        if let DirectoryPlacement::New { displaced } | DirectoryPlacement::Moved { displaced } =
+            placed
             && let Some(displaced) = displaced
         {
             self.detached.push(displaced);
-            self.settle_soon();
+            self.schedule_flush();
         }
         match placed {
-            Placed::New { .. } => {
+            DirectoryPlacement::New { .. } => {
                 if self.directories.len() > limits::MAX_WATCHED_DIRECTORIES {
-                    self.let_go(directory, watches);
-                    self.leave_out();
+                    self.forget_directory(directory, watches);
+                    self.mark_incomplete();
                 } else {
-                    self.pending.push_back(Scan::new(directory, mode));
+                    self.pending.push_back(DirectoryScan::new(directory, mode));
                 }
             }
-            Placed::Moved { .. } => {
+            DirectoryPlacement::Moved { .. } => {
                 if self.events_lost {
                     // It may come from where nobody has looked yet to where all have.
-                    self.pending.push_back(Scan::new(directory, Mode::Verify));
+                    self.pending
+                        .push_back(DirectoryScan::new(directory, ScanMode::Verify));
                 }
             }
-            Placed::Stayed => {}
-            Placed::Nowhere => {
+            DirectoryPlacement::Stayed => {}
+            DirectoryPlacement::Nowhere => {
                 if !self.directories.contains(directory) {
-                    watches.release(directory);
+                    watches.unwatch(directory);
                 }
             }
         }
@@ -167,46 +169,51 @@ impl Tree {
     }
 
     /// Judges why a directory is not watched.
-    pub(super) fn not_held(&mut self, error: Errno) {
+    pub(super) fn handle_watch_error(&mut self, error: Errno) {
         let gone = matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP);
         let unreadable = matches!(error, Errno::ACCESS | Errno::PERM);
         if !gone && !unreadable {
-            self.leave_out();
+            self.mark_incomplete();
         }
     }
 
-    fn list(&mut self, path: &Path, scan: &mut Scan, watches: &mut Watches<'_>) -> Listed {
-        let mut listed = Listed {
-            left: Left::Something,
+    fn list(
+        &mut self,
+        path: &Path,
+        scan: &mut DirectoryScan,
+        watches: &mut TaskWatches<'_>,
+    ) -> ScanProgress {
+        let mut listed = ScanProgress {
+            left: ScanRemainder::Partial,
             moved: false,
         };
         let entries = match &mut scan.entries {
             Some(entries) => entries,
             None => {
-                if scan.mode == Mode::Verify {
+                if scan.mode == ScanMode::Verify {
                     self.verify_children(path, scan.directory, watches);
                 }
                 match fs::read_dir(path) {
                     Ok(entries) => scan.entries.insert(entries),
                     Err(_) => {
-                        listed.left = Left::Unreadable;
+                        listed.left = ScanRemainder::Unreadable;
                         return listed;
                     }
                 }
             }
         };
-        for _ in 0..ENTRIES_AT_ONCE {
+        for _ in 0..SCAN_BATCH {
             match entries.next() {
                 Some(Ok(entry)) => {
                     let placed = self.visit(&entry, path, scan.directory, scan.mode, watches);
-                    listed.moved |= matches!(placed, Some(Placed::Moved { .. }));
+                    listed.moved |= matches!(placed, Some(DirectoryPlacement::Moved { .. }));
                 }
                 Some(Err(_)) => {
-                    listed.left = Left::Unreadable;
+                    listed.left = ScanRemainder::Unreadable;
                     break;
                 }
                 None => {
-                    listed.left = Left::Nothing;
+                    listed.left = ScanRemainder::Done;
                     break;
                 }
             }
@@ -218,75 +225,87 @@ impl Tree {
         &mut self,
         entry: &DirEntry,
         path: &Path,
-        parent: Descriptor,
-        mode: Mode,
-        watches: &mut Watches<'_>,
-    ) -> Option<Placed> {
+        parent: WatchDescriptor,
+        mode: ScanMode,
+        watches: &mut TaskWatches<'_>,
+    ) -> Option<DirectoryPlacement> {
         let name = entry.file_name();
         let path = path.join(&name);
-        if mode == Mode::Fresh {
-            self.tell(path.clone(), Kind::Created);
+        if mode == ScanMode::Fresh {
+            self.record_change(path.clone(), PathChange::Created);
         }
         if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             return None;
         }
-        if mode == Mode::Verify && self.directories.child(parent, &name).is_some() {
+        if mode == ScanMode::Verify && self.directories.child(parent, &name).is_some() {
             return None;
         }
         let below = match mode {
-            Mode::Quiet => Mode::Quiet,
-            Mode::Verify | Mode::Fresh => Mode::Fresh,
+            ScanMode::Quiet => ScanMode::Quiet,
+            ScanMode::Verify | ScanMode::Fresh => ScanMode::Fresh,
         };
-        match watches.hold(&path, INTEREST) {
+        match watches.watch(&path, INTEREST) {
             Ok(child) => {
-                let placed = self.put(child, parent, &name, below, watches);
+                let placed = self.place_directory(child, parent, &name, below, watches);
                 match placed {
-                    Placed::New { .. } if mode == Mode::Verify => self.tell(path, Kind::Created),
-                    Placed::Moved { .. } => self.tell(path, Kind::MovedHere),
-                    Placed::New { .. } | Placed::Stayed | Placed::Nowhere => {}
+                    DirectoryPlacement::New { .. } if mode == ScanMode::Verify => {
+                        self.record_change(path, PathChange::Created)
+                    }
+                    DirectoryPlacement::Moved { .. } => {
+                        self.record_change(path, PathChange::MovedHere)
+                    }
+                    DirectoryPlacement::New { .. }
+                    | DirectoryPlacement::Stayed
+                    | DirectoryPlacement::Nowhere => {}
                 }
                 Some(placed)
             }
             Err(error) => {
-                self.not_held(error);
+                self.handle_watch_error(error);
                 None
             }
         }
     }
 
     /// Looks whether the known directories in a directory are there, and goes down to them.
-    fn verify_children(&mut self, path: &Path, parent: Descriptor, watches: &mut Watches<'_>) {
+    fn verify_children(
+        &mut self,
+        path: &Path,
+        parent: WatchDescriptor,
+        watches: &mut TaskWatches<'_>,
+    ) {
         for (name, child) in self.directories.children(parent) {
-            if watches.at(&path.join(&name)) == Some(child) {
-                self.pending.push_back(Scan::new(child, Mode::Verify));
+            if watches.descriptor_at(&path.join(&name)) == Some(child) {
+                self.pending
+                    .push_back(DirectoryScan::new(child, ScanMode::Verify));
             } else {
                 self.directories.detach(parent, &name);
                 self.detached.push(child);
-                self.settle_soon();
+                self.schedule_flush();
             }
         }
     }
 }
 
 /// What came of listing a part of a directory.
-struct Listed {
-    left: Left,
+struct ScanProgress {
+    left: ScanRemainder,
     /// A directory was found that was known elsewhere.
     moved: bool,
 }
 
 /// What is left of a list.
-enum Left {
-    Nothing,
-    Something,
+enum ScanRemainder {
+    Done,
+    Partial,
     Unreadable,
 }
 
 /// Entries of one list until events are read again: a millisecond's work.
-const ENTRIES_AT_ONCE: usize = 256;
+const SCAN_BATCH: usize = 256;
 /// How often a directory may miss its place: it does once for every rename on the way to it that
 /// has not been told yet.
 const MAX_ATTEMPTS: u32 = 4;
 /// How many directories may miss it that often before those are taken for ones that never are at
 /// theirs: on some file systems (`/proc`) a directory is another one whenever it is looked at.
-const MAX_GIVEN_UP: u32 = 16;
+const MAX_ABANDONED_SCANS: u32 = 16;

@@ -18,29 +18,29 @@ use rustix::{
 };
 
 use super::{
-    Begun,
-    directory_tree::Directories,
-    pending_changes::{Gathered, Kind, Outbox},
-    tree_scan::{Mode, Scan},
+    StartReply,
+    directory_tree::DirectoryTree,
+    pending_changes::{ChangeSender, PathChange, PendingChanges},
+    tree_scan::{DirectoryScan, ScanMode},
 };
-use crate::inotify::{Cookie, Descriptor, Event, Task, Watches};
+use crate::inotify::{InotifyEvent, RenameCookie, TaskWatches, WatchDescriptor, WatchTask};
 
 /// A watch.
-pub(super) struct Tree {
+pub(super) struct TreeWatch {
     pub(super) root: PathBuf,
-    pub(super) scope: Scope,
-    pub(super) directories: Directories,
+    pub(super) scope: WatchScope,
+    pub(super) directories: DirectoryTree,
     /// The directories above, with the name in each that leads here.
-    guards: HashMap<Descriptor, OsString>,
+    ancestors: HashMap<WatchDescriptor, OsString>,
     /// Directories to list.
-    pub(super) pending: VecDeque<Scan>,
+    pub(super) pending: VecDeque<DirectoryScan>,
     /// Directories to list when the events have come that tell where they are now.
-    pub(super) waiting: BTreeMap<Descriptor, Scan>,
+    pub(super) waiting: BTreeMap<WatchDescriptor, DirectoryScan>,
     /// Where renames began whose other end has not been told yet.
-    pub(super) moves: HashMap<Cookie, Moved>,
+    pub(super) moves: HashMap<RenameCookie, RenameSource>,
     /// Directories that left their places, and are let go unless they turn up at others.
-    pub(super) detached: Vec<Descriptor>,
-    pub(super) gathered: Gathered,
+    pub(super) detached: Vec<WatchDescriptor>,
+    pub(super) changes: PendingChanges,
     /// When what is gathered is told.
     deadline: Option<Instant>,
     /// Events were lost, and not everything has been looked at since.
@@ -48,51 +48,51 @@ pub(super) struct Tree {
     /// A part of the tree is not watched.
     incomplete: bool,
     /// Directories that were never at their place, since everything was settled.
-    pub(super) given_up: u32,
+    pub(super) abandoned_scans: u32,
     /// `None` after the end.
-    outbox: Option<Outbox>,
-    begun: Option<Begun>,
+    sender: Option<ChangeSender>,
+    start_reply: Option<StartReply>,
 }
 
-impl Tree {
+impl TreeWatch {
     /// Takes hold of the root, and begins to look for what lies below. `begun` is told when all of
     /// it is watched, or that nothing is.
     pub(super) fn begin(
         root: PathBuf,
-        scope: Scope,
-        outbox: Outbox,
-        begun: Begun,
-        watches: &mut Watches<'_>,
+        scope: WatchScope,
+        sender: ChangeSender,
+        start_reply: StartReply,
+        watches: &mut TaskWatches<'_>,
     ) -> Option<Self> {
         let top = match scope {
-            Scope::Entries | Scope::Tree => Some(root.as_path()),
-            Scope::File { .. } => root.parent(),
+            WatchScope::Entries | WatchScope::Tree => Some(root.as_path()),
+            WatchScope::File { .. } => root.parent(),
         };
         let top = top.unwrap_or(&root).to_owned();
-        let guards = guards(&top, watches);
-        let held = match watches.hold(&top, INTEREST) {
+        let ancestors = watch_ancestors(&top, watches);
+        let held = match watches.watch(&top, INTEREST) {
             Ok(held) => held,
             Err(error) => {
-                begun.tell(Err(error));
+                start_reply.send(Err(error));
                 return None;
             }
         };
         let mut tree = Self {
             root,
             scope,
-            directories: Directories::new(held, top),
-            guards,
-            pending: VecDeque::from([Scan::new(held, Mode::Quiet)]),
+            directories: DirectoryTree::new(held, top),
+            ancestors,
+            pending: VecDeque::from([DirectoryScan::new(held, ScanMode::Quiet)]),
             waiting: BTreeMap::new(),
             moves: HashMap::new(),
             detached: Vec::new(),
-            gathered: Gathered::default(),
+            changes: PendingChanges::default(),
             deadline: None,
             events_lost: false,
             incomplete: false,
-            given_up: 0,
-            outbox: Some(outbox),
-            begun: Some(begun),
+            abandoned_scans: 0,
+            sender: Some(sender),
+            start_reply: Some(start_reply),
         };
         // It may have gone before the directories above were held.
         tree.check_root(watches);
@@ -100,67 +100,76 @@ impl Tree {
     }
 
     /// Gathers a change.
-    pub(super) fn tell(&mut self, path: PathBuf, kind: Kind) {
-        self.gathered.add(path, kind);
-        self.settle_soon();
+    pub(super) fn record_change(&mut self, path: PathBuf, kind: PathChange) {
+        self.changes.add(path, kind);
+        self.schedule_flush();
     }
 
     /// Says that changes were lost, and looks at everything again.
-    pub(super) fn lose_track(&mut self) {
-        self.gathered.lose();
-        self.settle_soon();
+    pub(super) fn handle_lost_events(&mut self) {
+        self.changes.set_overflow();
+        self.schedule_flush();
         self.incomplete = false;
         self.events_lost = true;
         let root = self.directories.root();
-        let again = |scan: &Scan| scan.directory == root && scan.mode == Mode::Verify;
+        let again = |scan: &DirectoryScan| scan.directory == root && scan.mode == ScanMode::Verify;
         if !self.pending.iter().any(again) {
-            self.pending.push_back(Scan::new(root, Mode::Verify));
+            self.pending
+                .push_back(DirectoryScan::new(root, ScanMode::Verify));
         }
     }
 
     /// Says that changes will be lost, because not everything can be watched.
-    pub(super) fn leave_out(&mut self) {
+    pub(super) fn mark_incomplete(&mut self) {
         self.incomplete = true;
-        self.gathered.lose();
-        self.settle_soon();
+        self.changes.set_overflow();
+        self.schedule_flush();
     }
 
     /// Forgets what was lost once everything has been looked at.
     fn note_settled(&mut self) {
         if self.is_settled() {
             self.events_lost = false;
-            self.given_up = 0;
+            self.abandoned_scans = 0;
         }
     }
 
     /// Sees to it that what is unsettled is settled before long.
-    pub(super) fn settle_soon(&mut self) {
+    pub(super) fn schedule_flush(&mut self) {
         self.deadline
             .get_or_insert_with(|| Instant::now() + limits::WATCH_DEBOUNCE);
     }
 
     /// Tells that the root is gone, and ends.
     pub(super) fn end(&mut self) {
-        if let Some(begun) = self.begun.take() {
-            begun.tell(Err(Errno::NOENT));
+        if let Some(start_reply) = self.start_reply.take() {
+            start_reply.send(Err(Errno::NOENT));
         }
-        if let Some(outbox) = self.outbox.take() {
-            self.gathered.add(self.root.clone(), Kind::Removed);
-            outbox.put(self.gathered.take());
+        if let Some(sender) = self.sender.take() {
+            self.changes.add(self.root.clone(), PathChange::Removed);
+            sender.send(self.changes.take());
         }
     }
 
     /// Lets a directory go, with all that lies below.
-    pub(super) fn let_go(&mut self, directory: Descriptor, watches: &mut Watches<'_>) {
+    pub(super) fn forget_directory(
+        &mut self,
+        directory: WatchDescriptor,
+        watches: &mut TaskWatches<'_>,
+    ) {
         for gone in self.directories.remove(directory) {
-            watches.release(gone);
+            watches.unwatch(gone);
         }
     }
 
     /// Tells whether a directory is where the events have said.
-    pub(super) fn is_in_place(&self, directory: Descriptor, watches: &mut Watches<'_>) -> bool {
+    pub(super) fn is_in_place(
+        &self,
+        directory: WatchDescriptor,
+        watches: &mut TaskWatches<'_>,
+    ) -> bool {
         let path = self.directories.path(directory);
-        path.is_some_and(|path| watches.at(&path) == Some(directory))
+        path.is_some_and(|path| watches.descriptor_at(&path) == Some(directory))
     }
 
     /// Tells whether everything is known to be where it is.
@@ -168,18 +177,18 @@ impl Tree {
         self.pending.is_empty() && self.waiting.is_empty() && self.detached.is_empty()
     }
 
-    fn check_root(&mut self, watches: &mut Watches<'_>) {
+    fn check_root(&mut self, watches: &mut TaskWatches<'_>) {
         if !self.is_in_place(self.directories.root(), watches) {
             self.end();
         }
     }
 
     /// Gives up on what has not turned up, and goes on with what waited for it.
-    fn settle(&mut self, watches: &mut Watches<'_>) {
+    fn settle(&mut self, watches: &mut TaskWatches<'_>) {
         self.moves.clear();
         for directory in mem::take(&mut self.detached) {
             if !self.directories.is_attached(directory) {
-                self.let_go(directory, watches);
+                self.forget_directory(directory, watches);
             }
         }
         let waiting = mem::take(&mut self.waiting).into_values();
@@ -188,34 +197,34 @@ impl Tree {
     }
 }
 
-impl Task for Tree {
-    fn handle_event(&mut self, event: &Event<'_>, watches: &mut Watches<'_>) {
+impl WatchTask for TreeWatch {
+    fn handle_event(&mut self, event: &InotifyEvent<'_>, watches: &mut TaskWatches<'_>) {
         let directory = event.directory;
         if event.what.contains(ReadFlags::IGNORED) {
-            self.guards.remove(&directory);
+            self.ancestors.remove(&directory);
             if directory == self.directories.root() {
                 self.end();
             } else {
-                self.let_go(directory, watches);
+                self.forget_directory(directory, watches);
             }
             return;
         }
         if event.what.contains(ReadFlags::UNMOUNT) {
             // What was hidden below is seen again.
-            self.lose_track();
+            self.handle_lost_events();
             return;
         }
         let Some(name) = event.name else {
             let changed = event.what.contains(ReadFlags::ATTRIB);
             if changed && directory == self.directories.root() && !self.scope.is_file() {
-                self.tell(self.root.clone(), Kind::Modified);
+                self.record_change(self.root.clone(), PathChange::Modified);
             }
             return;
         };
         let left = ReadFlags::DELETE | ReadFlags::MOVED_FROM;
         if event.what.intersects(left)
             && self
-                .guards
+                .ancestors
                 .get(&directory)
                 .is_some_and(|on_the_way| on_the_way == name)
         {
@@ -227,31 +236,31 @@ impl Task for Tree {
     }
 
     fn handle_overflow(&mut self) {
-        self.lose_track();
+        self.handle_lost_events();
     }
 
-    fn handle_timeout(&mut self, watches: &mut Watches<'_>, now: Instant) {
+    fn handle_timeout(&mut self, watches: &mut TaskWatches<'_>, now: Instant) {
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return;
         }
         self.deadline = None;
         self.settle(watches);
-        if self.incomplete && !self.gathered.is_empty() {
-            self.gathered.lose();
+        if self.incomplete && !self.changes.is_empty() {
+            self.changes.set_overflow();
         }
-        if let Some(outbox) = &self.outbox {
-            outbox.put(self.gathered.take());
+        if let Some(sender) = &self.sender {
+            sender.send(self.changes.take());
         }
         self.note_settled();
     }
 
-    fn work(&mut self, watches: &mut Watches<'_>) {
+    fn work(&mut self, watches: &mut TaskWatches<'_>) {
         self.scan(watches);
         if self.pending.is_empty()
             && self.waiting.is_empty()
-            && let Some(begun) = self.begun.take()
+            && let Some(start_reply) = self.start_reply.take()
         {
-            begun.tell(Ok(()));
+            start_reply.send(Ok(()));
         }
         self.note_settled();
     }
@@ -265,26 +274,29 @@ impl Task for Tree {
     }
 
     fn is_over(&self) -> bool {
-        self.outbox.is_none()
+        self.sender.is_none()
     }
 }
 
 /// How much is watched.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) enum Scope {
+pub(super) enum WatchScope {
     /// The entries of a directory.
     Entries,
     /// Everything below a directory.
     Tree,
     /// One file: an entry of its directory, because editors replace files by others.
-    File { name: OsString, presence: Presence },
+    File {
+        name: OsString,
+        presence: FilePresence,
+    },
 }
 
-impl Scope {
+impl WatchScope {
     /// Returns the scope of a file that is there; `None` if it has no name.
     pub(super) fn file(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_owned();
-        let presence = Presence::There;
+        let presence = FilePresence::There;
         Some(Self::File { name, presence })
     }
 
@@ -295,40 +307,43 @@ impl Scope {
 
 /// Whether a file is there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Presence {
+pub(super) enum FilePresence {
     There,
     Gone,
 }
 
 /// Returns whether something is at a path now, be it a link to nowhere.
-pub(super) fn presence(path: &Path) -> Presence {
+pub(super) fn presence(path: &Path) -> FilePresence {
     match fs::symlink_metadata(path) {
-        Ok(_) => Presence::There,
-        Err(_) => Presence::Gone,
+        Ok(_) => FilePresence::There,
+        Err(_) => FilePresence::Gone,
     }
 }
 
 /// Where a rename began.
 #[derive(Debug)]
-pub(super) struct Moved {
+pub(super) struct RenameSource {
     pub(super) path: PathBuf,
     /// What was renamed, if it is a directory that is watched.
-    pub(super) directory: Option<Descriptor>,
+    pub(super) directory: Option<WatchDescriptor>,
 }
 
 /// Watches the way to a directory. Those that may not be read are left out: whoever moves them goes
 /// unnoticed.
-fn guards(top: &Path, watches: &mut Watches<'_>) -> HashMap<Descriptor, OsString> {
-    let mut guards = HashMap::new();
+fn watch_ancestors(
+    top: &Path,
+    watches: &mut TaskWatches<'_>,
+) -> HashMap<WatchDescriptor, OsString> {
+    let mut ancestors = HashMap::new();
     for below in top.ancestors() {
         let (Some(above), Some(name)) = (below.parent(), below.file_name()) else {
             break;
         };
-        if let Ok(held) = watches.hold(above, WatchFlags::DELETE | WatchFlags::MOVED_FROM) {
-            guards.insert(held, name.to_owned());
+        if let Ok(held) = watches.watch(above, WatchFlags::DELETE | WatchFlags::MOVED_FROM) {
+            ancestors.insert(held, name.to_owned());
         }
     }
-    guards
+    ancestors
 }
 
 /// What is asked of every directory of a tree. A file that is mapped into memory changes without a

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::*;
-use crate::test_dir::{Outcome, Scratch, odd_name, outcome, text, uri, within_seconds};
+use crate::test_dir::{Outcome, TestDir, odd_name, outcome, text, uri, within_seconds};
 
 fn request(path: &Path) -> ReadFile {
     ReadFile {
@@ -30,7 +30,7 @@ fn read_without_links(path: &Path) -> Result<Vec<u8>, FileError> {
 
 #[test]
 fn a_file_is_read_whole() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     for size in [0, 1, 4095, 4096, 4097, 1_000_000] {
         let content = vec![7; size];
         let path = scratch.file("file", &content);
@@ -42,21 +42,21 @@ fn a_file_is_read_whole() {
 
 #[test]
 fn a_file_has_room_for_exactly_its_bytes() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", vec![7; 100_000]);
     assert_eq!(read_whole(&path).unwrap().capacity(), 100_000);
 }
 
 #[test]
 fn a_name_need_not_be_utf_8() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file(odd_name(), "odd");
     assert_eq!(read_whole(&path).unwrap(), b"odd");
 }
 
 #[test]
 fn a_missing_file_is_not_found() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.link("dangling", "nowhere");
     assert_eq!(
         outcome(read_whole(&scratch.path("none"))),
@@ -71,14 +71,14 @@ fn a_missing_file_is_not_found() {
 
 #[test]
 fn a_file_is_no_directory() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", "");
     assert_eq!(outcome(read_whole(&path.join("x"))), Outcome::Host);
 }
 
 #[test]
 fn only_regular_files_are_read() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let directory = scratch.directory("directory");
     assert_eq!(
         text(read_whole(&directory)),
@@ -96,7 +96,7 @@ fn only_regular_files_are_read() {
 
 #[test]
 fn a_fifo_is_refused_without_waiting_for_a_writer() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let fifo = scratch.fifo("fifo");
     let read = within_seconds(move || outcome(read_whole(&fifo)));
     assert_eq!(read, Outcome::Invalid);
@@ -104,7 +104,7 @@ fn a_fifo_is_refused_without_waiting_for_a_writer() {
 
 #[test]
 fn a_file_at_the_limit_is_opened_and_a_larger_one_is_not() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.path("sparse");
     let file = File::create(&path).unwrap();
     file.set_len(limits::MAX_READ_FILE_BYTES).unwrap();
@@ -120,7 +120,7 @@ fn a_file_at_the_limit_is_opened_and_a_larger_one_is_not() {
 
 #[test]
 fn a_file_that_grows_too_large_meanwhile_is_refused() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.path("sparse");
     let file = File::create(&path).unwrap();
     file.set_len(limits::MAX_READ_FILE_BYTES - 10).unwrap();
@@ -131,7 +131,7 @@ fn a_file_that_grows_too_large_meanwhile_is_refused() {
 
 #[test]
 fn a_file_that_grows_meanwhile_is_read_to_its_end() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", "begin,");
     let opened = WholeFile::open(&request(&path)).unwrap();
     let mut file = OpenOptions::new().append(true).open(&path).unwrap();
@@ -143,7 +143,7 @@ fn a_file_that_grows_meanwhile_is_read_to_its_end() {
 
 #[test]
 fn a_file_that_shrinks_meanwhile_is_read_to_its_end() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", vec![b'x'; 100_000]);
     let opened = WholeFile::open(&request(&path)).unwrap();
     fs::write(&path, "short").unwrap();
@@ -159,7 +159,7 @@ fn a_file_that_is_made_up_as_it_is_read_is_read() {
 
 #[test]
 fn links_are_followed_unless_it_is_said_otherwise() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let real = scratch.file("real/file", "content");
     let last = scratch.link("last", "real/file");
     scratch.link("above", "real");
@@ -186,7 +186,7 @@ fn pattern(length: usize) -> Vec<u8> {
 
 #[test]
 fn a_file_that_several_threads_read_is_whole_and_in_order() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let least = usize::try_from(TOGETHER_BYTES).unwrap();
     for size in [least, least + 1, least + 12_345] {
         let content = pattern(size);
@@ -197,7 +197,7 @@ fn a_file_that_several_threads_read_is_whole_and_in_order() {
 
 #[test]
 fn a_large_file_is_what_it_has_grown_or_shrunk_to() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let least = usize::try_from(TOGETHER_BYTES).unwrap();
     let content = pattern(least);
     let path = scratch.file("file", &content);
@@ -213,7 +213,7 @@ fn a_large_file_is_what_it_has_grown_or_shrunk_to() {
 
 #[test]
 fn a_file_that_another_process_opened_is_looked_at_again() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", "content");
     let read = request(&path);
     let opened = WholeFile::open(&read).unwrap().into_file();

@@ -5,22 +5,22 @@ use std::{
 
 use super::*;
 use crate::{
-    test_dir::{Outcome, Scratch, names, outcome},
-    write_file::Parents,
+    test_dir::{Outcome, TestDir, names, outcome},
+    write_file::ParentPolicy,
 };
 
-fn target(path: &Path) -> Target {
-    Target {
+fn target(path: &Path) -> WriteTarget {
+    WriteTarget {
         path: path.to_owned(),
-        links: Links::Follow,
-        parents: Parents::Expect,
+        links: LinkPolicy::Follow,
+        parents: ParentPolicy::Expect,
         mode: None,
     }
 }
 
 #[test]
 fn a_reader_sees_the_old_content_to_its_end() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", "old");
     let reader = File::open(&path).unwrap();
     replace(&target(&path), b"new").unwrap();
@@ -30,7 +30,7 @@ fn a_reader_sees_the_old_content_to_its_end() {
 
 #[test]
 fn the_owner_is_kept() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", "old");
     // Only root may; for others the file is their own, and stays so.
     let given = chown(&path, Some(1234), Some(2345)).is_ok();
@@ -47,10 +47,10 @@ fn the_owner_is_kept() {
 
 #[test]
 fn a_new_file_that_does_not_take_the_name_is_removed() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", "old");
-    let place = Place::of(&path, Links::Follow).unwrap();
-    let new = Temporary::create(&place, NEW_FILE).unwrap();
+    let place = EntryLocation::open_parent(&path, LinkPolicy::Follow).unwrap();
+    let new = TemporaryFile::create(&place, NEW_FILE).unwrap();
     (&new.file).write_all(b"new").unwrap();
     assert_eq!(names(scratch.root()).len(), 2);
     drop(new);
@@ -60,17 +60,17 @@ fn a_new_file_that_does_not_take_the_name_is_removed() {
 
 #[test]
 fn a_new_file_that_cannot_take_the_name_is_removed() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.directory("taken");
-    let place = Place::of(&path, Links::Follow).unwrap();
-    let new = Temporary::create(&place, NEW_FILE).unwrap();
+    let place = EntryLocation::open_parent(&path, LinkPolicy::Follow).unwrap();
+    let new = TemporaryFile::create(&place, NEW_FILE).unwrap();
     assert_eq!(new.take_name(), Err(Errno::ISDIR));
     assert_eq!(names(scratch.root()), ["taken"]);
 }
 
 #[test]
 fn nothing_is_left_where_the_target_is_refused() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let fifo = scratch.fifo("fifo");
     assert_eq!(outcome(replace(&target(&fifo), b"x")), Outcome::Invalid);
     scratch.directory("directory");
@@ -86,7 +86,7 @@ fn nothing_is_left_where_the_target_is_refused() {
 
 #[test]
 fn a_link_is_followed_from_where_it_is() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.directory("a/b");
     scratch.link("a/b/first", "../second");
     scratch.link("a/second", scratch.path("a/b/../third"));

@@ -6,7 +6,7 @@ use std::{
 use rustix::fs::CWD;
 
 use super::*;
-use crate::test_dir::{Outcome, Scratch, names, odd_name, outcome, text, uri, within_seconds};
+use crate::test_dir::{Outcome, TestDir, names, odd_name, outcome, text, uri, within_seconds};
 
 fn request(path: &Path) -> WriteFile {
     WriteFile {
@@ -38,7 +38,7 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn a_missing_file_is_created_as_any_other() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let usual = scratch.file("usual", "");
     for (index, name) in ["a", "b"].into_iter().enumerate() {
         let path = scratch.path(name);
@@ -50,7 +50,7 @@ fn a_missing_file_is_created_as_any_other() {
 
 #[test]
 fn what_a_file_held_is_replaced_and_its_mode_is_kept() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", "a long content");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o751)).unwrap();
     for (write, data) in both(&path).iter().zip(["short", ""]) {
@@ -63,7 +63,7 @@ fn what_a_file_held_is_replaced_and_its_mode_is_kept() {
 
 #[test]
 fn a_name_need_not_be_utf_8() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     for write in both(&scratch.path(odd_name())) {
         write_file(&write, b"odd").unwrap();
         assert_eq!(names(scratch.root()), [odd_name()]);
@@ -72,7 +72,7 @@ fn a_name_need_not_be_utf_8() {
 
 #[test]
 fn a_name_may_be_as_long_as_names_can_be() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let name = "n".repeat(255);
     for write in both(&scratch.path(&name)) {
         write_file(&write, b"content").unwrap();
@@ -85,7 +85,7 @@ fn a_name_may_be_as_long_as_names_can_be() {
 
 #[test]
 fn the_mode_is_set_whatever_the_umask_is() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     for (index, name) in ["a", "b"].into_iter().enumerate() {
         let path = scratch.path(name);
         // The last one is not written again.
@@ -102,7 +102,7 @@ fn the_mode_is_set_whatever_the_umask_is() {
 
 #[test]
 fn a_mode_is_nothing_but_permission_bits() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.path("file");
     for write in both(&path) {
         let refused = write_file(
@@ -119,7 +119,7 @@ fn a_mode_is_nothing_but_permission_bits() {
 
 #[test]
 fn directories_above_the_file_are_created_only_if_asked_for() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     for (index, name) in ["a/b/c/file", "x/y/z/file"].into_iter().enumerate() {
         let path = scratch.path(name);
         let write = both(&path)[index].clone();
@@ -137,7 +137,7 @@ fn directories_above_the_file_are_created_only_if_asked_for() {
 
 #[test]
 fn directories_are_not_created_through_a_file_or_a_dangling_link() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.file("file", "");
     scratch.link("dangling", "nowhere");
     for name in ["file/a/b", "dangling/a/b"] {
@@ -158,7 +158,7 @@ fn directories_are_not_created_through_a_file_or_a_dangling_link() {
 
 #[test]
 fn a_directory_is_not_written() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.directory("directory");
     for path in [path.as_path(), Path::new("/")] {
         for write in both(path) {
@@ -169,7 +169,7 @@ fn a_directory_is_not_written() {
 
 #[test]
 fn a_fifo_is_refused_without_waiting_for_a_reader() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let fifo = scratch.fifo("fifo");
     let [in_place, atomic] = both(&fifo);
     let written = within_seconds(move || outcome(write_file(&in_place, b"x")));
@@ -193,7 +193,7 @@ fn a_device_is_refused() {
 
 #[test]
 fn a_link_stays_and_its_target_is_written() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let target = scratch.file("below/target", "old");
     let link = scratch.link("link", "other");
     scratch.link("other", "below/target");
@@ -207,7 +207,7 @@ fn a_link_stays_and_its_target_is_written() {
 
 #[test]
 fn a_link_to_nothing_is_written_through() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.directory("below");
     for (index, name) in ["a", "b"].into_iter().enumerate() {
         let target = scratch.path("below").join(name);
@@ -220,7 +220,7 @@ fn a_link_to_nothing_is_written_through() {
 
 #[test]
 fn a_link_to_itself_is_not_written() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let link = scratch.link("link", "link");
     for write in both(&link) {
         assert_eq!(outcome(write_file(&write, b"x")), Outcome::Host);
@@ -229,7 +229,7 @@ fn a_link_to_itself_is_not_written() {
 
 #[test]
 fn without_links_none_is_written_through() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let root = fs::canonicalize(scratch.root()).unwrap();
     let target = scratch.file("real/file", "old");
     scratch.link("last", "real/file");
@@ -282,7 +282,7 @@ fn a_failed_write_says_what_the_file_may_hold() {
 
 #[test]
 fn writing_in_place_keeps_other_names_and_replacing_leaves_them_the_old_content() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let path = scratch.file("file", "old");
     let other = scratch.path("other");
     fs::hard_link(&path, &other).unwrap();

@@ -6,14 +6,14 @@ use grep_regex::RegexMatcher;
 use grep_searcher::Searcher;
 
 use super::{
-    super::line_matches::{Line, Lines},
+    super::line_matches::{LineCollector, MatchedLine},
     *,
 };
 use crate::test_dir::{Outcome, odd_name, outcome, text, unprivileged, within_seconds};
 
 #[test]
 fn matches_are_sorted_by_path_and_line() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     for name in ["b", "a.x", "a/c", "a-b/c"] {
         scratch.file(name, "x\nx\n");
     }
@@ -32,7 +32,7 @@ fn matches_are_sorted_by_path_and_line() {
 
 #[test]
 fn many_files_are_searched_in_order() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let mut expected = Vec::new();
     for number in 0..1000 {
         // Some take longer than others.
@@ -49,7 +49,7 @@ fn many_files_are_searched_in_order() {
         let result = run(&request).unwrap();
         assert_eq!(result.truncated, wanted < 1000, "{wanted}");
         let result = Ok(result);
-        let lines = shown(&scratch, result);
+        let lines = displayed(&scratch, result);
         let files: Vec<_> = lines
             .iter()
             .filter_map(|line| line.split(':').next())
@@ -60,7 +60,7 @@ fn many_files_are_searched_in_order() {
 
 #[test]
 fn ignored_hidden_and_linked_files_are_not_searched() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     for name in ["a", ".b", "c.log", "node_modules/d"] {
         scratch.file(name, "x\n");
     }
@@ -72,41 +72,44 @@ fn ignored_hidden_and_linked_files_are_not_searched() {
 
 #[test]
 fn a_single_file_is_searched_whatever_it_is_called() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.file(".a.log", "x\n");
     scratch.file(".gitignore", "*.log\n");
     scratch.link("link", ".a.log");
     for name in [".a.log", "link"] {
         let mut request = request(&scratch, "x");
         request.path = uri(scratch.path(name));
-        assert_eq!(shown(&scratch, run(&request)), [format!("{name}:1:1:x")]);
+        assert_eq!(
+            displayed(&scratch, run(&request)),
+            [format!("{name}:1:1:x")]
+        );
         request.glob = Some("*.txt".to_owned());
-        assert_eq!(shown(&scratch, run(&request)), [""; 0]);
+        assert_eq!(displayed(&scratch, run(&request)), [""; 0]);
     }
 }
 
 #[test]
 fn a_glob_chooses_files() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     for name in ["a.rs", "b/c.rs", "b/d.txt"] {
         scratch.file(name, "x\n");
     }
     let mut request = request(&scratch, "x");
     request.glob = Some("*.rs".to_owned());
     assert_eq!(
-        shown(&scratch, run(&request)),
+        displayed(&scratch, run(&request)),
         ["a.rs:1:1:x", "b/c.rs:1:1:x"]
     );
     request.glob = Some("b/*".to_owned());
     assert_eq!(
-        shown(&scratch, run(&request)),
+        displayed(&scratch, run(&request)),
         ["b/c.rs:1:1:x", "b/d.txt:1:1:x"]
     );
 }
 
 #[test]
 fn binary_files_are_passed_over() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.file("a", b"x\n\0x\n");
     scratch.file("b", "x\n");
     assert_eq!(found(&scratch, "x"), ["b:1:1:x"]);
@@ -127,14 +130,14 @@ fn utf_16_is_text() {
 
 #[test]
 fn names_need_not_be_text() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.file(odd_name(), "x\n");
     assert_eq!(found(&scratch, "x"), ["odd%20%FF%3F%23%25:1:1:x"]);
 }
 
 #[test]
 fn pipes_are_neither_searched_nor_waited_for() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.file("a", "x\n");
     let pipe = scratch.fifo("pipe");
     let results = within_seconds(move || {
@@ -150,7 +153,7 @@ fn pipes_are_neither_searched_nor_waited_for() {
 
 #[test]
 fn files_that_cannot_be_read_are_passed_over() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let secret = scratch.file("a", "x\n");
     scratch.file("b", "x\n");
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o0)).unwrap();
@@ -164,7 +167,7 @@ fn files_that_cannot_be_read_are_passed_over() {
 
 #[test]
 fn a_missing_root_is_not_found() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.link("dangling", "nowhere");
     for name in ["none", "dangling"] {
         let mut request = request(&scratch, "x");
@@ -175,13 +178,13 @@ fn a_missing_root_is_not_found() {
 
 #[test]
 fn the_matches_wanted_are_the_first_ones() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.file("a", "x\nx\n");
     scratch.file("b", "x\n");
     let matches = |max_matches| {
         let mut request = request(&scratch, "x");
         request.max_matches = max_matches;
-        shown(&scratch, run(&request))
+        displayed(&scratch, run(&request))
     };
     assert_eq!(matches(1), ["a:1:1:x", "…"]);
     assert_eq!(matches(2), ["a:1:1:x", "a:2:1:x", "…"]);
@@ -212,7 +215,7 @@ fn long_lines_are_cut_between_characters() {
 
 #[test]
 fn a_line_without_end_does_not_fill_memory() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     scratch.file(
         "a",
         [&b"x\n"[..], &b"y".repeat(20 << 20), b"x\nx\n"].concat(),
@@ -223,7 +226,7 @@ fn a_line_without_end_does_not_fill_memory() {
 
 #[test]
 fn the_answer_is_bounded() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let content = format!("{}\n", "x".repeat(2000)).repeat(3000);
     for name in ["a", "b", "c"] {
         scratch.file(name, &content);
@@ -241,10 +244,10 @@ fn the_answer_is_bounded() {
 fn no_file_is_gathered_beyond_what_an_answer_holds() {
     let matcher = RegexMatcher::new("x").unwrap();
     let text = format!("{}\n", "x".repeat(4000)).repeat(3000);
-    let mut lines = Lines::new(&matcher, 0);
+    let mut lines = LineCollector::new(&matcher, 0);
     let searched = Searcher::new().search_slice(&matcher, text.as_bytes(), &mut lines);
     searched.unwrap();
-    let bytes: usize = lines.into_found().iter().map(Line::bytes).sum();
+    let bytes: usize = lines.into_matches().iter().map(MatchedLine::bytes).sum();
     assert!(bytes < limits::MAX_SEARCH_BYTES + 2 * 4000, "{bytes}");
 }
 

@@ -6,10 +6,12 @@ use std::{
 };
 
 use super::{
-    super::{Pending, Walker},
+    super::{PendingDirectory, TreeWalker},
     *,
 };
-use crate::{descent::Root, directory_stack::Identity, resolve::Links, test_dir::open_directory};
+use crate::{
+    descent::DescentRoot, directory_stack::InodeId, resolve::LinkPolicy, test_dir::open_directory,
+};
 
 #[test]
 fn a_directory_that_cannot_be_read_is_listed_and_an_error() {
@@ -59,7 +61,7 @@ fn an_unreadable_directory_counts_as_one() {
 
 #[test]
 fn a_very_deep_tree_is_listed_to_its_limit() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     let top = scratch.deep("deep", 200);
     let result = run(top, ALL).unwrap();
     assert_eq!((result.entries.len(), result.truncated), (65, false));
@@ -67,7 +69,7 @@ fn a_very_deep_tree_is_listed_to_its_limit() {
 
 #[test]
 fn directories_that_are_read_at_once_are_listed_in_order() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     for number in 0..150 {
         scratch.file(format!("{number:03}/x"), "");
         scratch.file(format!("{number:03}/y"), "");
@@ -86,7 +88,7 @@ fn directories_that_are_read_at_once_are_listed_in_order() {
 
 #[test]
 fn a_wide_tree_needs_few_descriptors() {
-    let scratch = Scratch::new();
+    let scratch = TestDir::new();
     for number in 0..400 {
         scratch.directory(format!("{number:03}/x"));
     }
@@ -127,7 +129,7 @@ fn what_became_something_else_since_it_was_queued_is_not_entered() {
     let scratch = tree(&["outside/file", "tree/"]);
     scratch.link("tree/a", "../outside");
     let (then, now) = (scratch.path("tree"), scratch.path("outside"));
-    let identity = |path: &Path| Identity::of(open_directory(path)).ok();
+    let identity = |path: &Path| InodeId::of(open_directory(path)).ok();
     assert_eq!(
         queued(&scratch, "a", identity(&then)),
         WalkResult::default()
@@ -136,14 +138,14 @@ fn what_became_something_else_since_it_was_queued_is_not_entered() {
 }
 
 /// Walks from a directory of `tree` that was queued some time ago.
-fn queued(scratch: &Scratch, below: &str, identity: Option<Identity>) -> WalkResult {
+fn queued(scratch: &TestDir, below: &str, identity: Option<InodeId>) -> WalkResult {
     let (options, links) = match identity {
-        Some(_) => (FOLLOW, Links::Follow),
-        None => (ALL, Links::Refuse),
+        Some(_) => (FOLLOW, LinkPolicy::Follow),
+        None => (ALL, LinkPolicy::Refuse),
     };
     let path = scratch.path("tree");
-    let mut walker = Walker::new(options, Root::open(&path, links).unwrap());
-    walker.queue.push_back(Pending {
+    let mut walker = TreeWalker::new(options, DescentRoot::open(&path, links).unwrap());
+    walker.queue.push_back(PendingDirectory {
         below: below.into(),
         uri: uri(path.join(below)),
         depth: 1,
@@ -165,9 +167,12 @@ fn an_opaque_root_that_is_missing_is_not_found() {
 #[test]
 fn an_opaque_directory_is_an_error() {
     let scratch = tree(&["a", "b"]);
-    let mut walker = Walker::new(ALL, Root::open(scratch.root(), Links::Refuse).unwrap());
+    let mut walker = TreeWalker::new(
+        ALL,
+        DescentRoot::open(scratch.root(), LinkPolicy::Refuse).unwrap(),
+    );
     let opaque = PathUri::from_native(Path::new("/C:")).unwrap();
-    walker.queue.push_back(Pending {
+    walker.queue.push_back(PendingDirectory {
         below: Vec::new(),
         uri: opaque.clone(),
         depth: 0,

@@ -13,21 +13,21 @@ use rustix::{
 
 use super::*;
 use crate::{
-    inotify::{Instance, Task, TaskId, buffer, read},
+    inotify::{InotifyInstance, WatchTask, WatchTaskId, buffer, read},
     watch::{
-        Begun,
-        pending_changes::{self, Batches},
-        tree_watch::{Scope, Tree},
+        StartReply,
+        pending_changes::{self, ChangeReceiver},
+        tree_watch::{TreeWatch, WatchScope},
     },
 };
 
 struct ByHand {
     root: PathBuf,
     outside: PathBuf,
-    instance: Instance,
-    tree: Tree,
-    batches: Batches,
-    begun: Receiver<Result<(), Errno>>,
+    instance: InotifyInstance,
+    tree: TreeWatch,
+    batches: ChangeReceiver,
+    start_reply: Receiver<Result<(), Errno>>,
     buffer: Vec<MaybeUninit<u8>>,
     _both: TempDir,
 }
@@ -39,23 +39,29 @@ impl ByHand {
         let (root, outside) = (real.join("root"), real.join("outside"));
         fs::create_dir(&root).unwrap();
         fs::create_dir(&outside).unwrap();
-        let mut instance = Instance::new().unwrap();
-        let (outbox, batches) = pending_changes::pair();
-        let (told, begun) = mpsc::sync_channel(1);
+        let mut instance = InotifyInstance::new().unwrap();
+        let (sender, batches) = pending_changes::pair();
+        let (told, start_reply) = mpsc::sync_channel(1);
         let mut watches = instance.of(ID);
-        let tree = Tree::begin(root.clone(), Scope::Tree, outbox, Begun(told), &mut watches);
+        let tree = TreeWatch::begin(
+            root.clone(),
+            WatchScope::Tree,
+            sender,
+            StartReply(told),
+            &mut watches,
+        );
         let mut by_hand = Self {
             root,
             outside,
             instance,
             tree: tree.unwrap(),
             batches,
-            begun,
+            start_reply,
             buffer: buffer(),
             _both: both,
         };
         by_hand.work();
-        assert_eq!(by_hand.begun.try_recv(), Ok(Ok(())));
+        assert_eq!(by_hand.start_reply.try_recv(), Ok(Ok(())));
         by_hand
     }
 
@@ -72,7 +78,7 @@ impl ByHand {
     }
 
     /// Throws all events away.
-    fn lose(&mut self) {
+    fn set_overflow(&mut self) {
         let queue = self.instance.queue().clone();
         read(&queue, &mut self.buffer, |_| {});
         self.tree.handle_overflow();
@@ -157,7 +163,7 @@ fn directories_made_while_events_were_lost_are_watched() {
     by_hand.finish();
     fs::remove_dir_all(by_hand.root.join("old")).unwrap();
     fs::create_dir_all(by_hand.root.join("new/below")).unwrap();
-    by_hand.lose();
+    by_hand.set_overflow();
     let told = by_hand.finish();
     assert!(told.overflow);
     by_hand.assert_complete();
@@ -181,7 +187,7 @@ fn a_directory_is_listed_although_one_above_was_renamed_unheard() {
     by_hand.assert_complete();
 }
 
-const ID: TaskId = TaskId(1);
+const ID: WatchTaskId = WatchTaskId(1);
 
 /// A client that looks at every path it is told, below those that are new there, and at everything
 /// after an overflow.
@@ -269,7 +275,7 @@ impl Step {
             Self::Deliver => by_hand.deliver(),
             Self::Work => by_hand.step(),
             Self::Settle => by_hand.settle(),
-            Self::Lose => by_hand.lose(),
+            Self::Lose => by_hand.set_overflow(),
         }
     }
 }
