@@ -1,12 +1,12 @@
-//! Watching for missing paths to appear, so that a client can remember that they are missing.
+//! Watches for missing paths to appear, so that a client can cache that they are missing.
 //!
-//! In every directory on the way to a path the next name is watched, and only then looked at: a
-//! change either is seen or is told. A path that leads through a link is not watched, as with the
-//! stock server, because the way would fork.
+//! Every directory on the path is watched for the next component, and checked only afterwards, so a
+//! change is either seen or reported. As in the stock server, a path through a symbolic link is not
+//! watched, because there would be two paths to watch.
 //!
-//! A change of what lies on the way is told as well: its removal, its rename, and new permissions,
-//! which can hide and show what is below.
-//! Not here: how many watches a client may have, and when a new one ends the last.
+//! Changes of the ancestors are reported, too: removal, rename, and new permissions, which can hide
+//! or show their contents. Elsewhere: how many watches a client may have, and when a new one
+//! replaces the last.
 
 #[cfg(test)]
 mod tests;
@@ -31,15 +31,15 @@ use crate::{
     inotify::{self, InotifyEvent, TaskWatches, WatchDescriptor, WatchTask},
 };
 
-/// Watches for one of several missing paths, or of the missing directories above them, to appear,
-/// and for the one that is there to change its name or its content or to disappear; changes inside
-/// it are not told. The watch ends when the future is dropped.
+/// Watches for one of several missing paths, or their missing ancestors, to appear, and for the
+/// present paths to be renamed, modified or removed. Changes inside a present directory are not
+/// reported. Dropping the future ends the watch.
 ///
-/// Returns `None` if the paths are too many or none, are not as they are said to be, or cannot be
-/// watched. The client then has to look again each time.
+/// Returns `None` if there are no paths or too many, if they are not in the stated state, or if
+/// they cannot be watched. The client then has to check each time.
 ///
 /// # Errors
-/// There are none: what cannot be watched is not.
+/// Never fails: paths that cannot be watched yield `None`.
 pub fn watch_missing(paths: &MissingPaths) -> Result<Option<MissingWatch>, FileError> {
     if paths.missing.is_empty() || paths.missing.len() > limits::MAX_MISSING_PATHS {
         return Ok(None);
@@ -47,16 +47,16 @@ pub fn watch_missing(paths: &MissingPaths) -> Result<Option<MissingWatch>, FileE
     let Some(expected) = expected(paths) else {
         return Ok(None);
     };
-    // A first look from here: a file system that hangs then holds up only who asked.
+    // Checked on this thread first, so that a hanging file system blocks only the caller.
     if !expected.iter().all(PathExpectation::holds) {
         return Ok(None);
     }
-    let (told, answer) = mpsc::sync_channel(1);
+    let (reported, answer) = mpsc::sync_channel(1);
     let (changed, change) = oneshot::channel();
     let subscription = inotify::subscribe(Box::new(move |watches| {
         let watch = AncestorWatch::begin(&expected, changed, watches);
-        // Nobody waits if the thread that asked is gone.
-        told.send(watch.is_some()).ok();
+        // The caller may have stopped waiting.
+        reported.send(watch.is_some()).ok();
         Some(Box::new(watch?))
     }));
     let Ok(subscription) = subscription else {
@@ -66,13 +66,13 @@ pub fn watch_missing(paths: &MissingPaths) -> Result<Option<MissingWatch>, FileE
         return Ok(None);
     }
     Ok(Some(Box::pin(async move {
-        // An error says that the thread is gone; then nobody knows, and the client looks.
+        // An error means that the watch thread is gone; the client then checks again.
         change.await.ok();
         drop(subscription);
     })))
 }
 
-/// Returns the paths on this host, unless one cannot be.
+/// Returns the paths on this host. `None`: one is invalid.
 fn expected(paths: &MissingPaths) -> Option<Vec<PathExpectation>> {
     let missing = paths
         .missing
@@ -90,17 +90,17 @@ fn expected(paths: &MissingPaths) -> Option<Vec<PathExpectation>> {
 
 type MakeExpectation = fn(PathBuf) -> PathExpectation;
 
-/// A path, and what is said of it.
+/// A path and its expected state.
 #[derive(Debug)]
 pub(super) enum PathExpectation {
-    /// It is not there.
+    /// The path does not exist.
     Missing(PathBuf),
-    /// It is there.
+    /// The path exists.
     Present(PathBuf),
 }
 
 impl PathExpectation {
-    /// Tells whether it is so, at this moment. A link is there wherever it leads.
+    /// Returns whether the path is in the expected state now. A dangling link exists.
     pub(super) fn holds(&self) -> bool {
         match self {
             Self::Missing(path) => kind(path).is_ok_and(|kind| kind.is_none()),
@@ -109,17 +109,18 @@ impl PathExpectation {
     }
 }
 
-/// Watches the ways to several paths, until something has happened on one.
+/// Watches the ancestors of several paths until one of them changes.
 #[derive(Debug)]
 pub(super) struct AncestorWatch {
-    /// The names that matter in each directory.
+    /// The relevant names in each directory.
     names: HashMap<WatchDescriptor, BTreeSet<OsString>>,
-    /// `None` when it has been told.
+    /// `None` once the change was reported.
     changed: Option<oneshot::Sender<()>>,
 }
 
 impl AncestorWatch {
-    /// Watches the ways to all paths; `None` if one is not as it should be, or cannot be watched.
+    /// Watches the ancestors of all paths. `None`: one is not in the expected state, or cannot be
+    /// watched.
     pub(super) fn begin(
         paths: &[PathExpectation],
         changed: oneshot::Sender<()>,
@@ -145,8 +146,11 @@ impl AncestorWatch {
         while let Some(name) = names.next() {
             let is_last = names.peek().is_none();
             let what = if is_last { last } else { ENTRY_EVENTS };
-            let held = watches.watch(&here, what).ok()?;
-            self.names.entry(held).or_default().insert(name.to_owned());
+            let watched = watches.watch(&here, what).ok()?;
+            self.names
+                .entry(watched)
+                .or_default()
+                .insert(name.to_owned());
             here.push(name);
             match (kind(&here).ok()?, expected) {
                 (None, PathExpectation::Missing(_)) => return Some(()),
@@ -164,7 +168,7 @@ impl AncestorWatch {
 
     fn notify_changed(&mut self) {
         if let Some(changed) = self.changed.take() {
-            // Nobody hears it if the watch is being dropped.
+            // The receiver is gone if the watch is being dropped.
             changed.send(()).ok();
         }
     }
@@ -204,7 +208,8 @@ impl WatchTask for AncestorWatch {
     }
 }
 
-/// Returns what is at a path; `None` if nothing is. A directory above that is none is an error.
+/// Returns the type of a path; `None` if it does not exist. Fails if an ancestor is not a
+/// directory.
 fn kind(path: &Path) -> io::Result<Option<FileType>> {
     match fs::symlink_metadata(path) {
         Ok(metadata) => Ok(Some(metadata.file_type())),

@@ -1,4 +1,4 @@
-//! Files that stay open, read and written by blocks.
+//! Files that stay open and are read and written in blocks.
 
 use std::{
     fs::File,
@@ -19,8 +19,8 @@ use crate::{
     resolve::{self, LinkPolicy},
 };
 
-/// A regular file that is open. There is no cursor: blocks may be read and written in any order, and
-/// by several threads.
+/// An open regular file. It has no cursor: blocks may be read and written in any order, and by
+/// several threads.
 #[derive(Debug)]
 pub struct BlockFile {
     file: File,
@@ -28,11 +28,11 @@ pub struct BlockFile {
 }
 
 impl BlockFile {
-    /// Opens the file; in [`OpenMode::Replace`] it is created or emptied, in [`OpenMode::Update`]
-    /// created or kept.
+    /// Opens the file. [`OpenMode::Replace`] creates or truncates it, [`OpenMode::Update`] creates
+    /// or keeps it.
     ///
     /// # Errors
-    /// Fails if it cannot be opened or is no regular file. Nothing is emptied then.
+    /// Fails if it cannot be opened or is not a regular file. Nothing is truncated then.
     pub fn open(path: &PathUri, mode: OpenMode) -> Result<Self, FileError> {
         let path = native_path(path)?;
         let opened = match mode {
@@ -51,34 +51,34 @@ impl BlockFile {
         Ok(Self { file, path })
     }
 
-    /// Takes a file that another process opened at `path`, and looks at it again.
+    /// Adopts a file that another process opened at `path`, and checks it again.
     ///
     /// # Errors
-    /// Fails if it is no regular file.
+    /// Fails if it is not a regular file.
     pub fn from_file(file: OwnedFd, path: &PathUri) -> Result<Self, FileError> {
         let path = native_path(path)?;
         let file = RegularFile::received(file, &path)?.file;
         Ok(Self { file, path })
     }
 
-    /// Returns the file, for another process to use.
+    /// Returns the file, for use by another process.
     pub fn into_file(self) -> OwnedFd {
         self.file.into()
     }
 
-    /// Checks the arguments of [`Self::read_block`] alone, and returns the length.
+    /// Checks the arguments of [`Self::read_block`], and returns the length.
     ///
     /// # Errors
-    /// Fails if no such block can be read from any file.
+    /// Fails if no file can have such a block.
     pub fn check_read(offset: u64, length: u64) -> Result<usize, FileError> {
         check(offset, length, "read")
     }
 
-    /// Fills `into` from `offset` on, as far as the file reaches. Returns how many bytes there were:
-    /// fewer than there is room for are the last ones.
+    /// Reads from `offset` until `into` is full or the file ends. Returns the number of bytes; a
+    /// short read means the end of the file.
     ///
     /// # Errors
-    /// Fails if the arguments are refused by [`Self::check_read`], or if reading fails.
+    /// Fails if [`Self::check_read`] rejects the arguments, or if reading fails.
     pub fn read_block(&self, offset: u64, into: &mut [u8]) -> Result<usize, FileError> {
         Self::check_read(offset, into.len() as u64)?;
         let mut filled = 0;
@@ -94,11 +94,11 @@ impl BlockFile {
         Ok(filled)
     }
 
-    /// Writes everything at `offset`.
+    /// Writes all data at `offset`.
     ///
     /// # Errors
-    /// Fails if the block is empty, too large or beyond what a file can hold, or if writing fails:
-    /// part of it may be written then.
+    /// Fails if the block is empty, too large or beyond the largest file, or if writing fails. A
+    /// part may have been written then.
     pub fn write_block(&self, offset: u64, data: &[u8]) -> Result<(), FileError> {
         check(offset, data.len() as u64, "write")?;
         self.file
@@ -106,7 +106,7 @@ impl BlockFile {
             .map_err(|error| host_error("write", &self.path, error))
     }
 
-    /// The file itself.
+    /// Returns the open file.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }

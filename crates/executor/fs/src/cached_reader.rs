@@ -1,10 +1,9 @@
-//! Answers that the kernel can give from memory alone, so that nobody who waits for them has to
-//! change threads.
+//! Reads that the kernel can serve from memory, so that callers need not switch threads.
 //!
-//! Invariant: nothing here waits for a disk, a network or another process. A path is resolved from
-//! the kernel's cache only (`RESOLVE_CACHED`), a file is read from the page cache only
-//! (`RWF_NOWAIT`), and only on devices that are known to be of this machine. `None` means: ask the
-//! operation that may block.
+//! Invariant: nothing here waits for a disk, a network or another process. Paths are resolved from
+//! the kernel's cache only (`RESOLVE_CACHED`), files are read from the page cache only
+//! (`RWF_NOWAIT`), and only on devices that are known to be local. `None` means: use the blocking
+//! operation.
 
 use std::{
     collections::BTreeMap,
@@ -33,24 +32,24 @@ use crate::{
     metadata::from_statx,
 };
 
-/// Largest file that is read whole here: copying more than this takes longer than changing threads.
+/// Largest file read whole here. Copying more takes longer than switching threads.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
-/// Answers from the kernel's memory, and what is known of the machine's devices for that.
+/// Serves reads from the kernel's memory, and remembers which devices are local.
 #[derive(Debug, Default)]
 pub struct Cached {
     devices: LocalDevices,
 }
 
 impl Cached {
-    /// Learns what a path lies on, so that later requests can be answered. May wait.
+    /// Learns the device of a path, so that later requests can be served. May block.
     pub fn learn(&self, path: &PathUri) {
         if let Ok(path) = native_path(path) {
             self.devices.note(&path);
         }
     }
 
-    /// `fs/getMetadata`.
+    /// Serves `fs/getMetadata`.
     pub fn metadata(&self, get: &GetMetadata) -> Option<Result<FileMetadata, FileError>> {
         if get.follow_symlinks == Some(false) {
             return None;
@@ -74,7 +73,7 @@ impl Cached {
         }
     }
 
-    /// `fs/readFile`, if the file is small.
+    /// Serves `fs/readFile` if the file is small.
     pub fn file(&self, read: &ReadFile) -> Option<Result<Vec<u8>, FileError>> {
         if read.follow_symlinks == Some(false) {
             return None;
@@ -83,7 +82,7 @@ impl Cached {
             Ok(path) => path,
             Err(error) => return Some(Err(error)),
         };
-        // Looked at before it is opened: opening can wait on devices that are not of this machine.
+        // Checked before opening, because opening can block on devices that are not local.
         let found = match resolve(&path, OFlags::PATH)? {
             Ok(found) => found,
             Err(errno) => return Some(Err(host_error("open", &path, errno))),
@@ -91,8 +90,8 @@ impl Cached {
         let (size, medium) = self.small(&found)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = resolve(&path, flags)?.ok()?;
-        // One byte more than there is, to see the end. If something else has the name by now, it does
-        // not have this size, or cannot be read at an offset.
+        // One byte more than the size, to detect the end. If the name refers to another file by
+        // now, that file differs in size or cannot be read at an offset.
         let mut content = vec![0; size + 1];
         let length = read_now(&file, 0, &mut content, medium)?;
         if length != size {
@@ -102,16 +101,16 @@ impl Cached {
         Some(Ok(content))
     }
 
-    /// Reads a block, if all of it is in memory. Returns how much there is.
+    /// Reads a block if all of it is in memory. Returns its length.
     pub fn block(&self, file: &BlockFile, offset: u64, into: &mut [u8]) -> Option<usize> {
         let (found, medium) = self.look(file.file())?;
         let length = read_now(file.file(), offset, into, medium)?;
-        // A short read is the end of the file, or the end of what is in memory.
+        // A short read is the end of the file, or of the cached part.
         let whole = length == into.len() || offset + length as u64 >= found.stx_size;
         whole.then_some(length)
     }
 
-    /// Returns what the kernel holds of a file, if that is all there is to know.
+    /// Returns the metadata of a file on a known local device.
     fn look(&self, file: impl AsFd) -> Option<(Statx, StorageMedium)> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
@@ -122,7 +121,7 @@ impl Cached {
         Some((found, medium))
     }
 
-    /// Returns the size of a small regular file, and what it lies on.
+    /// Returns the size and medium of a small regular file.
     fn small(&self, file: &OwnedFd) -> Option<(usize, StorageMedium)> {
         let (found, medium) = self.look(file)?;
         let kind = FileType::from_raw_mode(found.stx_mode.into());
@@ -131,7 +130,7 @@ impl Cached {
     }
 }
 
-/// Reads what is in memory of a regular file.
+/// Reads the part of a regular file that is in memory.
 fn read_now(file: impl AsFd, offset: u64, into: &mut [u8], medium: StorageMedium) -> Option<usize> {
     match medium {
         StorageMedium::Memory => pread(file, into, offset).ok(),
@@ -142,7 +141,8 @@ fn read_now(file: impl AsFd, offset: u64, into: &mut [u8], medium: StorageMedium
     }
 }
 
-/// Opens what the kernel finds without waiting. Errors that may be due to that are not answered.
+/// Opens a path if the kernel resolves it without waiting. Returns no error that may be due to that
+/// restriction.
 fn resolve(path: &Path, flags: OFlags) -> Option<Result<OwnedFd, Errno>> {
     let flags = flags | OFlags::CLOEXEC;
     match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
@@ -152,22 +152,22 @@ fn resolve(path: &Path, flags: OFlags) -> Option<Result<OwnedFd, Errno>> {
     }
 }
 
-/// What a device keeps its files on.
+/// Where a device stores its files.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum StorageMedium {
-    /// A disk, with the page cache before it.
+    /// On a disk, behind the page cache.
     Disk,
-    /// Memory alone.
+    /// In memory only.
     Memory,
 }
 
 /// Major and minor number.
 pub(super) type Device = (u32, u32);
 
-/// Devices that are remembered.
+/// Most devices that are remembered.
 const MAX_KNOWN: usize = 1024;
 
-/// File systems of this machine, by the numbers of `linux/magic.h` and of their own sources.
+/// Local file systems, by the numbers in `linux/magic.h` and their own sources.
 const LOCAL: &[(u64, StorageMedium)] = &[
     (0xef53, StorageMedium::Disk),        // ext2, ext3, ext4
     (0x5846_5342, StorageMedium::Disk),   // xfs
@@ -180,12 +180,12 @@ const LOCAL: &[(u64, StorageMedium)] = &[
     (0x8584_58f6, StorageMedium::Memory), // ramfs
 ];
 
-/// The devices that are known to be of this machine.
+/// Devices that are known to be local.
 #[derive(Debug, Default)]
 pub(super) struct LocalDevices(RwLock<BTreeMap<Device, StorageMedium>>);
 
 impl LocalDevices {
-    /// Remembers the device that a path lies on, if it is of this machine. May wait.
+    /// Remembers the device of a path if it is local. May block.
     pub(super) fn note(&self, path: &Path) {
         let Ok(found) = statx(CWD, path, AtFlags::empty(), StatxFlags::TYPE) else {
             return;
@@ -206,7 +206,7 @@ impl LocalDevices {
         }
     }
 
-    /// Returns what a device keeps its files on, if it is known.
+    /// Returns the storage medium of a device, if known.
     pub(super) fn medium(&self, device: Device) -> Option<StorageMedium> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         known.get(&device).copied()
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_answered_is_what_the_blocking_operation_says() {
+    fn cached_answers_equal_blocking_answers() {
         let (cached, dir) = (Cached::default(), tempfile::tempdir().unwrap());
         let [file, link, dangling] = ["file", "link", "dangling"].map(|name| dir.path().join(name));
         fs::write(&file, b"content").unwrap();
@@ -269,8 +269,8 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_just_written_is_read_from_memory() {
-        // Every kernel that has `RESOLVE_CACHED` has it for the file systems that are told apart.
+    fn freshly_written_file_is_read_from_memory() {
+        // Every kernel with `RESOLVE_CACHED` supports it for the file systems in the list.
         let (cached, dir) = (Cached::default(), tempfile::tempdir().unwrap());
         let file = dir.path().join("file");
         fs::write(&file, vec![7; 4096]).unwrap();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_large_special_or_elsewhere_is_not_answered() {
+    fn large_special_and_remote_files_are_not_answered() {
         let (cached, dir) = (Cached::default(), tempfile::tempdir().unwrap());
         let large = dir.path().join("large");
         fs::write(&large, vec![0; 65_537]).unwrap();

@@ -1,7 +1,7 @@
-//! Copies a file, a link or a tree: content and permission bits, not dates or owners.
+//! Copies a file, a link or a tree: content and permission bits, not times or owners.
 //!
-//! Content goes from descriptor to descriptor, in blocks; a tree's directories are open while their
-//! entries are copied, so a directory that is swapped for a link does not lead elsewhere.
+//! Content is copied between descriptors, in blocks. The directories of a tree are open while their
+//! entries are copied, so a directory that is swapped for a link does not redirect the copy.
 
 mod copy_tree;
 #[cfg(test)]
@@ -34,12 +34,12 @@ use crate::{
     resolve::{self, EntryLocation, LinkPolicy},
 };
 
-/// Copies what a path names; a link at its end is copied itself. Files are overwritten, directories
-/// merged. In a tree, special files and what is removed meanwhile are left out.
+/// Copies a path. A link as last component is copied itself. Files are overwritten, directories
+/// merged. In a tree, special files and files that disappear meanwhile are skipped.
 ///
 /// # Errors
-/// Fails at the first thing that cannot be copied. What was copied before stays. Nothing is copied
-/// onto or into itself.
+/// Fails at the first entry that cannot be copied; earlier copies stay. Nothing is copied onto or
+/// into itself.
 pub fn copy(copy: &Copy, stop: &Stop) -> Result<(), FileError> {
     let source = native_path(&copy.source_path)?;
     let destination = native_path(&copy.destination_path)?;
@@ -80,7 +80,7 @@ pub fn copy(copy: &Copy, stop: &Stop) -> Result<(), FileError> {
     }
 }
 
-// The stock server's words: its clients compare them.
+// Texts of the stock server, which its clients compare.
 const NEEDS_RECURSIVE: &str = "fs/copy requires recursive: true when sourcePath is a directory";
 const SPECIAL_FILE: &str = "fs/copy only supports regular files, directories, and symlinks";
 const INTO_ITSELF: &str = "fs/copy cannot copy a directory to itself or one of its descendants";
@@ -105,7 +105,7 @@ fn copy_directory(
     TreeCopy::new((directory, source), (made, destination), stop)?.copy()
 }
 
-/// Opens the directory, or the nearest above it that exists.
+/// Opens the directory, or its nearest existing ancestor.
 fn open_nearest_ancestor(path: &Path) -> rustix::io::Result<OwnedFd> {
     for ancestor in path.ancestors() {
         match resolve::directory(ancestor, LinkPolicy::Follow) {
@@ -116,7 +116,7 @@ fn open_nearest_ancestor(path: &Path) -> rustix::io::Result<OwnedFd> {
     Err(Errno::NOENT)
 }
 
-/// Tells whether a directory is another, or somewhere below it.
+/// Returns whether a directory is `other`, or lies below it.
 fn is_at_or_below(mut directory: OwnedFd, other: InodeId) -> rustix::io::Result<bool> {
     let mut identity = InodeId::of(&directory)?;
     while identity != other {
@@ -124,7 +124,7 @@ fn is_at_or_below(mut directory: OwnedFd, other: InodeId) -> rustix::io::Result<
         directory = resolve::open_at(&directory, "..", flags, Mode::empty())?;
         let above = InodeId::of(&directory)?;
         if above == identity {
-            // Only the root is above itself.
+            // Only the root is its own parent.
             return Ok(false);
         }
         identity = above;
@@ -132,7 +132,7 @@ fn is_at_or_below(mut directory: OwnedFd, other: InodeId) -> rustix::io::Result<
     Ok(true)
 }
 
-/// Opens the destination; makes it and those above it where they are missing.
+/// Opens the destination, creating it and its ancestors if missing.
 fn open_or_create_directory(path: &Path, mode: Mode) -> rustix::io::Result<OwnedFd> {
     match resolve::directory(path, LinkPolicy::Follow) {
         Err(Errno::NOENT) => {}
@@ -145,34 +145,34 @@ fn open_or_create_directory(path: &Path, mode: Mode) -> rustix::io::Result<Owned
         mkdirat(CWD, path, mode),
         resolve::directory(path, LinkPolicy::Follow),
     ) {
-        // A link that leads nowhere.
+        // A dangling link.
         (Err(Errno::EXIST), Err(Errno::NOENT)) => Err(Errno::EXIST),
         (Ok(()) | Err(Errno::EXIST), opened) => opened,
         (Err(error), _) => Err(error),
     }
 }
 
-/// Where something is copied from or to.
+/// Source or destination of a copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CopyEndpoint<'a> {
     pub(super) directory: BorrowedFd<'a>,
     pub(super) name: &'a OsStr,
-    /// What errors call it.
+    /// The path as named in errors.
     pub(super) path: &'a Path,
 }
 
-/// What was found where something was to be copied from.
+/// Result of copying one entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum CopyOutcome {
-    /// It is copied.
+    /// The entry was copied.
     Copied,
-    /// Nothing is there any more.
+    /// The source no longer exists.
     Gone,
-    /// A socket, a FIFO or a device.
+    /// A socket, a FIFO or a device, which is not copied.
     Special,
 }
 
-/// Copies a regular file. A link at the end of `to` is followed, one at the end of `from` is not.
+/// Copies a regular file. Follows a link at the end of `to`, but not at the end of `from`.
 pub(super) fn copy_file(
     from: &CopyEndpoint<'_>,
     to: &CopyEndpoint<'_>,
@@ -214,7 +214,7 @@ pub(super) fn copy_file(
     Ok(CopyOutcome::Copied)
 }
 
-/// Makes a link with the same text.
+/// Creates a link with the same target.
 pub(super) fn copy_link(
     from: &CopyEndpoint<'_>,
     to: &CopyEndpoint<'_>,
@@ -232,7 +232,7 @@ pub(super) fn copy_link(
 fn fill(source: &File, destination: &File, path: &Path, stop: &Stop) -> Result<(), FileError> {
     loop {
         stop.check()?;
-        // Between files the kernel copies by itself, or shares the blocks, if it can.
+        // For files, the kernel copies by itself, or shares the blocks, if it can.
         let copied = io::copy(&mut source.take(BLOCK_BYTES), &mut &*destination)
             .map_err(|error| partial_write_error(path, error))?;
         if copied == 0 {
@@ -241,5 +241,5 @@ fn fill(source: &File, destination: &File, path: &Path, stop: &Stop) -> Result<(
     }
 }
 
-/// What is copied before it is looked whether anybody waits for it.
+/// Bytes copied between two checks for cancellation.
 const BLOCK_BYTES: u64 = 16 << 20;

@@ -1,8 +1,8 @@
-//! Directories as a tree is descended: opened below a root, and listed in one go.
+//! Opens and lists directories below a root.
 //!
-//! Invariant: below a root that refuses links no link is followed, however the tree changes in the
-//! meantime. Nothing stays open but the root and what the caller holds.
-//! Not here: the order in which directories are visited (`walk`, `tree`).
+//! Invariant: with `Refuse`, no link below the root is followed, however the tree changes
+//! meanwhile. Only the root stays open. Elsewhere: the order in which directories are visited
+//! (`walk`, `filtered_tree`).
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +27,7 @@ use crate::{
     workers::Stop,
 };
 
-/// A directory under which others are opened.
+/// A root directory, below which others are opened.
 #[derive(Debug)]
 pub(crate) struct DescentRoot {
     directory: OwnedFd,
@@ -35,8 +35,8 @@ pub(crate) struct DescentRoot {
 }
 
 impl DescentRoot {
-    /// Opens a directory. It need not be readable, and links may lead to it; but with
-    /// [`Links::Refuse`] it is no link itself, and none is followed below it.
+    /// Opens a root directory. It need not be readable. With `Refuse`, it must not be a link
+    /// itself, and no link below it is followed.
     pub(crate) fn open(path: &Path, links: LinkPolicy) -> Result<Self> {
         let directory = match links {
             LinkPolicy::Follow => open_at(CWD, path, SEARCHED, Mode::empty()),
@@ -45,8 +45,8 @@ impl DescentRoot {
         directory.map(|directory| Self { directory, links })
     }
 
-    /// Opens the directory at `below` to list it. The path has no `.` and `..`; empty, it is the
-    /// root.
+    /// Opens the directory at `below` for listing. The path contains no `.` or `..`; an empty path
+    /// is the root.
     pub(crate) fn directory(&self, below: &[u8]) -> Result<OwnedFd> {
         match self.links {
             _ if below.is_empty() => open_at(&self.directory, c".", LISTED, Mode::empty()),
@@ -55,20 +55,20 @@ impl DescentRoot {
         }
     }
 
-    /// Tells which file is at `below`, behind all links.
+    /// Returns the identity of the file at `below`, following all links.
     pub(crate) fn identity(&self, below: &[u8]) -> Result<InodeId> {
         let found = statat(&self.directory, below, AtFlags::empty())?;
         Ok(InodeId::from(&found))
     }
 
-    /// Opens the regular file at `below` to read it, as [`open_file`] does.
+    /// Opens the regular file at `below` for reading, like [`open_file`].
     pub(crate) fn file(&self, below: &[u8]) -> Result<File> {
         open_file(self.directory.as_fd(), below)
     }
 }
 
-/// Opens a regular file below a directory to read it. No link is followed, and what is no regular
-/// file is not waited for.
+/// Opens a regular file below a directory for reading. Follows no link, and never blocks on a
+/// special file.
 pub(crate) fn open_file(directory: BorrowedFd<'_>, below: &[u8]) -> Result<File> {
     let file = open_below(directory, below, TO_READ)?;
     if !FileType::from_raw_mode(fstat(&file)?.st_mode).is_file() {
@@ -77,18 +77,18 @@ pub(crate) fn open_file(directory: BorrowedFd<'_>, below: &[u8]) -> Result<File>
     Ok(File::from(file))
 }
 
-/// Opens a path in which no name is a link.
+/// Opens a path without following any link.
 fn open_below(directory: BorrowedFd<'_>, below: &[u8], flags: OFlags) -> Result<OwnedFd> {
     let resolve = ResolveFlags::NO_SYMLINKS;
     let flags = flags | OFlags::CLOEXEC;
     match retry_on_intr(|| openat2(directory, below, flags, Mode::empty(), resolve)) {
-        // A filter that does not know the call refuses it with either.
+        // A seccomp filter that does not know the call fails with either error.
         Err(Errno::NOSYS | Errno::PERM) => open_by_name(directory, below, flags),
         opened => opened,
     }
 }
 
-/// Does what the kernel does in [`open_below`], one name after the other.
+/// Does what the kernel does in [`open_below`], one component after the other.
 pub(super) fn open_by_name(
     directory: BorrowedFd<'_>,
     below: &[u8],
@@ -106,22 +106,22 @@ pub(super) fn open_by_name(
     Err(Errno::NOENT)
 }
 
-/// How a directory is opened only to get at what is below it: it needs no permission on it.
+/// Flags to open a directory as a base only, which needs no permission on it.
 const SEARCHED: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
-/// How a directory is opened to be listed.
+/// Flags to open a directory for listing.
 const LISTED: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
-/// The names in a directory, sorted bytewise. Links that lead nowhere are left out.
+/// The names in a directory, sorted bytewise, without dangling links.
 #[derive(Debug, Default)]
 pub(crate) struct DirectoryNames {
-    /// All names, one after the other: a directory costs few allocations.
+    /// All names, concatenated, so that a directory needs few allocations.
     text: Vec<u8>,
     spans: Vec<NameSpan>,
 }
 
 impl DirectoryNames {
-    /// Reads a directory, of which only the first `keep` names are wanted. `buffer` is room that
-    /// is used again. If it is asked to stop, some names may be missing.
+    /// Reads a directory, keeping only the first `keep` names. `buffer` is reused between calls.
+    /// After a cancellation some names may be missing.
     ///
     /// # Errors
     /// Fails if the directory cannot be listed.
@@ -133,7 +133,7 @@ impl DirectoryNames {
     ) -> Result<Self> {
         buffer.clear();
         buffer.reserve(BUFFER_BYTES);
-        // Without the right to search it, the names are all there is to learn.
+        // Without search permission only the names can be read.
         let search = statat(directory, c".", AtFlags::empty()).map(drop);
         let mut names = Self::default();
         let mut entries = RawDir::new(directory, buffer.spare_capacity_mut());
@@ -157,28 +157,28 @@ impl DirectoryNames {
         Ok(names)
     }
 
-    /// Returns how many there are.
+    /// Returns the number of names.
     pub(crate) fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// Forgets the names from the one at `index` on.
+    /// Drops the names from `index` on.
     pub(crate) fn truncate(&mut self, index: usize) {
         self.spans.truncate(index);
     }
 
-    /// Iterates over the names and what they name.
+    /// Iterates over the names and their kinds.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&OsStr, NameKind)> {
         let entry = |span: &NameSpan| (OsStr::from_bytes(self.bytes(span)), span.kind);
         self.spans.iter().map(entry)
     }
 
-    /// Returns the name at an index; an empty one if there is none.
+    /// Returns the name at an index, or an empty name.
     pub(crate) fn name(&self, index: usize) -> &[u8] {
         self.spans.get(index).map_or(&[], |span| self.bytes(span))
     }
 
-    /// Tells whether there is such a name.
+    /// Returns whether a name exists.
     pub(crate) fn contains(&self, name: &[u8]) -> bool {
         let found = self
             .spans
@@ -212,7 +212,7 @@ impl DirectoryNames {
     }
 }
 
-/// What a name names.
+/// The kind of file that a name refers to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum NameKind {
     /// A regular file.
@@ -223,7 +223,7 @@ pub(crate) enum NameKind {
     DirectoryLink,
     /// A link to something else, a pipe, a socket or a device.
     Other,
-    /// It cannot be told, because of this.
+    /// Unknown, because of this error.
     Unreadable(Errno),
 }
 
@@ -234,7 +234,7 @@ struct NameSpan {
     kind: NameKind,
 }
 
-/// Tells what a name names, or `None` if it names nothing.
+/// Returns the kind of a name. `None`: it does not exist, or is a dangling link.
 fn kind_of(
     directory: BorrowedFd<'_>,
     name: &CStr,
@@ -242,7 +242,7 @@ fn kind_of(
     search: Result<()>,
 ) -> Option<NameKind> {
     let file_type = if file_type == FileType::Unknown {
-        // Some file systems do not say.
+        // Some file systems do not report the type.
         match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => FileType::from_raw_mode(found.st_mode),
             Err(Errno::NOENT) => return None,
@@ -268,7 +268,7 @@ fn kind_of(
     })
 }
 
-/// Room for names that the kernel fills at once.
+/// Size of the buffer that the kernel fills with names.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Names that are gathered before it is worth forgetting those that are not wanted.
+/// Names to collect before dropping those beyond the limit.
 const PRUNE_FROM: usize = 4096;

@@ -1,4 +1,4 @@
-//! Directories, made and listed.
+//! Creates and lists directories.
 
 #[cfg(test)]
 mod tests;
@@ -24,10 +24,10 @@ use crate::{
     resolve::{self, EntryLocation, LinkPolicy, NEW_DIRECTORY},
 };
 
-/// Makes a directory.
+/// Creates a directory.
 ///
 /// # Errors
-/// Fails if something is there; when it also makes those above it, only if that is no directory.
+/// Fails if the path exists. With `recursive`, an existing directory is not an error.
 pub fn create_directory(create: &CreateDirectory) -> Result<(), FileError> {
     let path = native_path(&create.path)?;
     let links = LinkPolicy::from_request(create.follow_symlinks);
@@ -45,14 +45,14 @@ fn make_one(path: &Path, links: LinkPolicy) -> io::Result<()> {
     mkdirat(place.directory(), place.name(), mode)
 }
 
-/// Lists a directory, in no order and without links that lead nowhere.
+/// Lists a directory, unsorted and without dangling links.
 ///
 /// # Errors
 /// Fails if it cannot be read, or has more than [`limits::MAX_DIRECTORY_ENTRIES`].
 pub fn read_directory(read: &ReadDirectory) -> Result<Vec<DirectoryEntry>, FileError> {
     let path = native_path(&read.path)?;
     let host_error = |error| host_error("list", &path, error);
-    // Not searched: names can be read without that permission.
+    // Opened for listing only: reading names needs no search permission.
     let opened =
         resolve::open(&path, LinkPolicy::Follow, LISTED, Mode::empty()).map_err(host_error)?;
     let directory = fcntl_dupfd_cloexec(&opened, 0).map_err(host_error)?;
@@ -74,7 +74,8 @@ pub fn read_directory(read: &ReadDirectory) -> Result<Vec<DirectoryEntry>, FileE
     Ok(entries)
 }
 
-/// Returns what a name leads to; nothing if it leads nowhere, unknown if it cannot be seen.
+/// Returns the type of an entry, following links. `None`: a dangling link. `Unknown`: it cannot be
+/// inspected.
 fn kind_behind(directory: &OwnedFd, name: &CStr, listed: FileType) -> Option<FileType> {
     if !matches!(listed, FileType::Symlink | FileType::Unknown) {
         return Some(listed);
@@ -94,17 +95,17 @@ fn too_many(path: &Path) -> FileError {
     ))
 }
 
-/// The names in a directory, without `.` and `..`. One that is removed meanwhile has no more.
+/// The names in a directory, without `.` and `..`. Ends early if the directory is removed.
 pub(crate) struct DirectoryListing(Dir);
 
 impl DirectoryListing {
-    /// Begins at the first name, even if the directory was opened only to be searched.
+    /// Starts at the first name, even if the directory was opened with `O_PATH`.
     pub(crate) fn of(directory: impl AsFd) -> io::Result<Self> {
         let opened = resolve::open_at(directory, ".", LISTED, Mode::empty())?;
         Self::new(opened)
     }
 
-    /// Begins where the directory, which was opened to be read, stands.
+    /// Starts at the current position of a directory that was opened for reading.
     pub(crate) fn new(opened: OwnedFd) -> io::Result<Self> {
         Dir::new(opened).map(Self)
     }
@@ -124,7 +125,7 @@ impl Iterator for DirectoryListing {
     }
 }
 
-/// Returns what an entry itself is, also where the directory does not tell.
+/// Returns the type of an entry itself, even if the directory does not report it.
 pub(crate) fn kind(directory: impl AsFd, name: &OsStr, listed: FileType) -> io::Result<FileType> {
     if listed != FileType::Unknown {
         return Ok(listed);
@@ -133,7 +134,7 @@ pub(crate) fn kind(directory: impl AsFd, name: &OsStr, listed: FileType) -> io::
     Ok(FileType::from_raw_mode(stat.st_mode))
 }
 
-/// How directories are opened to be read.
+/// Flags to open a directory for listing.
 pub(crate) const LISTED: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NONBLOCK);

@@ -1,8 +1,8 @@
-//! The way down a tree, by descriptors.
+//! The open directories on the way down a tree.
 //!
-//! However deep it is, few directories are open at once. One that was closed is opened again as `..`
-//! of the one below it, and taken only if it is the same: a tree that is moved meanwhile does not
-//! lead elsewhere.
+//! Few directories are open at once, however deep the tree is. A closed one is reopened as `..` of
+//! its child, and accepted only if it is the same directory, so a tree that is moved meanwhile does
+//! not redirect the operation.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use rustix::{
 
 use crate::resolve;
 
-/// Directories from the top of a tree down to the one that is worked on.
+/// The directories from the top of a tree down to the current one.
 #[derive(Debug)]
 pub(crate) struct DirectoryStack {
     current: OwnedFd,
@@ -21,7 +21,7 @@ pub(crate) struct DirectoryStack {
 }
 
 impl DirectoryStack {
-    /// Begins at the top.
+    /// Starts at the top.
     pub(crate) fn new(top: OwnedFd) -> Self {
         Self {
             current: top,
@@ -29,7 +29,7 @@ impl DirectoryStack {
         }
     }
 
-    /// Goes down into a directory of the current one.
+    /// Enters a subdirectory of the current directory.
     pub(crate) fn enter(&mut self, directory: OwnedFd) -> io::Result<()> {
         let above = std::mem::replace(&mut self.current, directory);
         self.above.push(StackLevel::Open(above));
@@ -39,7 +39,7 @@ impl DirectoryStack {
         Ok(())
     }
 
-    /// Goes up again. At the top it stays there.
+    /// Returns to the parent directory. Does nothing at the top.
     pub(crate) fn leave(&mut self) -> io::Result<()> {
         self.current = match self.above.pop() {
             None => return Ok(()),
@@ -56,7 +56,7 @@ impl DirectoryStack {
         Ok(())
     }
 
-    /// The directory that is worked on.
+    /// Returns the current directory.
     pub(crate) fn current(&self) -> BorrowedFd<'_> {
         self.current.as_fd()
     }
@@ -77,11 +77,11 @@ impl StackLevel {
     }
 }
 
-/// Directories above the current one that stay open: trees are seldom deeper, and descriptors are
-/// shared by everything the server does.
+/// Most ancestors that stay open. Trees are seldom deeper, and the whole server shares its
+/// descriptors.
 const OPEN_LEVELS: usize = 16;
 
-/// Two descriptors or names with the same identity are the same file.
+/// Identifies a file by device and inode number.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct InodeId {
     device: u64,
@@ -89,7 +89,7 @@ pub(crate) struct InodeId {
 }
 
 impl InodeId {
-    /// Returns the identity of what is open.
+    /// Returns the identity of an open file.
     pub(crate) fn of(file: impl AsFd) -> rustix::io::Result<Self> {
         fstat(file).map(|stat| Self::from(&stat))
     }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_up_is_the_way_down_with_few_descriptors() {
+    fn leaving_retraces_the_entered_directories_with_few_descriptors() {
         let scratch = TestDir::new();
         let top = scratch.deep("top", 100);
         let mut levels = DirectoryStack::new(open_directory(&top));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_is_moved_does_not_lead_elsewhere() {
+    fn moved_tree_does_not_redirect() {
         let scratch = TestDir::new();
         let top = scratch.deep("top", 40);
         let elsewhere = scratch.directory("elsewhere");

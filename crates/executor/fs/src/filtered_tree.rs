@@ -1,10 +1,9 @@
-//! The files of a tree that somebody works on: without what ignore files name, in order of path.
+//! The files of a tree without ignored ones, in path order.
 //!
-//! What is left out is what ripgrep leaves out: whatever an ignore file names, hidden files unless
-//! one names them with `!`, and links. Two things differ: `.gitignore` counts outside a repository,
-//! too, and nothing outside the tree and the directories above it has a say; the user's own git
-//! configuration does not.
-//! Not here: what is done with the files (`search`, `find`).
+//! Leaves out what ripgrep leaves out: files matched by an ignore file, hidden files unless
+//! whitelisted with `!`, and links. Two differences: `.gitignore` also applies outside a
+//! repository, and only ignore files in the tree and its ancestors count, not the user's git
+//! configuration. Elsewhere: the users of the tree (`search`, `find`).
 
 mod ignore_rules;
 #[cfg(test)]
@@ -27,16 +26,16 @@ use crate::{
     workers::Stop,
 };
 
-/// A tree that is gone through once.
+/// A single traversal of a tree.
 ///
-/// It looks at no more than [`limits::MAX_SEARCH_ENTRIES`] names. Beyond them it enters no further
-/// directory, so that what it yields depends on nothing but the tree.
+/// It examines at most [`limits::MAX_SEARCH_ENTRIES`] names. Beyond that it enters no further
+/// directory, so that the result depends on the tree only.
 #[derive(Debug)]
 pub(crate) struct FilteredTree<'a> {
     root: Arc<DescentRoot>,
-    /// The directory that is gone through, without links and without a trailing slash.
+    /// Path of the current directory, without links and without a trailing slash.
     path: Vec<u8>,
-    /// How much of it is the root's.
+    /// Length of the root's path.
     root_bytes: usize,
     rules: IgnoreRules,
     frames: Vec<TreeFrame>,
@@ -49,13 +48,13 @@ pub(crate) struct FilteredTree<'a> {
 /// A file or directory of a tree.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct TreeEntry {
-    /// Its path below the root.
+    /// Path relative to the root.
     pub(crate) below: Vec<u8>,
     pub(crate) kind: EntryKind,
 }
 
 impl<'a> FilteredTree<'a> {
-    /// Begins at a directory. Links may lead to it; below it none is followed.
+    /// Starts at a directory. The path may contain links; below it none is followed.
     ///
     /// # Errors
     /// Fails if the directory cannot be listed.
@@ -63,10 +62,10 @@ impl<'a> FilteredTree<'a> {
         Self::open_with(root, limits::MAX_SEARCH_ENTRIES, stop)
     }
 
-    /// Does what [`open`](Self::open) does, and looks at `most` names.
+    /// As [`open`](Self::open), but examines at most `most` names.
     pub(super) fn open_with(root: &Path, most: usize, stop: &'a Stop) -> Result<Self, FileError> {
         let cannot = |error: std::io::Error| host_error("list", root, error);
-        // The directories above it are those above its real place.
+        // Ignore files are looked up in the ancestors of the real path.
         let path = root.canonicalize().map_err(cannot)?;
         let opened =
             DescentRoot::open(&path, LinkPolicy::Refuse).map_err(|errno| cannot(errno.into()))?;
@@ -90,12 +89,12 @@ impl<'a> FilteredTree<'a> {
         Ok(tree)
     }
 
-    /// Tells whether there is more than was looked at.
+    /// Returns whether the tree has more entries than were examined.
     pub(crate) fn is_truncated(&self) -> bool {
         self.is_truncated
     }
 
-    /// Returns the root, to open what is found.
+    /// Returns the root, to open entries.
     pub(crate) fn root(&self) -> Arc<DescentRoot> {
         Arc::clone(&self.root)
     }
@@ -123,7 +122,7 @@ impl<'a> FilteredTree<'a> {
         Ok(())
     }
 
-    /// Returns what is to be done in a directory, in order.
+    /// Returns the steps of a directory, in order.
     fn steps(&mut self, names: &DirectoryNames) -> Vec<TreeStep> {
         let mut steps = Vec::with_capacity(names.len());
         for (index, (name, kind)) in names.iter().enumerate() {
@@ -161,7 +160,7 @@ impl<'a> FilteredTree<'a> {
 impl Iterator for FilteredTree<'_> {
     type Item = TreeEntry;
 
-    /// Returns the next file or directory. If asked to stop, there is none.
+    /// Returns the next file or directory. `None` after a cancellation.
     fn next(&mut self) -> Option<TreeEntry> {
         loop {
             let frame = self.frames.last_mut()?;
@@ -186,8 +185,8 @@ impl Iterator for FilteredTree<'_> {
                     return Some(TreeEntry { below, kind });
                 }
                 TreeStep::Enter(_) if self.left == 0 => self.is_truncated = true,
-                // What cannot be listed, or is gone, holds nothing to find. What lies too deep to be
-                // named does.
+                // A directory that cannot be listed, or is gone, has nothing to find. A
+                // directory beyond the path limit may have.
                 TreeStep::Enter(_) => {
                     self.is_truncated |= self.enter() == Err(Errno::NAMETOOLONG);
                 }
@@ -196,7 +195,7 @@ impl Iterator for FilteredTree<'_> {
     }
 }
 
-/// A directory that is being gone through.
+/// A directory in progress.
 #[derive(Debug)]
 struct TreeFrame {
     names: DirectoryNames,
@@ -206,12 +205,12 @@ struct TreeFrame {
     has_rules: bool,
 }
 
-/// What is to be done about the name at an index.
+/// A step for the name at an index.
 #[derive(Clone, Copy, Debug)]
 enum TreeStep {
-    /// Yields it.
+    /// Yield the entry.
     List(usize, EntryKind),
-    /// Goes through the directory.
+    /// Traverse the directory.
     Enter(usize),
 }
 
@@ -222,7 +221,7 @@ impl TreeStep {
         }
     }
 
-    /// Compares by the paths to come. Those below `a` begin with `a/`, and so follow `a.rs`.
+    /// Compares by full path. Paths below `a` start with `a/`, and so follow `a.rs`.
     fn order(&self, other: &Self, names: &DirectoryNames) -> Ordering {
         let (mine, theirs) = (self.name(names), other.name(names));
         let shared = mine.len().min(theirs.len());

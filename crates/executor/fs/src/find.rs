@@ -1,7 +1,7 @@
-//! `fs/find`: files and directories by their names.
+//! `fs/find`: finds files and directories by name.
 //!
-//! It goes through the same tree as `fs/search`: ignored and hidden ones are not found, links are
-//! neither followed nor found, nor are pipes, sockets and devices. The root itself is not found.
+//! Traverses the same tree as `fs/search`: it skips ignored and hidden entries, links, pipes,
+//! sockets and devices. The root itself is not part of the result.
 
 #[cfg(test)]
 mod tests;
@@ -34,18 +34,19 @@ use crate::{
 
 /// Finds files and directories below a directory.
 ///
-/// A glob is held against the path below the root; one without a slash against the last name, so
-/// that it matches at any depth. What matches is sorted by the bytes of its path.
+/// A glob is matched against the path relative to the root; a glob without a slash is matched
+/// against the last name, so it matches at any depth. Results are sorted by the bytes of their
+/// path.
 ///
-/// The letters of a query need only occur in the path in this order; white space between them is
-/// for the reader. Small letters stand for capitals, too, unless the query has a capital. The best
-/// come first: letters that stand together, or begin a name or a word, count for more. Among equals
-/// the shorter path comes first.
+/// A query matches if its letters occur in the path in this order; white space in it is ignored. It
+/// is case-insensitive unless it contains a capital. The best matches come first: adjacent letters,
+/// and letters at the start of a name or word, score higher. Among equal scores the shorter path
+/// comes first.
 ///
 /// # Errors
-/// Refuses a request without a glob or a query, one with both, a broken glob, and a number of
-/// results that is out of range. Fails if the root is no directory that can be listed, or if asked
-/// to stop.
+/// Rejects a request with neither or both of glob and query, an invalid glob, and a result limit
+/// that is out of range. Fails if the root is not a directory that can be listed, or after a
+/// cancellation.
 pub fn find(find: &Find, stop: &Stop) -> Result<FoundPaths, FileError> {
     if !(1..=limits::MAX_FIND_RESULTS).contains(&find.max_results) {
         let most = limits::MAX_FIND_RESULTS;
@@ -89,7 +90,7 @@ enum FindCriterion {
     Query(FuzzyQuery),
 }
 
-/// Returns the first paths that match, and whether there are more.
+/// Returns the first matching paths, and whether there are more.
 fn first(mut tree: FilteredTree<'_>, glob: &PathGlob, most: usize) -> (Vec<Vec<u8>>, bool) {
     let mut paths = Vec::new();
     for found in tree.by_ref() {
@@ -104,10 +105,10 @@ fn first(mut tree: FilteredTree<'_>, glob: &PathGlob, most: usize) -> (Vec<Vec<u
     (paths, tree.is_truncated())
 }
 
-/// Returns the best paths, and whether there are more.
+/// Returns the best matching paths, and whether there are more.
 fn best(mut tree: FilteredTree<'_>, mut query: FuzzyQuery, most: usize) -> (Vec<Vec<u8>>, bool) {
     let mut is_truncated = false;
-    // The worst is on top, and goes first.
+    // The worst match is on top, and is dropped first.
     let mut kept = BinaryHeap::new();
     for found in tree.by_ref() {
         let Some(score) = query.score(&found.below) else {
@@ -127,7 +128,7 @@ fn best(mut tree: FilteredTree<'_>, mut query: FuzzyQuery, most: usize) -> (Vec<
     (paths, is_truncated || tree.is_truncated())
 }
 
-/// A path and how good it is. Better is less.
+/// A path and its score. Better matches compare as less.
 #[derive(Debug, Eq, PartialEq)]
 struct RankedPath {
     score: u16,
@@ -148,7 +149,7 @@ impl PartialOrd for RankedPath {
     }
 }
 
-/// Letters that are looked for in paths.
+/// A fuzzy query for paths.
 struct FuzzyQuery {
     atom: Atom,
     matcher: Matcher,
@@ -172,7 +173,7 @@ impl FuzzyQuery {
         })
     }
 
-    /// Tells how well a path matches, if it does.
+    /// Returns the score of a path, if it matches.
     fn score(&mut self, below: &[u8]) -> Option<u16> {
         let text = String::from_utf8_lossy(below);
         let path = Utf32Str::new(&text, &mut self.letters);
@@ -180,15 +181,15 @@ impl FuzzyQuery {
     }
 }
 
-/// A glob. `*` and `?` stop at a slash, `**` does not; a glob without a slash names files at any
-/// depth, and one that begins with a slash names them from the root. Bytes match as they are.
+/// A glob. `*` and `?` do not match a slash, `**` does. Without a slash, the glob matches file
+/// names at any depth; with a leading slash it is anchored at the root. Matches raw bytes.
 #[derive(Debug)]
 pub(crate) struct PathGlob {
     set: GlobSet,
     scope: GlobScope,
 }
 
-/// What a glob is held against.
+/// The part of a path that a glob is matched against.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum GlobScope {
     Path,
@@ -199,7 +200,7 @@ impl PathGlob {
     /// Compiles a glob.
     ///
     /// # Errors
-    /// Refuses what is too long or broken.
+    /// Rejects globs that are too long or invalid.
     pub(crate) fn new(glob: &str) -> Result<Self, FileError> {
         check_length("glob", glob)?;
         let scope = if glob.contains('/') {
@@ -219,7 +220,7 @@ impl PathGlob {
         Ok(Self { set, scope })
     }
 
-    /// Tells whether a path below the root matches.
+    /// Returns whether a path relative to the root matches.
     pub(crate) fn is_match(&self, below: &[u8]) -> bool {
         let text = match self.scope {
             GlobScope::Path => below,
@@ -229,7 +230,7 @@ impl PathGlob {
     }
 }
 
-/// Returns the last name of a path.
+/// Returns the last component of a path.
 pub(crate) fn file_name(below: &[u8]) -> &[u8] {
     let slash = below.iter().rposition(|&byte| byte == b'/');
     below
@@ -237,7 +238,7 @@ pub(crate) fn file_name(below: &[u8]) -> &[u8] {
         .unwrap_or_default()
 }
 
-/// Refuses text that is too long to be looked for.
+/// Rejects patterns that are too long.
 pub(crate) fn check_length(what: &str, text: &str) -> Result<(), FileError> {
     if text.len() > limits::MAX_PATTERN_BYTES {
         let most = limits::MAX_PATTERN_BYTES;

@@ -1,4 +1,4 @@
-//! Paths of requests as paths of this host, and errors that name them.
+//! Converts between path URIs and paths of this host, and builds errors that name a path.
 
 use std::{
     fmt::Display,
@@ -10,13 +10,13 @@ use exec_env::filesystem::FileError;
 use exec_wire::path_uri::PathUri;
 use rustix::io::Errno;
 
-/// Returns the path on this host, or refuses one that it cannot have.
+/// Returns the path on this host. Rejects a path that cannot exist here.
 pub(crate) fn native_path(uri: &PathUri) -> Result<PathBuf, FileError> {
     let path = uri
         .to_native()
         .map_err(|error| FileError::Invalid(error.to_string()))?;
     if path.as_os_str().as_encoded_bytes().contains(&0) {
-        // An opaque URI can carry it; no path of this host can.
+        // An opaque URI can contain it; a path of this host cannot.
         let text = format!("path URI `{uri}` contains a NUL byte");
         return Err(FileError::Invalid(text));
     }
@@ -28,14 +28,14 @@ pub(crate) fn uri(path: &Path) -> Result<PathUri, FileError> {
     PathUri::from_native(path).map_err(|error| FileError::Host(error.to_string()))
 }
 
-/// Says what could not be done to which path, and why. The errno decides the kind.
+/// Describes a failed operation on a path. The error number determines the kind of the error.
 pub(crate) fn host_error(what: &str, path: &Path, error: impl Into<io::Error>) -> FileError {
     let error = error.into();
     let text = format!("cannot {what} `{}`: {error}", path.display());
     of_kind(text, &error)
 }
 
-/// Says that a file was emptied and could not be filled.
+/// Describes a write that failed after the file was truncated.
 pub(crate) fn partial_write_error(path: &Path, error: impl Into<io::Error>) -> FileError {
     let error = error.into();
     let text = format!(
@@ -45,12 +45,12 @@ pub(crate) fn partial_write_error(path: &Path, error: impl Into<io::Error>) -> F
     of_kind(text, &error)
 }
 
-/// Refuses what the host would do, or do badly.
+/// Rejects an operation that the host would perform wrongly, or not at all.
 pub(crate) fn invalid_request(what: &str, path: &Path, reason: impl Display) -> FileError {
     FileError::Invalid(format!("cannot {what} `{}`: {reason}", path.display()))
 }
 
-/// Refuses what is no regular file.
+/// Rejects a path that is not a regular file.
 pub(crate) fn not_a_file(path: &Path) -> FileError {
     FileError::Invalid(format!("path `{}` is not a file", path.display()))
 }
@@ -59,7 +59,7 @@ fn of_kind(text: String, error: &io::Error) -> FileError {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) => FileError::NotFound(text),
         Some(Errno::INVAL | Errno::ACCESS | Errno::PERM) => FileError::Invalid(text),
-        // The standard library refuses some arguments before the host sees them.
+        // The standard library rejects some arguments itself.
         None if error.kind() == io::ErrorKind::InvalidInput => FileError::Invalid(text),
         _ => FileError::Host(text),
     }
@@ -78,7 +78,7 @@ mod tests {
         test_dir::{Outcome, outcome},
     };
 
-    /// What every operation says to a path. None of them has done anything if it is refused.
+    /// Returns the result of every operation for a path. A rejected operation has no effect.
     fn said_by_each(path: &PathUri) -> Vec<Outcome> {
         let (path, stop, sandbox) = (path.clone(), Stop::default(), None);
         let elsewhere = PathUri::parse("file:///nonexistent/elsewhere").unwrap();
@@ -145,12 +145,12 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_refuses_a_path_that_this_host_cannot_have() {
+    fn every_operation_rejects_an_impossible_path() {
         let with_nul = Path::new("/tmp/a\0b");
         let refused = [
             PathUri::parse("file:///C:/windows").unwrap(),
             PathUri::parse("file://server/share/file").unwrap(),
-            // An opaque URI of a path that has an ordinary one: `/tmp`.
+            // An opaque URI for a path that has an ordinary one: `/tmp`.
             PathUri::parse("file:///%00/bad/path/L3RtcA").unwrap(),
             PathUri::from_native(with_nul).unwrap(),
         ];
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_opaque_path_that_needs_to_be_is_used() {
+    fn necessary_opaque_path_is_accepted() {
         let path = PathUri::from_native(Path::new("/Q:/nonexistent/x")).unwrap();
         assert!(path.is_opaque());
         assert_eq!(said_by_each(&path), [Outcome::NotFound; 11]);

@@ -1,13 +1,14 @@
-//! The kernel's word on what changes in directories: one instance and one thread for everybody.
+//! Directory change events from the kernel: one inotify instance and one thread, shared by all
+//! watches.
 //!
 //! A user may have no more than 128 instances by default, and every connection may watch, so all
-//! watches share one. A [`Task`] holds the directories it wants to hear of; a directory that several
-//! hold is watched once. The thread lives from the first task to the last; tasks live on it alone
-//! and need no locks.
+//! watches share one. A [`WatchTask`] watches the directories it needs; a directory of several
+//! tasks is watched once. The thread runs from the first task to the last. Tasks run only on it and
+//! need no locks.
 //!
-//! Invariant: an event of a held directory reaches every holder, or all tasks are told of an
-//! overflow. The queue is the kernel's and bounded, so nobody who is slow costs memory here.
-//! Not here: what events mean (`watch`, `missing`).
+//! Invariant: an event of a watched directory reaches every task that watches it, or all tasks are
+//! notified of an overflow. The kernel's queue is bounded, so a slow client costs no memory here.
+//! Elsewhere: what events mean (`watch`, `ancestor_watch`).
 
 mod instance;
 
@@ -35,10 +36,10 @@ pub(crate) use self::instance::{
     read,
 };
 
-/// Gives a task to the thread, which is started if there is none.
+/// Adds a task to the watch thread, starting the thread if necessary.
 ///
 /// # Errors
-/// Fails if this user may have no more instances, or no more threads.
+/// Fails if the user's limit of instances or threads is reached.
 pub(crate) fn subscribe(begin: StartTask) -> io::Result<WatchSubscription> {
     let id = WatchTaskId(NEXT_TASK.fetch_add(1, Ordering::Relaxed));
     let mut handle = watch_thread();
@@ -52,25 +53,25 @@ pub(crate) fn subscribe(begin: StartTask) -> io::Result<WatchSubscription> {
     let opened = WatchThread::start()?;
     opened
         .send(command)
-        .map_err(|_| io::Error::other("the thread for watches has ended"))?;
+        .map_err(|_| io::Error::other("watch thread has exited"))?;
     *handle = Some(opened);
     Ok(WatchSubscription(id))
 }
 
-/// A task on the thread. It is ended by dropping this.
+/// A task on the watch thread. Dropping this ends the task.
 #[derive(Debug)]
 pub(crate) struct WatchSubscription(WatchTaskId);
 
 impl Drop for WatchSubscription {
     fn drop(&mut self) {
         if let Some(open) = &*watch_thread() {
-            // A thread that has ended has no task left.
+            // A thread that has exited has no task left.
             open.send(WatchCommand::Remove(self.0)).ok();
         }
     }
 }
 
-/// Closes the door, unless somebody has come to it: then there is a command to do.
+/// Closes the handle of the thread, unless a command has arrived meanwhile; returns that command.
 pub(super) fn close_if_idle(commands: &Receiver<WatchCommand>) -> Option<WatchCommand> {
     let mut handle = watch_thread();
     let command = commands.try_recv().ok();
@@ -84,8 +85,8 @@ fn watch_thread() -> MutexGuard<'static, Option<WatchThreadHandle>> {
     WATCH_THREAD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The way to the thread. Not bounded, because nobody may wait in a `drop`; there are two commands
-/// for each watch, and who limits watches limits these.
+/// The handle of the watch thread. Its queue is unbounded because a `drop` must not block. There
+/// are two commands for each watch, so the limit of watches bounds it.
 pub(super) struct WatchThreadHandle {
     commands: Sender<WatchCommand>,
     wakeup: Arc<OwnedFd>,
@@ -98,24 +99,24 @@ impl WatchThreadHandle {
 
     fn send(&self, command: WatchCommand) -> Result<(), WatchCommand> {
         self.commands.send(command).map_err(|refused| refused.0)?;
-        // It fails if it has been rung so often that nobody can have missed it.
+        // Fails only if the counter is full, and then a wake-up is pending.
         rustix::io::write(&*self.wakeup, &1_u64.to_ne_bytes()).ok();
         Ok(())
     }
 }
 
-/// What the thread is asked for.
+/// A command for the watch thread.
 pub(super) enum WatchCommand {
-    /// To begin with a task.
+    /// Start a task.
     Add(WatchTaskId, StartTask),
-    /// To end one, if it has not ended.
+    /// End a task, if it is still running.
     Remove(WatchTaskId),
 }
 
 static WATCH_THREAD: Mutex<Option<WatchThreadHandle>> = Mutex::new(None);
 static NEXT_TASK: AtomicU64 = AtomicU64::new(0);
 
-/// What the thread owns.
+/// The state of the watch thread.
 pub(super) struct WatchThread {
     instance: InotifyInstance,
     tasks: BTreeMap<WatchTaskId, Box<dyn WatchTask>>,
@@ -125,7 +126,7 @@ pub(super) struct WatchThread {
 }
 
 impl WatchThread {
-    /// Starts the thread. It ends by itself when it has no task left and the door is closed.
+    /// Starts the thread. It exits when it has no task left and its handle is closed.
     pub(super) fn start() -> io::Result<WatchThreadHandle> {
         let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let wakeup = Arc::new(wakeup);
@@ -172,7 +173,7 @@ impl WatchThread {
         }
     }
 
-    /// Waits until something can be done.
+    /// Waits for events, commands or the next deadline.
     fn wait(&self) {
         let busy = self.instance.has_unwatched() || self.tasks.values().any(|task| task.has_work());
         let deadline = self.tasks.values().filter_map(|task| task.poll_timeout());
@@ -187,7 +188,7 @@ impl WatchThread {
             PollFd::new(&**self.instance.queue(), PollFlags::IN),
             PollFd::new(&*self.wakeup, PollFlags::IN),
         ];
-        // Interrupted or not: what there is to do is looked for.
+        // After an interruption the loop checks everything as well.
         poll(&mut descriptors, timeout.as_ref()).ok();
         rustix::io::read(&*self.wakeup, &mut [0; 8]).ok();
     }
@@ -195,7 +196,7 @@ impl WatchThread {
     fn handle(&mut self, command: WatchCommand) {
         match command {
             WatchCommand::Add(id, begin) => {
-                // What has happened before is not for the newcomer, who may share directories.
+                // Earlier events are not for the new task, which may share directories with others.
                 self.read_events();
                 match begin(&mut self.instance.of(id)) {
                     Some(task) => {
@@ -212,7 +213,7 @@ impl WatchThread {
         }
     }
 
-    /// Hands out what the kernel has queued, or a good part of it.
+    /// Dispatches the events that the kernel has queued, up to a limit.
     fn read_events(&mut self) {
         let queue = Arc::clone(self.instance.queue());
         read(&queue, &mut self.buffer, |event| {
@@ -234,30 +235,30 @@ impl WatchThread {
     }
 }
 
-/// Makes a task on the thread, and takes hold of its first directories; `None` if it cannot be.
+/// Creates a task on the watch thread and watches its first directories. `None`: it cannot start.
 pub(crate) type StartTask =
     Box<dyn FnOnce(&mut TaskWatches<'_>) -> Option<Box<dyn WatchTask>> + Send>;
 
-/// A listener. It lives on the thread of the instance, so it must not wait for anybody.
+/// A consumer of events. It runs on the watch thread, so it must not block.
 pub(crate) trait WatchTask: Send {
-    /// Handles an event of a directory that is held, or was until a moment ago.
+    /// Handles an event of a directory that the task watches, or watched until just now.
     fn handle_event(&mut self, event: &InotifyEvent<'_>, watches: &mut TaskWatches<'_>);
 
-    /// Handles the loss of events, nobody knows which.
+    /// Handles the loss of an unknown set of events.
     fn handle_overflow(&mut self);
 
-    /// Handles that the time of `poll_timeout` may have come.
+    /// Called after the time of `poll_timeout` may have passed.
     fn handle_timeout(&mut self, watches: &mut TaskWatches<'_>, now: Instant);
 
-    /// Does a small part of the work that is left. Events are read in between.
+    /// Does a small part of the remaining work. Events are read in between.
     fn work(&mut self, watches: &mut TaskWatches<'_>);
 
-    /// Returns when the task wants to be called even if nothing happens.
+    /// Returns the task's next deadline.
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// Tells whether there is work left.
+    /// Returns whether work is left.
     fn has_work(&self) -> bool;
 
-    /// Tells whether the task has ended by itself.
+    /// Returns whether the task has ended by itself.
     fn is_over(&self) -> bool;
 }

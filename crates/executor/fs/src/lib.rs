@@ -1,9 +1,10 @@
-//! Files of this machine: whole and by blocks, walked, watched and searched.
+//! File operations on this machine: whole files, blocks, trees, walks, watches and searches.
 //!
-//! Every operation takes the request it serves and blocks until it is done; a foreign or unusable
-//! path is refused here. Nothing is checked and then used: what is checked is what was opened.
-//! Not here: threads, but for the one that hears of changes; sandbox policy (a request's `sandbox`
-//! is not looked at); the wire's encoding.
+//! Every operation takes its request and blocks until it is done. It rejects foreign or unusable
+//! paths. Invariant: an operation checks files after opening them, never a path before.
+//!
+//! Elsewhere: threads (except the watch thread), sandbox policy (the `sandbox` of a request is
+//! ignored here), the wire's encoding.
 
 mod ancestor_watch;
 mod block_file;

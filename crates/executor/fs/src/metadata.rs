@@ -1,4 +1,4 @@
-//! What a path names, without opening it.
+//! Metadata and canonical form of a path, without opening the file.
 
 use std::{fs, path::Path};
 
@@ -17,10 +17,10 @@ use crate::{
     resolve::{EntryLocation, LinkPolicy},
 };
 
-/// Tells what a path names. A link is followed, and said to be one.
+/// Returns the metadata of a path. Follows a link, and reports that it is one.
 ///
 /// # Errors
-/// Fails if nothing is there, also behind a link, or if it may not be looked at.
+/// Fails if the path or a link's target does not exist, or cannot be accessed.
 pub fn metadata(get: &GetMetadata) -> Result<FileMetadata, FileError> {
     let path = native_path(&get.path)?;
     let host_error = |error| host_error("look at", &path, error);
@@ -61,7 +61,7 @@ fn kind(stat: &Statx) -> FileType {
     FileType::from_raw_mode(stat.stx_mode.into())
 }
 
-/// Returns what the kernel says, of a file that was found behind a link or not.
+/// Converts a `statx` record. `is_symlink`: the file was reached through a link.
 pub(crate) fn from_statx(stat: &Statx, is_symlink: bool) -> FileMetadata {
     let born = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
     FileMetadata {
@@ -86,16 +86,16 @@ fn milliseconds(time: &StatxTimestamp) -> i64 {
         .saturating_add(below_a_second)
 }
 
-/// The bits of a mode that are not the type of the file.
+/// The permission bits of a mode.
 const PERMISSIONS: u32 = 0o7777;
 
-/// What is asked of the kernel.
+/// Fields requested from the kernel.
 const ASKED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
-/// Resolves every link of a path that exists.
+/// Resolves all links of an existing path.
 ///
 /// # Errors
-/// Fails if it does not exist, or if the way to it may not be looked at.
+/// Fails if the path does not exist, or an ancestor cannot be accessed.
 pub fn canonicalize(request: &Canonicalize) -> Result<PathUri, FileError> {
     let path = native_path(&request.path)?;
     let real = fs::canonicalize(&path).map_err(|error| host_error("resolve", &path, error))?;
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_directories_are_told_apart() {
+    fn files_and_directories_are_distinguished() {
         let scratch = TestDir::new();
         let file = of(&scratch.file(odd_name(), "12345")).unwrap();
         assert_eq!(
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn permission_bits_are_told_without_the_type() {
+    fn permission_bits_exclude_the_file_type() {
         let scratch = TestDir::new();
         let path = scratch.file("file", "");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o2751)).unwrap();
@@ -159,22 +159,25 @@ mod tests {
         let file = File::open(&path).unwrap();
         let modified = UNIX_EPOCH + Duration::new(1_000_000_000, 123_999_999);
         file.set_modified(modified).unwrap();
-        let told = of(&path).unwrap();
-        assert_eq!(told.modified_at_ms, 1_000_000_000_123);
+        let reported = of(&path).unwrap();
+        assert_eq!(reported.modified_at_ms, 1_000_000_000_123);
         let created = file.metadata().unwrap().created().unwrap_or(UNIX_EPOCH);
         let created = created.duration_since(SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(u128::try_from(told.created_at_ms), Ok(created.as_millis()));
+        assert_eq!(
+            u128::try_from(reported.created_at_ms),
+            Ok(created.as_millis())
+        );
     }
 
     #[test]
-    fn a_time_before_the_epoch_is_negative() {
+    fn time_before_the_epoch_is_negative() {
         let mut before = of_root().stx_mtime;
         (before.tv_sec, before.tv_nsec) = (-2, 500_000_000);
         assert_eq!(milliseconds(&before), -1500);
     }
 
     #[test]
-    fn a_birth_that_is_not_known_is_0() {
+    fn unknown_birth_time_is_zero() {
         let mut stat = of_root();
         stat.stx_mask &= !StatxFlags::BTIME.bits();
         assert_eq!(from_statx(&stat, false).created_at_ms, 0);
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_followed_and_said_to_be_one() {
+    fn link_is_followed_and_reported_as_link() {
         let scratch = TestDir::new();
         scratch.file("file", "12345");
         let file = of(&scratch.link("to file", "file")).unwrap();
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn without_links_none_is_looked_at() {
+    fn paths_with_links_are_rejected_on_request() {
         let scratch = TestDir::new();
         let root = fs::canonicalize(scratch.root()).unwrap();
         scratch.file("real/file", "");
@@ -239,7 +242,7 @@ mod canonicalize_tests {
     }
 
     #[test]
-    fn every_link_is_resolved() {
+    fn all_links_are_resolved() {
         let scratch = TestDir::new();
         let real = fs::canonicalize(scratch.directory("real")).unwrap();
         let file = scratch.file(Path::new("real").join(odd_name()), "");
@@ -253,7 +256,7 @@ mod canonicalize_tests {
     }
 
     #[test]
-    fn only_what_exists_can_be_resolved() {
+    fn only_existing_paths_can_be_resolved() {
         let scratch = TestDir::new();
         let file = scratch.file("file", "");
         let dangling = scratch.link("dangling", "nowhere");

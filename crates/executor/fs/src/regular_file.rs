@@ -1,7 +1,7 @@
-//! Opens regular files, and nothing else.
+//! Opens regular files only.
 //!
-//! Whatever the name turns out to be, opening it does not block, does not empty it and does not make
-//! a terminal ours; only then is it looked at.
+//! Opening a path of any type never blocks, never truncates, and never acquires a controlling
+//! terminal. The type is checked after opening.
 
 use std::{fs::File, path::Path};
 
@@ -17,9 +17,9 @@ use crate::{
     resolve::{self, LinkPolicy},
 };
 
-/// How a file is opened to be read.
+/// Flags to open a file for reading.
 pub(crate) const TO_READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
-/// How a file is opened, or made, to be written.
+/// Flags to open or create a file for writing.
 pub(crate) const TO_WRITE: OFlags = OFlags::WRONLY
     .union(OFlags::CREATE)
     .union(OFlags::NONBLOCK)
@@ -27,7 +27,7 @@ pub(crate) const TO_WRITE: OFlags = OFlags::WRONLY
 /// Permission bits of a new file, before the umask.
 pub(crate) const NEW_FILE: Mode = Mode::from_raw_mode(0o666);
 
-/// A regular file that is open, and what was known of it then.
+/// An open regular file and its metadata at that time.
 #[derive(Debug)]
 pub(crate) struct RegularFile {
     pub(crate) file: File,
@@ -35,21 +35,21 @@ pub(crate) struct RegularFile {
 }
 
 impl RegularFile {
-    /// Opens a file to read it.
+    /// Opens a file for reading.
     pub(crate) fn to_read(path: &Path, links: LinkPolicy) -> Result<Self, FileError> {
         let opened = resolve::open(path, links, TO_READ, Mode::empty())
             .map_err(|error| host_error("open", path, error))?;
         Self::checked(opened, path)
     }
 
-    /// Takes what was opened or made to be written.
+    /// Checks a file that was opened or created for writing.
     pub(crate) fn to_write(opened: io::Result<OwnedFd>, path: &Path) -> Result<Self, FileError> {
-        // A FIFO that nobody reads cannot be opened, and nobody waits for its reader.
+        // Opening a FIFO without a reader fails instead of blocking.
         let opened = opened.map_err(|error| host_error("write", path, error))?;
         Self::checked(opened, path)
     }
 
-    /// Takes what another process opened.
+    /// Checks a file that another process opened.
     pub(crate) fn received(opened: OwnedFd, path: &Path) -> Result<Self, FileError> {
         Self::checked(opened, path)
     }
@@ -63,12 +63,12 @@ impl RegularFile {
         Ok(Self { file, stat })
     }
 
-    /// Bytes, when it was opened.
+    /// Returns the size at the time of opening.
     pub(crate) fn size(&self) -> u64 {
         u64::try_from(self.stat.st_size).unwrap_or(0)
     }
 
-    /// Sets the permission bits, unless they were so.
+    /// Sets the permission bits if they differ.
     pub(crate) fn set_mode(&self, mode: Mode) -> io::Result<()> {
         if Mode::from_raw_mode(self.stat.st_mode) == mode {
             return Ok(());
@@ -76,7 +76,7 @@ impl RegularFile {
         fchmod(&self.file, mode)
     }
 
-    /// Sets again the bits that writing takes from a file that is not root's.
+    /// Restores the bits that writing clears on files of other users than root.
     pub(crate) fn restore_mode(&self, mode: Mode) -> io::Result<()> {
         if mode.intersects(SPECIAL) {
             fchmod(&self.file, mode)?;
@@ -85,8 +85,8 @@ impl RegularFile {
     }
 }
 
-/// Returns the permission bits that a copy of a file gets. It runs with its owner's rights only if
-/// that owner is the same.
+/// Returns the permission bits of a file's copy. Keeps set-user-id and set-group-id only if the
+/// owner is the same.
 pub(crate) fn carried_mode(from: &Stat, to: &Stat) -> Mode {
     let mode = Mode::from_raw_mode(from.st_mode);
     if (from.st_uid, from.st_gid) == (to.st_uid, to.st_gid) {
@@ -96,7 +96,7 @@ pub(crate) fn carried_mode(from: &Stat, to: &Stat) -> Mode {
     }
 }
 
-/// The bits by which a program gets its file's user or group.
+/// The set-user-id and set-group-id bits.
 const SPECIAL: Mode = Mode::SUID.union(Mode::SGID);
 
 #[cfg(test)]
@@ -107,7 +107,7 @@ mod tests {
     use crate::test_dir::TestDir;
 
     #[test]
-    fn a_copy_runs_as_its_owner_only_if_the_owner_is_the_same() {
+    fn copy_keeps_setuid_only_for_the_same_owner() {
         let scratch = TestDir::new();
         let path = scratch.file("file", "");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o7751)).unwrap();

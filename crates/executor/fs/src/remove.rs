@@ -1,7 +1,7 @@
 //! Removes a file, a link or a tree.
 //!
-//! Only names are removed, and only in directories that are open: a link that is put in the place of
-//! something is removed itself, never followed.
+//! Only names in open directories are removed: a link that replaces an entry is removed itself,
+//! never followed.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -25,11 +25,11 @@ use crate::{
     resolve::{self, EntryLocation, LinkPolicy},
 };
 
-/// Removes what a path names. What others remove meanwhile is removed; what they add is, too, unless
-/// they keep adding.
+/// Removes a path. Entries that others remove meanwhile do not matter; entries that others add are
+/// removed, too, unless they keep adding.
 ///
 /// # Errors
-/// Fails at the first thing that cannot be removed. What was removed before stays so.
+/// Fails at the first entry that cannot be removed. Earlier entries stay removed.
 pub fn remove(remove: &Remove, stop: &Stop) -> Result<(), FileError> {
     let path = native_path(&remove.path)?;
     let links = LinkPolicy::from_request(remove.follow_symlinks);
@@ -58,7 +58,7 @@ pub fn remove(remove: &Remove, stop: &Stop) -> Result<(), FileError> {
 
 enum UnlinkOutcome {
     Removed,
-    /// It is a directory.
+    /// The path is a directory.
     IsDirectory(EntryLocation),
 }
 
@@ -88,7 +88,7 @@ fn remove_empty(path: &Path, place: &EntryLocation) -> Result<(), FileError> {
         .map_err(|error| host_error("remove", path, error))
 }
 
-/// A tree that is being removed, from its leaves up.
+/// A removal in progress, from the leaves upwards.
 struct TreeRemoval<'a> {
     path: &'a Path,
     stop: &'a Stop,
@@ -97,16 +97,16 @@ struct TreeRemoval<'a> {
     entered: Vec<RemovalFrame>,
 }
 
-/// A directory that has nothing but directories left.
+/// A directory with only subdirectories left.
 struct RemovalFrame {
     visit: RemovalVisit,
     directories: Vec<OsString>,
 }
 
-/// A directory to go into.
+/// A directory to enter.
 struct RemovalVisit {
     name: OsString,
-    /// How often it was found not to be empty after everything in it was removed.
+    /// How often the directory was not empty after all its entries were removed.
     refilled: usize,
 }
 
@@ -140,13 +140,13 @@ impl<'a> TreeRemoval<'a> {
         }
     }
 
-    /// Goes into a directory and removes everything but the directories in it.
+    /// Enters a directory and removes everything in it except subdirectories.
     fn enter(&mut self, visit: RemovalVisit) -> Result<(), FileError> {
         let name = visit.name.as_os_str();
         let directory = match resolve::directory_at(self.levels.current(), name) {
             Ok(directory) => directory,
             Err(Errno::NOENT) => return Ok(()),
-            // Something else has taken its place.
+            // Another kind of file has replaced it.
             Err(Errno::NOTDIR | Errno::LOOP) => {
                 return gone(unlinkat(self.levels.current(), name, AtFlags::empty()))
                     .map_err(|error| self.host_error(name, error));
@@ -156,7 +156,7 @@ impl<'a> TreeRemoval<'a> {
         let listing = match DirectoryListing::of(&directory) {
             Ok(listing) => listing,
             Err(Errno::NOENT) => return Ok(()),
-            // An empty one can be removed without being read.
+            // An empty directory can be removed without permission to read it.
             Err(error) => {
                 return unlinkat(self.levels.current(), name, AtFlags::REMOVEDIR)
                     .map_err(|_| self.host_error(name, error));
@@ -194,13 +194,14 @@ impl<'a> TreeRemoval<'a> {
         Ok(directories)
     }
 
-    /// Removes the current directory, or returns what must be entered again: somebody adds to it.
+    /// Removes the current directory. Returns it if entries were added meanwhile and it must be
+    /// entered again.
     fn leave(&mut self, mut visit: RemovalVisit) -> Result<Option<RemovalVisit>, FileError> {
         self.levels
             .leave()
             .map_err(|error| self.host_error(&visit.name, error))?;
         match unlinkat(self.levels.current(), &visit.name, AtFlags::REMOVEDIR) {
-            // Somebody added to it, or put something else in its place.
+            // Entries were added, or something else has replaced it.
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR)
                 if visit.refilled < MAX_REFILLED =>
             {
@@ -213,11 +214,11 @@ impl<'a> TreeRemoval<'a> {
         }
     }
 
-    /// Names what could not be removed in the current directory.
+    /// Builds an error for an entry of the current directory.
     fn host_error(&self, name: &OsStr, error: impl Into<std::io::Error>) -> FileError {
         let mut path = PathBuf::from(self.path);
         if !self.entered.is_empty() {
-            // The first is the path's own name.
+            // The first frame is the last component of the path itself.
             path.extend(
                 self.entered
                     .iter()
@@ -230,7 +231,7 @@ impl<'a> TreeRemoval<'a> {
     }
 }
 
-/// Takes a name that somebody else has removed for removed.
+/// Treats an entry that is already gone as removed.
 fn gone(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(Errno::NOENT) => Ok(()),
@@ -238,7 +239,7 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// How often a directory is emptied while somebody adds to it.
+/// Most attempts to empty a directory to which others add.
 const MAX_REFILLED: usize = 16;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Gives something another name, in one step.
+//! Renames a file, a link or a directory atomically.
 
 use std::path::Path;
 
@@ -11,11 +11,12 @@ use rustix::{
 
 use crate::host_path::native_path;
 
-/// Gives a file, a link or a directory another name. Without `overwrite` nothing is ever replaced,
-/// not even in a race.
+/// Renames a file, a link or a directory. Without `overwrite` nothing is ever replaced, not even in
+/// a race.
 ///
 /// # Errors
-/// Fails if there is no such thing, if the name is taken, or if it is on another filesystem.
+/// Fails if the source does not exist, if the destination exists, or if it is on another file
+/// system.
 pub fn rename(rename: &Rename) -> Result<(), FileError> {
     let source = native_path(&rename.source_path)?;
     let destination = native_path(&rename.destination_path)?;
@@ -29,23 +30,24 @@ pub fn rename(rename: &Rename) -> Result<(), FileError> {
 
 fn without_replacing(source: &Path, destination: &Path) -> io::Result<()> {
     match renameat_with(CWD, source, CWD, destination, RenameFlags::NOREPLACE) {
-        // The filesystem does not know the flag, or a directory was to be moved into itself.
+        // The file system does not support the flag, or the destination is inside the source.
         Err(error @ (Errno::INVAL | Errno::NOSYS)) => by_link(source, destination, error),
         renamed => renamed,
     }
 }
 
-/// Gives the second name before it takes the first. Directories cannot have two: they are `refused`.
+/// Links the new name before removing the old one. Fails with `refused` for directories, which
+/// cannot have two names.
 fn by_link(source: &Path, destination: &Path, refused: Errno) -> io::Result<()> {
     match linkat(CWD, source, CWD, destination, AtFlags::empty()) {
         Ok(()) => {}
-        // It is a directory, or the filesystem has no second names either.
+        // It is a directory, or the file system has no hard links either.
         Err(Errno::PERM | Errno::NOTSUP | Errno::NOSYS | Errno::MLINK) => return Err(refused),
         Err(error) => return Err(error),
     }
     let taken = unlinkat(CWD, source, AtFlags::empty());
     if taken.is_err() {
-        // It has its old name still, and one is enough.
+        // The old name could not be removed: remove the new one again.
         unlinkat(CWD, destination, AtFlags::empty())?;
     }
     taken
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn files_directories_and_links_get_another_name() {
+    fn files_directories_and_links_are_renamed() {
         let scratch = TestDir::new();
         scratch.file("below/file", "");
         let sources = [
@@ -120,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_replaced_unless_asked_for() {
+    fn nothing_is_replaced_without_overwrite() {
         let scratch = TestDir::new();
         let source = scratch.file("source", "new");
         let taken = [
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_not_found() {
+    fn missing_source_is_not_found() {
         let scratch = TestDir::new();
         let file = scratch.file("file", "");
         let none = scratch.path("none");
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_not_moved_into_itself() {
+    fn directory_cannot_be_moved_into_itself() {
         let scratch = TestDir::new();
         let source = scratch.directory("source");
         assert_eq!(renamed(&source, &source.join("x")), Outcome::Invalid);
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_moved_to_another_filesystem() {
+    fn rename_across_file_systems_fails() {
         let scratch = TestDir::new();
         let source = scratch.file("source", "");
         let refused = rename(&request(&source, Path::new("/proc/source")));
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_name_is_given_where_replacing_cannot_be_forbidden() {
+    fn hard_link_is_used_without_noreplace_support() {
         let scratch = TestDir::new();
         let source = scratch.file("source", "content");
         let destination = scratch.path("destination");

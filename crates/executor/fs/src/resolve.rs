@@ -1,8 +1,8 @@
-//! The way to a file: through symbolic links, or without any.
+//! Resolves paths with or without symbolic links.
 //!
-//! Without links, a link on the way is `ENOTDIR` and a link at its end is `ELOOP`. The kernel walks
-//! such a path (`openat2`, Linux 5.6); where it does not know how or may not, it is walked here.
-//! Directories on the way are never read, only searched.
+//! Without links, a link in the middle of a path is `ENOTDIR`, and a link at its end is `ELOOP`.
+//! The kernel resolves such a path (`openat2`, Linux 5.6); where that is unavailable, it is
+//! resolved here. Directories on the path are opened with `O_PATH`, never for reading.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -16,17 +16,17 @@ use rustix::{
     path::Arg,
 };
 
-/// What becomes of symbolic links on the way to a file.
+/// How symbolic links in a path are treated.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum LinkPolicy {
-    /// They are followed.
+    /// Links are followed.
     Follow,
-    /// No component may be one.
+    /// No component may be a link.
     Refuse,
 }
 
 impl LinkPolicy {
-    /// Returns what a request's `followSymlinks` asks for.
+    /// Returns the policy for a request's `followSymlinks`.
     pub(crate) fn from_request(follow: Option<bool>) -> Self {
         match follow {
             None | Some(true) => Self::Follow,
@@ -35,7 +35,7 @@ impl LinkPolicy {
     }
 }
 
-/// A name in an open directory. The name may be that of a link, whatever `Links` said of the way.
+/// A name in an open directory. The name itself may be a link under either policy.
 #[derive(Debug)]
 pub(crate) struct EntryLocation {
     directory: OwnedFd,
@@ -43,7 +43,7 @@ pub(crate) struct EntryLocation {
 }
 
 impl EntryLocation {
-    /// Opens the directory above `path`. The root is the name `.` in itself.
+    /// Opens the parent of `path`. The root becomes the name `.` in itself.
     pub(crate) fn open_parent(path: &Path, links: LinkPolicy) -> io::Result<Self> {
         let (above, name) = match (path.parent(), path.file_name()) {
             (Some(above), Some(name)) => (above, name),
@@ -52,7 +52,7 @@ impl EntryLocation {
         directory(above, links).map(|directory| Self::new(directory, name))
     }
 
-    /// Makes the place of a name in a directory.
+    /// Creates the location of a name in a directory.
     pub(crate) fn new(directory: OwnedFd, name: &OsStr) -> Self {
         Self {
             directory,
@@ -65,18 +65,18 @@ impl EntryLocation {
         (self.directory, self.name)
     }
 
-    /// The directory. It can be searched, but not read.
+    /// Returns the directory, which is opened with `O_PATH`.
     pub(crate) fn directory(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
 
-    /// The name in it.
+    /// Returns the name.
     pub(crate) fn name(&self) -> &OsStr {
         &self.name
     }
 }
 
-/// Opens what a path names.
+/// Opens a path.
 pub(crate) fn open(
     path: &Path,
     links: LinkPolicy,
@@ -100,28 +100,28 @@ pub(crate) fn open_at(
     flags: OFlags,
     mode: Mode,
 ) -> io::Result<OwnedFd> {
-    // A network filesystem can be interrupted.
+    // Opening on a network file system can be interrupted.
     retry_on_intr(|| openat(&directory, name, flags | OFlags::CLOEXEC, mode))
 }
 
-/// Opens a directory in a directory, to search it. A link is not one.
+/// Opens a subdirectory with `O_PATH`. Fails for a link.
 pub(crate) fn directory_at(directory: impl AsFd, name: impl Arg + Copy) -> io::Result<OwnedFd> {
     open_at(directory, name, SEARCHED | OFlags::NOFOLLOW, Mode::empty())
 }
 
-/// Opens a directory to search it.
+/// Opens a directory with `O_PATH`.
 pub(crate) fn directory(path: &Path, links: LinkPolicy) -> io::Result<OwnedFd> {
     match links {
         LinkPolicy::Follow => open_at(CWD, path, SEARCHED, Mode::empty()),
         LinkPolicy::Refuse => match by_kernel(path) {
-            // A filter that does not know the call refuses it with either.
+            // A seccomp filter that does not know the call fails with either error.
             Err(Errno::NOSYS | Errno::PERM) => walk(path, links, MissingDirectory::Fail),
             opened => opened,
         },
     }
 }
 
-/// Opens a directory to search it; makes it and those above it where they are missing.
+/// Opens a directory with `O_PATH`, creating it and its ancestors if missing.
 pub(crate) fn open_or_create_directory(path: &Path, links: LinkPolicy) -> io::Result<OwnedFd> {
     match directory(path, links) {
         Err(Errno::NOENT) => walk(path, links, MissingDirectory::Make),
@@ -138,7 +138,7 @@ fn by_kernel(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// What becomes of a directory that does not exist.
+/// What to do if a directory does not exist.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum MissingDirectory {
     Fail,
@@ -168,15 +168,15 @@ fn walk(path: &Path, links: LinkPolicy, missing: MissingDirectory) -> io::Result
 fn make_one(above: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<OwnedFd> {
     let made = mkdirat(above, name, Mode::from_raw_mode(NEW_DIRECTORY));
     match (made, open_at(above, name, flags, Mode::empty())) {
-        // There is a name, but nothing behind it: a link that leads nowhere.
+        // The name exists but not its target: a dangling link.
         (Err(Errno::EXIST), Err(Errno::NOENT)) => Err(Errno::EXIST),
-        // Somebody else was faster, or it was made.
+        // It was created here, or concurrently by another process.
         (Ok(()) | Err(Errno::EXIST), opened) => opened,
         (Err(error), _) => Err(error),
     }
 }
 
-/// How directories are opened to be searched: it needs no permission on them.
+/// Flags to open a directory as a base only, which needs no permission on it.
 const SEARCHED: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 /// Permission bits of a new directory, before the umask.
 pub(crate) const NEW_DIRECTORY: u32 = 0o777;
@@ -188,13 +188,13 @@ mod tests {
     use super::*;
     use crate::{directory_stack::InodeId, test_dir::TestDir};
 
-    /// Both ways to open a directory without links.
+    /// Both implementations of opening a directory without links.
     const WAYS: [fn(&Path) -> io::Result<OwnedFd>; 2] = [by_kernel, |path| {
         walk(path, LinkPolicy::Refuse, MissingDirectory::Fail)
     }];
 
     #[test]
-    fn both_ways_lead_to_the_same_directory() {
+    fn both_implementations_resolve_to_the_same_directory() {
         let scratch = TestDir::new();
         let path = fs::canonicalize(scratch.directory("a/b/c")).unwrap();
         for path in [path.as_path(), Path::new("/"), Path::new("/proc")] {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_refuse_links_and_files_alike() {
+    fn both_implementations_reject_links_and_files() {
         let scratch = TestDir::new();
         let root = fs::canonicalize(scratch.root()).unwrap();
         scratch.directory("real/below");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_made_only_where_they_are_missing() {
+    fn only_missing_directories_are_created() {
         let scratch = TestDir::new();
         let root = fs::canonicalize(scratch.root()).unwrap();
         scratch.directory("real");
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_a_name_in_itself() {
+    fn root_resolves_to_dot_in_itself() {
         for links in [LinkPolicy::Follow, LinkPolicy::Refuse] {
             let place = EntryLocation::open_parent(Path::new("/"), links).unwrap();
             assert_eq!(place.name(), ".");

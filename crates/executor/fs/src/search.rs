@@ -1,7 +1,7 @@
-//! `fs/search`: lines that match.
+//! `fs/search`: finds matching lines.
 //!
-//! Files are searched by several threads, and what they find is put in order: the answer does not
-//! depend on which was faster. If there are too many matches, it has the first of them.
+//! Several threads search files, and the results are sorted, so the answer does not depend on
+//! timing. If there are too many matches, it contains the first ones.
 
 mod file_supply;
 mod line_matches;
@@ -44,24 +44,23 @@ use crate::{
     workers::{self, Stop},
 };
 
-/// Finds the lines that match, in one file or in the files of a tree.
+/// Finds matching lines in one file, or in the files of a tree.
 ///
-/// As ripgrep does, it leaves out hidden files and those that ignore files name, follows no links,
-/// and gives up on a file at its first NUL byte; UTF-16 with a byte order mark is read as text. The
-/// root itself may be hidden, ignored or a link. Other than ripgrep, it looks for `.gitignore`
-/// outside a repository, too, and not into the user's git configuration. Files that cannot be read
-/// are passed over.
+/// Like ripgrep, it skips hidden and ignored files, follows no links, and stops reading a file at
+/// its first NUL byte; UTF-16 with a byte order mark is read as text. The root itself may be
+/// hidden, ignored or a link. Unlike ripgrep, it applies `.gitignore` outside a repository, too,
+/// and ignores the user's git configuration. Unreadable files are skipped.
 ///
-/// A glob is held against the path below the root; one without a slash against the file's name, as
-/// is one for a single file.
+/// A glob is matched against the path relative to the root. A glob without a slash, or a glob for a
+/// single file, is matched against the file name.
 ///
-/// Matches are sorted by the bytes of the path, then by line. If there are more than wanted, or than
-/// [`limits::MAX_SEARCH_BYTES`] hold, the answer has the first of them. A line of more than
-/// 8 MiB ends the search of its file, and the answer says that there may be more.
+/// Matches are sorted by the bytes of the path, then by line. If there are more than requested, or
+/// more than fit into [`limits::MAX_SEARCH_BYTES`], the answer contains the first ones. A line
+/// longer than 8 MiB ends the search of its file, and the answer is marked as truncated.
 ///
 /// # Errors
-/// Refuses a broken pattern or glob, and numbers that are out of range. Fails if there is no such
-/// root, if it is neither a file nor a directory, or if asked to stop.
+/// Rejects an invalid pattern or glob, and numbers that are out of range. Fails if the root does
+/// not exist or is neither a file nor a directory, or after a cancellation.
 pub fn search(search: &Search, stop: &Stop) -> Result<SearchResult, FileError> {
     check_numbers(search)?;
     let job = SearchJob {
@@ -104,7 +103,7 @@ fn check_numbers(search: &Search) -> Result<(), FileError> {
     Ok(())
 }
 
-/// What every thread knows.
+/// The parameters of a search, shared by all threads.
 #[derive(Debug)]
 struct SearchJob<'a> {
     matcher: RegexMatcher,
@@ -136,7 +135,7 @@ impl SearchJob<'_> {
             let first = supply.next_batch();
             if first.as_ref().is_some_and(|(_, batch)| batch.is_full()) {
                 for _ in 1..workers::thread_count() {
-                    // If there can be none, one thread less does it all.
+                    // If a thread cannot be started, the others do its work.
                     drop(thread::Builder::new().spawn_scoped(scope, help));
                 }
             }
@@ -152,7 +151,7 @@ impl SearchJob<'_> {
         Ok(answer.result)
     }
 
-    /// Searches portions, from this one on, as long as there are any.
+    /// Searches batches, starting with this one, until none is left.
     fn work(
         &self,
         supply: &FileSupply<'_>,
@@ -170,7 +169,7 @@ impl SearchJob<'_> {
                 let opened = match root.file(&file.below) {
                     Ok(opened) => opened,
                     Err(error) => {
-                        // It lies too deep to be named.
+                        // The path is too long to be opened.
                         done.is_incomplete |= error == Errno::NAMETOOLONG;
                         continue;
                     }
@@ -189,7 +188,7 @@ impl SearchJob<'_> {
     }
 
     fn searcher(&self) -> Searcher {
-        // One more than wanted, to know whether there is more.
+        // One more than requested, to detect truncation.
         let most = u64::try_from(self.max_matches).map_or(u64::MAX, |most| most + 1);
         SearcherBuilder::new()
             .line_terminator(LineTerminator::crlf())
@@ -199,7 +198,7 @@ impl SearchJob<'_> {
             .binary_detection(BinaryDetection::quit(0))
             .heap_limit(Some(MAX_LINE_BYTES))
             .max_matches(Some(most))
-            // A file that shrinks while it is mapped would kill us.
+            // A mapped file that shrinks would raise SIGBUS.
             .memory_map(MmapChoice::never())
             .build()
     }
@@ -213,19 +212,20 @@ impl SearchJob<'_> {
         let ended = searcher.search_reader(&self.matcher, reader, &mut lines);
         FileMatches {
             lines: lines.into_matches(),
-            // The searcher's own errors have no errno: the only one left is a line without end.
+            // Errors of the searcher itself have no errno. The only one possible here is a line
+            // that is too long.
             is_incomplete: ended.is_err_and(|error| error.raw_os_error().is_none()),
         }
     }
 }
 
-/// What was found in one file.
+/// The matches of one file.
 struct FileMatches {
     lines: Vec<MatchedLine>,
     is_incomplete: bool,
 }
 
-/// A file that ends when nobody waits any more.
+/// A file that reads as ended after a cancellation.
 struct CancellableReader<'a> {
     file: &'a File,
     stop: &'a Stop,
@@ -240,7 +240,7 @@ impl Read for CancellableReader<'_> {
     }
 }
 
-/// The result, as far as its size is allowed.
+/// The result, up to its size limit.
 struct SearchAnswer {
     result: SearchResult,
     max_matches: usize,
@@ -256,7 +256,7 @@ impl SearchAnswer {
         }
     }
 
-    /// Adds the lines of a file, unless something was left out before.
+    /// Adds the lines of a file, unless the result is already truncated.
     fn add(&mut self, path: &Path, lines: Vec<MatchedLine>) -> Result<(), FileError> {
         if self.result.truncated {
             return Ok(());
@@ -283,13 +283,14 @@ impl SearchAnswer {
     }
 }
 
-/// Longest line that is searched, and what each thread reads of a file at once.
+/// Longest line that is searched, and the read buffer of each thread.
 const MAX_LINE_BYTES: usize = 8 << 20;
 
-/// Compiles the pattern of a search. It matches in linear time, and never more than one line.
+/// Compiles the pattern of a search. It matches in linear time, and never across lines.
 ///
 /// # Errors
-/// Refuses what is too long, broken or too large, and what could only match several lines.
+/// Rejects patterns that are too long, invalid or too large, and patterns that match only several
+/// lines.
 pub(super) fn compile_pattern(search: &Search) -> Result<RegexMatcher, FileError> {
     check_length("pattern", &search.pattern)?;
     if search.pattern.contains(['\n', '\r']) {
@@ -308,7 +309,7 @@ pub(super) fn compile_pattern(search: &Search) -> Result<RegexMatcher, FileError
         .map_err(|error| FileError::Refused(format!("pattern cannot be used: {error}")))
 }
 
-/// Largest compiled pattern: `(a{1000}){1000}` is short.
+/// Largest compiled pattern. `(a{1000}){1000}` is short, but its program is not.
 const MAX_PROGRAM_BYTES: usize = 4 << 20;
-/// What each thread remembers of a pattern's states.
+/// Size of the state cache of a pattern in each thread.
 const MAX_CACHE_BYTES: usize = 4 << 20;

@@ -1,4 +1,4 @@
-//! What tests share: a directory of their own, requests, and waits that end.
+//! Test support: a temporary directory, requests, and bounded waits.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -34,12 +34,12 @@ impl TestDir {
         self.0.path()
     }
 
-    /// The path of a name in it.
+    /// Returns the path of a name in it.
     pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.0.path().join(name)
     }
 
-    /// Makes a file and those directories above it that are missing.
+    /// Creates a file and its missing ancestors.
     pub(crate) fn file(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -53,7 +53,7 @@ impl TestDir {
         path
     }
 
-    /// Makes a link with this text.
+    /// Creates a link with this target.
     pub(crate) fn link(&self, name: impl AsRef<Path>, text: impl AsRef<Path>) -> PathBuf {
         let path = self.path(name);
         std::os::unix::fs::symlink(text, &path).unwrap();
@@ -66,7 +66,7 @@ impl TestDir {
         path
     }
 
-    /// Makes directories in directories, deeper than a path can say. Returns the first.
+    /// Creates nested directories, deeper than a path can express. Returns the first.
     pub(crate) fn deep(&self, name: &str, depth: usize) -> PathBuf {
         let top = self.directory(name);
         let mut current = open_directory(&top);
@@ -78,7 +78,7 @@ impl TestDir {
     }
 }
 
-/// What came of an operation.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Outcome {
     Done,
@@ -119,7 +119,7 @@ pub(crate) fn odd_name() -> &'static OsStr {
     OsStr::from_bytes(b"odd \xff?#%")
 }
 
-/// Names in a directory, sorted.
+/// Returns the sorted names in a directory.
 pub(crate) fn names(directory: &Path) -> Vec<OsString> {
     let mut names: Vec<_> = fs::read_dir(directory)
         .unwrap()
@@ -129,23 +129,23 @@ pub(crate) fn names(directory: &Path) -> Vec<OsString> {
     names
 }
 
-/// Returns what `work` does, or fails the test if it blocks.
+/// Runs `work`, and fails the test if it blocks.
 pub(crate) fn within_seconds<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, waits) = mpsc::channel();
     thread::spawn(move || done.send(work()));
     waits
         .recv_timeout(Duration::from_secs(20))
-        .expect("it blocks")
+        .expect("timed out: the operation blocks")
 }
 
-/// Does `work` as somebody who is not root and owns nothing. `scratch` becomes theirs to read.
+/// Runs `work` as an unprivileged user who owns nothing. Makes `scratch` readable for that user.
 pub(crate) fn unprivileged<T: Send>(scratch: &TestDir, work: impl FnOnce() -> T + Send) -> T {
     fs::set_permissions(scratch.root(), fs::Permissions::from_mode(0o755)).unwrap();
     let nobody = Uid::from_raw(65_534);
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
             if geteuid().is_root() {
-                // Only of this thread, and of those it starts.
+                // Applies to this thread and those it starts.
                 set_thread_res_uid(nobody, nobody, nobody).unwrap();
             }
             work()

@@ -1,7 +1,7 @@
-//! `fs/walk`: a tree, breadth first.
+//! `fs/walk`: lists a tree breadth first.
 //!
-//! It does as the stock server does, limit by limit. A tree that changes meanwhile is listed as it
-//! was found: what vanished is left out, and a directory that became a link is not entered.
+//! Behaves like the stock server, including its limits. Changes during a walk are tolerated:
+//! entries that disappear are skipped, and a directory that becomes a link is not entered.
 
 mod read_ahead;
 #[cfg(test)]
@@ -35,14 +35,15 @@ use crate::{
     workers::Stop,
 };
 
-/// Lists a tree, breadth first and by name in each directory.
+/// Lists a tree breadth first, sorted by name in each directory.
 ///
-/// The root is not listed. If it is no directory, or a link that is not to be followed, there is
-/// nothing to list; if it cannot be read, that is one of the errors of the result, as it is for
-/// every directory below it.
+/// The root is not listed. The result is empty if the root is not a directory, or is a link that
+/// must not be followed. A directory that cannot be read, including the root, is reported as an
+/// error of the result.
 ///
 /// # Errors
-/// Fails if a limit is zero or above its maximum, if there is no such root, or if asked to stop.
+/// Fails if a limit is zero or above its maximum, if the root does not exist, or after a
+/// cancellation.
 pub fn walk(walk: &Walk, stop: &Stop) -> Result<WalkResult, FileError> {
     check_limits(&walk.options)?;
     let path = native_path(&walk.path)?;
@@ -51,7 +52,7 @@ pub fn walk(walk: &Walk, stop: &Stop) -> Result<WalkResult, FileError> {
     } else {
         LinkPolicy::Refuse
     };
-    // A link that leads nowhere is no root, even if it is not followed.
+    // A dangling link is not a root, even if links are not followed.
     let found = stat(&path).map_err(|errno| host_error("walk", &path, errno))?;
     if !FileType::from_raw_mode(found.st_mode).is_dir() {
         return Ok(WalkResult::default());
@@ -91,7 +92,7 @@ fn check_limits(options: &WalkOptions) -> Result<(), FileError> {
     Err(FileError::Invalid(text))
 }
 
-/// A walk that is under way.
+/// A walk in progress.
 #[derive(Debug)]
 pub(super) struct TreeWalker {
     options: WalkOptions,
@@ -104,14 +105,14 @@ pub(super) struct TreeWalker {
     answer: WalkAnswer,
 }
 
-/// A directory that is to be read.
+/// A directory to read.
 #[derive(Debug)]
 pub(super) struct PendingDirectory {
-    /// Its path below the root.
+    /// Path relative to the root.
     pub(super) below: Vec<u8>,
     pub(super) uri: PathUri,
     pub(super) depth: usize,
-    /// What was found there, if links are followed.
+    /// The directory that was found there, if links are followed.
     pub(super) identity: Option<InodeId>,
 }
 
@@ -122,7 +123,7 @@ impl TreeWalker {
             root,
             queue: VecDeque::new(),
             entered: HashSet::new(),
-            // The first is not one that was queued.
+            // The root counts, but is not queued like the others.
             directories: 1,
             examined: 0,
             answer: WalkAnswer::default(),
@@ -133,7 +134,7 @@ impl TreeWalker {
         while !self.queue.is_empty() {
             let count = self.queue.len().min(READ_AHEAD);
             let directories: Vec<PendingDirectory> = self.queue.drain(..count).collect();
-            // One more than may be looked at, to know whether there is more.
+            // One more than allowed, to detect truncation.
             let keep = self.options.max_entries - self.examined + 1;
             let read = read_ahead::read(&self.root, &directories, keep, stop);
             stop.check()?;
@@ -155,7 +156,7 @@ impl TreeWalker {
         match names {
             _ if directory.uri.is_opaque() => self.answer.error(&directory.uri, NO_CHILDREN),
             Ok(names) => self.list(directory, &names),
-            // It is gone, or no directory any more.
+            // It is gone, or no longer a directory.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => ControlFlow::Continue(()),
             Err(errno) => self.answer.host_error(&directory.uri, errno),
         }
@@ -189,7 +190,7 @@ impl TreeWalker {
         ControlFlow::Continue(())
     }
 
-    /// Queues a directory that was listed, unless it is not to be entered.
+    /// Queues a listed directory, unless an option excludes it.
     fn queue(&mut self, parent: &PendingDirectory, name: &OsStr, uri: PathUri) -> ControlFlow<()> {
         let is_pruned = self.options.prune_hidden_directories && name.as_bytes().starts_with(b".");
         if is_pruned || parent.depth == self.options.max_depth {
@@ -236,7 +237,7 @@ impl TreeWalker {
     }
 }
 
-/// The result, as far as its size is allowed. What does not fit ends the walk.
+/// The result, up to its size limit. An entry that does not fit ends the walk.
 #[derive(Debug, Default)]
 struct WalkAnswer {
     result: WalkResult,

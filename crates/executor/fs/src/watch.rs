@@ -1,24 +1,26 @@
-//! Watching a file or a directory: every change is told, or it is said that some were not.
+//! Watches a file or a directory tree. Every change is reported, or an overflow is.
 //!
-//! Written on inotify itself, because a file must be told that appears in a directory younger than
-//! its watch, and because a client that does not read must cost bounded memory: both need the order
-//! of watching and listing, and the queue, in one hand.
+//! Uses inotify directly, for two reasons: a file that appears in a directory before that directory
+//! is watched must be reported, and a client that does not read must cost bounded memory. Both
+//! require control over the order of watching and listing, and over the queue.
 //!
-//! What a client can rely on: if it looks at each path it is told, below those that are created or
-//! renamed, and at everything after an overflow, it knows the tree.
-//! - Each path is told once in a batch, with what became of it since the last one ([`gathered`]).
-//! - A rename inside what is watched tells both paths as renamed, and nothing of what lies below.
-//!   What comes from outside is created, with all that lies below; what goes outside is removed.
-//! - A directory that is found late is listed after it is watched, and what it holds is told as
-//!   created. So a path may be told as created twice, but no file is missed.
-//! - While a part of the tree cannot be watched, because there are too many directories, every batch
-//!   says overflow. Directories that the server may not read are left out in silence.
-//! - When a watched directory is removed or goes elsewhere, also with a directory above it, it is
-//!   told as removed and the changes end. A watched file may come back; its changes end with its
+//! Guarantee: a client that checks each reported path, everything below created and renamed paths,
+//! and everything after an overflow, knows the state of the tree.
+//! - Each path is reported once in a batch, with the combined change since the last batch
+//!   (`pending_changes`).
+//! - A rename within the watched tree reports both paths as renamed, and nothing below them. An
+//!   entry moved in is created, with everything below it; an entry moved out is removed.
+//! - A directory is listed after it is watched, and its entries are reported as created. So a path
+//!   may be reported as created twice, but no file is missed.
+//! - While a part of the tree cannot be watched, because there are too many directories, every
+//!   batch reports an overflow. Directories that the server may not read are skipped silently.
+//! - When the watched directory or one of its ancestors is removed or moved, the directory is
+//!   reported as removed and the stream ends. A watched file may reappear; its stream ends with its
 //!   directory.
-//! - Links below are not followed. One directory that is mounted at two places is told at one.
+//! - Links in the tree are not followed. A directory that is mounted twice is reported at one path
+//!   only.
 //!
-//! Not here: the kernel's queue (`inotify`), which client watches what, the wire's encoding.
+//! Elsewhere: the kernel's queue (`inotify`), which client watches what, the wire's encoding.
 
 mod directory_tree;
 mod entry_events;
@@ -44,11 +46,11 @@ use crate::{
     inotify,
 };
 
-/// Watches a file or directory, and blocks until everything is watched: every later change is told,
-/// or an overflow is. The watch ends when the watcher or its stream is dropped.
+/// Watches a file or directory, and blocks until everything is watched. Every later change is
+/// reported, or an overflow is. The watch ends when the watcher or its stream is dropped.
 ///
 /// # Errors
-/// Fails if the path is not there or may not be read, or if the host allows no more watches.
+/// Fails if the path does not exist or cannot be read, or if the host allows no more watches.
 pub fn watch(watch: &WatchPath) -> Result<Watcher, FileError> {
     let path = native_path(&watch.path)?;
     let real = fs::canonicalize(&path).map_err(|error| host_error("watch", &path, error))?;
@@ -59,18 +61,23 @@ pub fn watch(watch: &WatchPath) -> Result<Watcher, FileError> {
         WatchDepth::Entries => Some(WatchScope::Entries),
         WatchDepth::Tree => Some(WatchScope::Tree),
     };
-    // Only a directory has no name.
+    // Only a directory can lack a name.
     let scope = scope.ok_or_else(|| host_error("watch", &path, Errno::NOTDIR))?;
-    let (told, start_reply) = mpsc::sync_channel(1);
+    let (reported, start_reply) = mpsc::sync_channel(1);
     let (sender, batches) = pending_changes::pair();
     let subscription = inotify::subscribe(Box::new(move |watches| {
-        let tree = TreeWatch::begin(real, scope, sender, StartReply(told), watches)?;
+        let tree = TreeWatch::begin(real, scope, sender, StartReply(reported), watches)?;
         Some(Box::new(tree))
     }));
     let subscription = subscription.map_err(|error| FileError::Host(refusal(&path, &error)))?;
     start_reply
         .recv()
-        .map_err(|_| FileError::Host(format!("cannot watch `{}`: it broke off", path.display())))?
+        .map_err(|_| {
+            FileError::Host(format!(
+                "cannot watch `{}`: watch thread has exited",
+                path.display()
+            ))
+        })?
         .map_err(|error| match error {
             Errno::NOSPC => FileError::Host(refusal(&path, &error.into())),
             error => host_error("watch", &path, error),
@@ -81,13 +88,13 @@ pub fn watch(watch: &WatchPath) -> Result<Watcher, FileError> {
     })
 }
 
-/// Who waits for the watch to begin.
+/// Reports the start of a watch to the caller.
 pub(super) struct StartReply(pub(super) SyncSender<Result<(), Errno>>);
 
 impl StartReply {
-    /// Tells that everything is watched, or why it is not.
+    /// Reports that everything is watched, or why it is not.
     pub(super) fn send(self, result: Result<(), Errno>) {
-        // Nobody waits if the thread that asked is gone.
+        // The caller may have stopped waiting.
         self.0.send(result).ok();
     }
 }

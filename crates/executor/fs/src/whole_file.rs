@@ -1,4 +1,4 @@
-//! Whole files, read at once.
+//! Reads whole files.
 
 use std::{fs::File, os::fd::OwnedFd, path::PathBuf, thread};
 
@@ -17,7 +17,7 @@ use crate::{
     workers,
 };
 
-/// A regular file of at most [`limits::MAX_READ_FILE_BYTES`] that is open, to be read at once.
+/// An open regular file of at most [`limits::MAX_READ_FILE_BYTES`], to be read at once.
 #[derive(Debug)]
 pub struct WholeFile {
     file: File,
@@ -29,17 +29,17 @@ impl WholeFile {
     /// Opens the file.
     ///
     /// # Errors
-    /// Fails if it cannot be opened, is no regular file or is too large.
+    /// Fails if it cannot be opened, is not a regular file, or is too large.
     pub fn open(read: &ReadFile) -> Result<Self, FileError> {
         let path = native_path(&read.path)?;
         let opened = RegularFile::to_read(&path, LinkPolicy::from_request(read.follow_symlinks))?;
         Self::opened(opened, path)
     }
 
-    /// Takes a file that another process opened for `read`, and looks at it again.
+    /// Adopts a file that another process opened for `read`, and checks it again.
     ///
     /// # Errors
-    /// Fails if it is no regular file or is too large.
+    /// Fails if it is not a regular file, or is too large.
     pub fn from_file(file: OwnedFd, read: &ReadFile) -> Result<Self, FileError> {
         let path = native_path(&read.path)?;
         let opened = RegularFile::received(file, &path)?;
@@ -55,12 +55,12 @@ impl WholeFile {
         Ok(Self { file, path, size })
     }
 
-    /// Returns the file, for another process to read.
+    /// Returns the file, for use by another process.
     pub fn into_file(self) -> OwnedFd {
         self.file.into()
     }
 
-    /// Reads it, whatever it has grown or shrunk to.
+    /// Reads the file, even if it has grown or shrunk since.
     ///
     /// # Errors
     /// Fails if reading fails, or if the file has grown too large.
@@ -86,8 +86,8 @@ impl WholeFile {
         }
     }
 
-    /// Reads the first bytes of a large file on several threads: the memory is new, and to get it
-    /// takes the kernel as long as to fill it. Leaves the cursor behind what was read.
+    /// Reads the first bytes of a large file with several threads, because faulting in the new
+    /// memory takes as long as filling it. Leaves the cursor after the bytes read.
     fn read_together(&self, length: usize) -> Result<Vec<u8>, FileError> {
         let mut content = vec![0; length];
         let part = length.div_ceil(workers::thread_count()).max(1);
@@ -101,7 +101,7 @@ impl WholeFile {
             let mut whole = true;
             for reader in readers {
                 let filled = reader.join().unwrap_or(Err(Errno::IO))?;
-                // Behind a short part the file has shrunk: what follows is not next to it.
+                // After a short part the file has shrunk; later parts are not contiguous.
                 read += if whole { filled } else { 0 };
                 whole &= filled == part;
             }
@@ -125,12 +125,12 @@ impl WholeFile {
         Ok(filled)
     }
 
-    /// Bytes, when it was opened. A file that is made up as it is read says 0.
+    /// Returns the size at the time of opening. Generated files, such as those in procfs, report 0.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Looks for more than there was room for. Most files end here, so room is made only for those
+    /// Reads more than the buffer holds. Most files end here, so the buffer grows only for those
     /// that do not.
     fn read_beyond(&self, content: &mut Vec<u8>) -> Result<FileEnd, FileError> {
         let mut more = [0; BEYOND_BYTES];
@@ -144,7 +144,7 @@ impl WholeFile {
         Ok(FileEnd::Ahead)
     }
 
-    /// Makes room, but not for more than is told apart from too much.
+    /// Grows the buffer, up to one byte more than the limit.
     fn reserve(&self, content: &mut Vec<u8>, more: u64) -> Result<(), FileError> {
         let most = limits::MAX_READ_FILE_BYTES + BEYOND_BYTES as u64;
         let more = more.min(most.saturating_sub(content.len() as u64));
@@ -168,11 +168,11 @@ fn too_large() -> FileError {
     ))
 }
 
-/// Files that several threads read.
+/// Size from which several threads read a file.
 const TOGETHER_BYTES: u64 = 8 << 20;
-/// What is read to see whether the file ends.
+/// Bytes read to detect the end of a file.
 const BEYOND_BYTES: usize = 4096;
-/// Least room made for a file that does not end where it said.
+/// Least growth of the buffer for a file that is larger than reported.
 const GROWTH_BYTES: u64 = 64 << 10;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How many threads an operation uses, and how it is asked to stop.
+//! Cancellation of operations, and the number of threads they use.
 
 use std::{
     num::NonZero,
@@ -11,25 +11,25 @@ use std::{
 
 use exec_env::filesystem::FileError;
 
-/// A request to stop, shared by who waits and who works.
+/// A cancellation flag, shared by the caller and the operation.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Asks for the operation to stop.
+    /// Cancels the operation.
     pub fn ask(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Tells whether it was asked for.
+    /// Returns whether the operation was cancelled.
     pub fn is_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Fails if it was asked for. Nobody sees the error.
+    /// Fails if the operation was cancelled. No client receives this error.
     ///
     /// # Errors
-    /// Says that the operation was cancelled.
+    /// Returns an error after a cancellation.
     pub fn check(&self) -> Result<(), FileError> {
         if self.is_asked() {
             return Err(FileError::Host("operation was cancelled".to_owned()));
@@ -38,9 +38,9 @@ impl Stop {
     }
 }
 
-/// Returns how many threads one operation may keep busy, its own among them.
+/// Returns how many threads one operation may use, including its own.
 pub(crate) fn thread_count() -> usize {
-    // To find out takes longer than a small operation does.
+    // Cached, because determining it takes longer than a small operation.
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
@@ -48,5 +48,6 @@ pub(crate) fn thread_count() -> usize {
     })
 }
 
-/// Others have operations under way, too, and more threads would wait for the disk together.
+/// Limits threads because other operations run concurrently, and more threads would wait for the
+/// same disk.
 const MAX_THREADS: usize = 8;

@@ -1,4 +1,9 @@
-//! Whole files, written at once: in place, or by a new file that takes the old one's name.
+//! Writes whole files: in place, or by a new file that replaces the old one atomically.
+//!
+//! After a replacement, readers see the old content or the new. The new file keeps the permission
+//! bits of the old one and, where permitted, its owner. Hard links, extended attributes and open
+//! descriptors stay with the old file. The content is synced before the rename, so after a crash
+//! the file has the old or the new content, too.
 
 #[cfg(test)]
 mod replace_tests;
@@ -31,11 +36,11 @@ use crate::{
     resolve::{self, EntryLocation, LinkPolicy},
 };
 
-/// Creates a file or replaces what it holds. The data member of `write` is not looked at.
+/// Creates a file or replaces its content. Ignores the data field of `write`.
 ///
 /// # Errors
-/// Fails if the path cannot be written, or names something else than a regular file. Nothing has
-/// changed then, unless the error says otherwise.
+/// Fails if the path cannot be written, or is not a regular file. Nothing has changed then, unless
+/// the error says otherwise.
 pub fn write_file(write: &WriteFile, data: &[u8]) -> Result<(), FileError> {
     let path = native_path(&write.path)?;
     let mode = permissions(&path, write.mode)?;
@@ -56,7 +61,7 @@ pub fn write_file(write: &WriteFile, data: &[u8]) -> Result<(), FileError> {
     }
 }
 
-/// What is written to, and how.
+/// The target of a write, and its options.
 #[derive(Debug)]
 pub(crate) struct WriteTarget {
     pub(crate) path: PathBuf,
@@ -66,7 +71,7 @@ pub(crate) struct WriteTarget {
 }
 
 impl WriteTarget {
-    /// Tries `open`, and again after making the directories above the file if they are missing.
+    /// Calls `open`, and again after creating missing parent directories.
     pub(crate) fn with_parents<T>(
         &self,
         open: impl Fn() -> io::Result<T>,
@@ -82,18 +87,18 @@ impl WriteTarget {
     }
 
     fn open(&self) -> io::Result<OwnedFd> {
-        // Whoever may not read it in the end must not be able to open it in between.
+        // A user who may not read the final file must not be able to open it before.
         let mode = self.mode.unwrap_or(NEW_FILE) & Mode::from_raw_mode(0o777);
         resolve::open(&self.path, self.links, TO_WRITE, mode)
     }
 }
 
-/// What becomes of missing directories above a file.
+/// What to do if parent directories are missing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ParentPolicy {
-    /// They are made.
+    /// Create them.
     Make,
-    /// It is an error.
+    /// Fail.
     Expect,
 }
 
@@ -105,8 +110,8 @@ fn overwrite(target: &WriteTarget, data: &[u8]) -> Result<(), FileError> {
             .set_mode(mode)
             .map_err(|error| host_error("set the mode of", path, error))?;
     }
-    // Not emptied first: some file systems (ext4) take emptying and writing for a replacement, and
-    // bring it to the disk when the file is closed, which takes much longer than all the rest.
+    // Not truncated first: some file systems (ext4) treat truncating and writing as a replacement
+    // and sync the file on close, which is far slower than the write itself.
     let length = data.len() as u64;
     (&opened.file)
         .write_all(data)
@@ -136,7 +141,7 @@ fn permissions(path: &Path, mode: Option<u32>) -> Result<Option<Mode>, FileError
     Ok(Some(Mode::from_raw_mode(mode)))
 }
 
-/// Replaces the file. A failure leaves the old one, and nothing else.
+/// Replaces the file. A failure leaves the old file, and nothing else.
 pub(crate) fn replace(target: &WriteTarget, data: &[u8]) -> Result<(), FileError> {
     let path = &target.path;
     let write = |error: Errno| host_error("write", path, error);
@@ -151,7 +156,7 @@ pub(crate) fn replace(target: &WriteTarget, data: &[u8]) -> Result<(), FileError
 
     let mode = match (target.mode, &old) {
         (None, None) => NEW_FILE,
-        // Whoever may not read it in the end must not be able to open it in between.
+        // A user who may not read the final file must not be able to open it before.
         _ => Mode::RUSR | Mode::WUSR,
     };
     let new = TemporaryFile::create(&place, mode).map_err(write)?;
@@ -162,12 +167,12 @@ pub(crate) fn replace(target: &WriteTarget, data: &[u8]) -> Result<(), FileError
     new.take_name().map_err(write)
 }
 
-/// Follows a link at the end of the way, and those behind it, even if the last leads to no file yet.
+/// Follows links at the end of a path, even if the last one is dangling.
 fn behind_links(mut place: EntryLocation) -> io::Result<EntryLocation> {
     for _ in 0..MAX_LINKS {
         let target = match readlinkat(place.directory(), place.name(), Vec::new()) {
             Ok(target) => OsString::from_vec(target.into_bytes()),
-            // It is no link, or nothing.
+            // Not a link, or it does not exist.
             Err(Errno::INVAL | Errno::NOENT) => return Ok(place),
             Err(error) => return Err(error),
         };
@@ -181,7 +186,7 @@ fn step(place: &EntryLocation, target: &OsStr) -> io::Result<EntryLocation> {
     let path = Path::new(target);
     let name = match path.file_name() {
         Some(name) if !bytes.ends_with(b"/") && !bytes.ends_with(b"/.") => name,
-        // Only a directory can be named like this.
+        // Only a directory can have such a path.
         _ => return Err(Errno::ISDIR),
     };
     let above = match path.parent() {
@@ -193,7 +198,7 @@ fn step(place: &EntryLocation, target: &OsStr) -> io::Result<EntryLocation> {
     Ok(EntryLocation::new(directory, name))
 }
 
-/// Returns what is known of the old file, if there is one that may be written.
+/// Returns the metadata of the old file, if it exists and is writable.
 fn replaceable(place: &EntryLocation, path: &Path) -> Result<Option<Stat>, FileError> {
     let (directory, name) = (place.directory(), place.name());
     let old = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -211,13 +216,13 @@ fn replaceable(place: &EntryLocation, path: &Path) -> Result<Option<Stat>, FileE
         | FileType::BlockDevice
         | FileType::Unknown => return Err(not_a_file(path)),
     }
-    // The name is the directory's, but who may not write the file does not get around that here.
+    // Renaming needs write permission on the directory only; also require it on the file.
     accessat(directory, name, Access::WRITE_OK, AtFlags::empty())
         .map_err(|error| host_error("write", path, error))?;
     Ok(Some(old))
 }
 
-/// A new file beside the one it will replace. It is removed unless it has taken that one's name.
+/// A temporary file beside the one it replaces. Removed on drop, unless it was renamed.
 #[derive(Debug)]
 struct TemporaryFile<'a> {
     place: &'a EntryLocation,
@@ -245,7 +250,7 @@ impl<'a> TemporaryFile<'a> {
         }
     }
 
-    /// Makes it what the old file was, or what was asked for.
+    /// Applies the mode and owner of the old file, or the requested mode, and syncs.
     fn finish(&self, mode: Option<Mode>, old: Option<&Stat>) -> io::Result<()> {
         if let Some(old) = old {
             self.give_to_owner(old)?;
@@ -259,7 +264,7 @@ impl<'a> TemporaryFile<'a> {
             fchmod(&self.file, mode)?;
         }
         match fsync(&self.file) {
-            // The filesystem has nothing to which it could be brought.
+            // The file system does not support syncing.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => Ok(()),
             synced => synced,
         }
@@ -272,7 +277,8 @@ impl<'a> TemporaryFile<'a> {
         }
         let (user, group) = (Uid::from_raw(old.st_uid), Gid::from_raw(old.st_gid));
         match fchown(&self.file, Some(user), Some(group)) {
-            // Only root may give files away. The file is ours then, as if it were new.
+            // Only root may change the owner. The file then belongs to the current user, like a new
+            // one.
             Err(Errno::PERM | Errno::INVAL) => Ok(()),
             given => given,
         }
@@ -293,19 +299,19 @@ impl Drop for TemporaryFile<'_> {
         if let Some(name) = &self.name
             && let Err(error) = unlinkat(self.place.directory(), name, AtFlags::empty())
         {
-            tracing::warn!(%error, ?name, "temporary file is left behind");
+            tracing::warn!(%error, ?name, "failed to remove temporary file");
         }
     }
 }
 
-/// Returns a name that nobody has: short, because the file's own name may be as long as names can be.
+/// Returns an unused name. It is short because the file's own name may have the maximum length.
 fn temporary_name() -> OsString {
-    // Each state has keys of its own, from the system's randomness.
+    // Each state has random keys.
     let random = RandomState::new().build_hasher().finish();
     OsString::from(format!(".exec-fs-{random:016x}.tmp"))
 }
 
-/// Links that are followed one after another, as in the kernel.
+/// Most links that are followed, as in the kernel.
 const MAX_LINKS: usize = 40;
-/// Names that are tried for a temporary file.
+/// Most names that are tried for a temporary file.
 const MAX_NAMES: usize = 16;

@@ -1,5 +1,5 @@
-//! Much at once: everything is told, or it is said that something is not. In a process of its own,
-//! because all watches of a process share the kernel's queue, and it overflows for all.
+//! Bursts of changes: everything is reported, or an overflow is. Runs in its own process, because
+//! all watches of a process share the kernel's queue, and an overflow affects all of them.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -22,24 +22,24 @@ use tempfile::TempDir;
 use tokio::{task::spawn_blocking, time::timeout};
 
 #[tokio::test]
-async fn every_file_of_a_burst_in_new_directories_is_told() {
+async fn every_file_of_a_burst_in_new_directories_is_reported() {
     let (root, _kept) = directory();
     let mut watcher = start(&root);
     let mut writing = Some(spawn_blocking(move || make_files(&root)));
-    let (mut files, mut told) = (BTreeSet::new(), BTreeSet::new());
+    let (mut files, mut reported) = (BTreeSet::new(), BTreeSet::new());
     let mut overflow = false;
-    while writing.is_some() || (!overflow && !files.is_subset(&told)) {
+    while writing.is_some() || (!overflow && !files.is_subset(&reported)) {
         let batch = batch(&mut watcher).await;
         overflow |= batch.overflow;
         for change in batch.changes {
             assert!(matches!(change.kind, Created | Modified), "{change:?}");
-            told.insert(change.path);
+            reported.insert(change.path);
         }
         if let Some(done) = writing.take_if(|writing| writing.is_finished()) {
             files = done.await.unwrap();
         }
     }
-    // Whatever was lost, the directories are watched.
+    // Even after lost events, the directories are watched.
     for file in files.iter().step_by(FILES) {
         fs::write(file.to_native().unwrap(), "2").unwrap();
         while !tells(&batch(&mut watcher).await, file) {}
@@ -47,27 +47,27 @@ async fn every_file_of_a_burst_in_new_directories_is_told() {
 }
 
 #[tokio::test]
-async fn a_burst_that_nobody_takes_is_told_afterwards() {
+async fn unread_burst_is_reported_afterwards() {
     let (root, _kept) = directory();
     let mut watcher = start(&root);
     let files = make_files(&root);
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     let mut overflow = false;
-    while !overflow && !files.is_subset(&told) {
+    while !overflow && !files.is_subset(&reported) {
         let batch = batch(&mut watcher).await;
         overflow |= batch.overflow;
-        told.extend(batch.changes.into_iter().map(|change| change.path));
+        reported.extend(batch.changes.into_iter().map(|change| change.path));
     }
 }
 
 #[tokio::test]
-async fn more_than_may_be_gathered_is_said_to_overflow() {
+async fn too_many_pending_changes_set_overflow() {
     let (root, _kept) = directory();
     let mut watcher = start(&root);
     for number in 0..limits::MAX_GATHERED_CHANGES + 100 {
         fs::write(root.join(format!("{number}")), "").unwrap();
     }
-    // Watches are told in the order of their beginning, so the first has been told by then.
+    // Watches are served in the order of their start, so the first one was served by then.
     let (other, _kept_too) = directory();
     let mut second = start(&other);
     fs::write(other.join("file"), "").unwrap();
@@ -78,13 +78,13 @@ async fn more_than_may_be_gathered_is_said_to_overflow() {
 }
 
 #[tokio::test]
-async fn a_watch_begins_in_a_tree_that_grows() {
+async fn watch_starts_in_a_growing_tree() {
     let (root, _kept) = directory();
     let growing = root.clone();
     let writing = spawn_blocking(move || make_files(&growing));
     let mut watcher = start(&root);
     let files = writing.await.unwrap();
-    // What was made before the watch began need not be told; what comes after must be.
+    // Files created before the watch started need not be reported; later ones must be.
     for file in files.iter().step_by(FILES) {
         let after = file.to_native().unwrap().with_file_name("after");
         fs::write(&after, "").unwrap();
@@ -98,7 +98,7 @@ async fn a_watch_begins_in_a_tree_that_grows() {
     }
 }
 
-/// Makes 10 000 files in nested directories, none of which exists.
+/// Creates 10 000 files in new nested directories.
 fn make_files(root: &Path) -> BTreeSet<PathUri> {
     let mut files = BTreeSet::new();
     for number in 0..100 {
@@ -130,7 +130,7 @@ fn start(root: &Path) -> Watcher {
 }
 
 async fn batch(watcher: &mut Watcher) -> Changes {
-    let batch = timeout(PATIENCE, watcher.changes.next()).await;
+    let batch = timeout(TEST_TIMEOUT, watcher.changes.next()).await;
     batch.unwrap().unwrap()
 }
 
@@ -140,4 +140,4 @@ fn tells(batch: &Changes, path: &PathUri) -> bool {
 
 /// Files in one directory.
 const FILES: usize = 100;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,4 +1,5 @@
-//! What a watch costs is given back. Alone in its process, because that is what is counted.
+//! Dropped watches release their resources. Runs in its own process, because it counts the threads
+//! and descriptors of the process.
 
 use std::{
     fs,
@@ -47,12 +48,12 @@ fn dropped_watches_leave_no_thread_and_no_descriptor() {
         let (descriptors, threads) = used();
         assert!(descriptors <= before.0 + 3 && threads == before.1 + 1);
         fs::write(root.join("a/b/c/file"), "1").unwrap();
-        let told =
-            runtime.block_on(async { timeout(PATIENCE, watchers[199].changes.next()).await });
-        assert!(told.unwrap().is_some());
+        let reported =
+            runtime.block_on(async { timeout(TEST_TIMEOUT, watchers[199].changes.next()).await });
+        assert!(reported.unwrap().is_some());
         drop(watchers);
         drop(missing);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while used() != before {
             assert!(Instant::now() < deadline, "{:?} is not {before:?}", used());
             std::thread::yield_now();
@@ -60,4 +61,4 @@ fn dropped_watches_leave_no_thread_and_no_descriptor() {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);

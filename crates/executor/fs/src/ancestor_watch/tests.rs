@@ -1,4 +1,4 @@
-//! Watches for paths that are not there.
+//! Watches for missing paths.
 
 use std::{
     fs,
@@ -15,13 +15,13 @@ use tokio::time::timeout;
 
 use super::watch_missing;
 
-/// A directory to look for things in.
-struct EntryLocation {
+/// A directory for the watched paths.
+struct WatchedPaths {
     root: PathBuf,
     _kept: TempDir,
 }
 
-impl EntryLocation {
+impl WatchedPaths {
     fn new() -> Self {
         let kept = tempfile::tempdir().unwrap();
         Self {
@@ -47,30 +47,37 @@ impl EntryLocation {
         watch_missing(&paths).unwrap()
     }
 
-    /// Watches, then does several things: the last must be told, and none of the others may be.
-    async fn assert_last_is_told(
+    /// Watches, then makes several changes: only the last one must be reported.
+    async fn assert_only_last_is_reported(
         &self,
         missing: &[&str],
         present: Option<&str>,
         changes: &[&dyn Fn(&Self)],
     ) {
         let (last, others) = changes.split_last().unwrap();
-        let mut watch = self.watch(missing, present).expect("it can be watched");
+        let mut watch = self.watch(missing, present).expect("paths can be watched");
         for change in others {
             change(self);
             self.settle().await;
-            assert!(watch.as_mut().now_or_never().is_none(), "told too early");
+            assert!(
+                watch.as_mut().now_or_never().is_none(),
+                "reported too early"
+            );
         }
         last(self);
-        timeout(PATIENCE, watch).await.expect("it is told");
+        timeout(TEST_TIMEOUT, watch)
+            .await
+            .expect("change is reported");
     }
 
-    /// Waits until everything that has happened has been heard of: events have one order.
+    /// Waits until all earlier events were processed; events are ordered.
     async fn settle(&self) {
         let beside = Self::new();
         let watch = beside.watch(&["it"], None).unwrap();
         create(&beside.path("it"));
-        timeout(PATIENCE, watch).await.expect("it is told");
+        timeout(TEST_TIMEOUT, watch)
+            .await
+            .expect("change is reported");
     }
 }
 
@@ -78,13 +85,13 @@ fn create(path: &Path) {
     fs::write(path, "1").unwrap();
 }
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn a_path_that_appears_is_told_and_its_siblings_are_not() {
-    let place = EntryLocation::new();
+async fn appearing_path_is_reported_but_not_its_siblings() {
+    let place = WatchedPaths::new();
     create(&place.path("old"));
-    let changes: [&dyn Fn(&EntryLocation); 5] = [
+    let changes: [&dyn Fn(&WatchedPaths); 5] = [
         &|place| create(&place.path("sibling")),
         &|place| fs::create_dir(place.path("directory")).unwrap(),
         &|place| create(&place.path("old")),
@@ -92,89 +99,95 @@ async fn a_path_that_appears_is_told_and_its_siblings_are_not() {
         &|place| create(&place.path("it")),
     ];
     place
-        .assert_last_is_told(&["other", "it"], None, &changes)
+        .assert_only_last_is_reported(&["other", "it"], None, &changes)
         .await;
 }
 
 #[tokio::test]
-async fn a_missing_directory_above_is_told() {
-    let place = EntryLocation::new();
-    let changes: [&dyn Fn(&EntryLocation); 2] = [&|place| create(&place.path("b")), &|place| {
+async fn appearing_ancestor_is_reported() {
+    let place = WatchedPaths::new();
+    let changes: [&dyn Fn(&WatchedPaths); 2] = [&|place| create(&place.path("b")), &|place| {
         fs::create_dir(place.path("a")).unwrap()
     }];
-    place.assert_last_is_told(&["a/b/it"], None, &changes).await;
-}
-
-#[tokio::test]
-async fn a_path_that_is_renamed_into_its_place_is_told() {
-    let place = EntryLocation::new();
-    create(&place.path("before"));
-    let rename: &dyn Fn(&EntryLocation) =
-        &|place| fs::rename(place.path("before"), place.path("it")).unwrap();
-    place.assert_last_is_told(&["it"], None, &[rename]).await;
-}
-
-#[tokio::test]
-async fn a_link_to_nowhere_that_appears_is_told() {
-    let place = EntryLocation::new();
-    let link: &dyn Fn(&EntryLocation) = &|place| symlink("nowhere", place.path("it")).unwrap();
-    place.assert_last_is_told(&["it"], None, &[link]).await;
-}
-
-#[tokio::test]
-async fn a_directory_above_that_is_moved_is_told() {
-    let place = EntryLocation::new();
-    fs::create_dir_all(place.path("a/b")).unwrap();
-    let rename: &dyn Fn(&EntryLocation) =
-        &|place| fs::rename(place.path("a"), place.path("z")).unwrap();
     place
-        .assert_last_is_told(&["a/b/it"], None, &[rename])
+        .assert_only_last_is_reported(&["a/b/it"], None, &changes)
         .await;
 }
 
 #[tokio::test]
-async fn a_directory_above_that_is_removed_is_told() {
-    let place = EntryLocation::new();
+async fn path_that_appears_by_rename_is_reported() {
+    let place = WatchedPaths::new();
+    create(&place.path("before"));
+    let rename: &dyn Fn(&WatchedPaths) =
+        &|place| fs::rename(place.path("before"), place.path("it")).unwrap();
+    place
+        .assert_only_last_is_reported(&["it"], None, &[rename])
+        .await;
+}
+
+#[tokio::test]
+async fn appearing_dangling_link_is_reported() {
+    let place = WatchedPaths::new();
+    let link: &dyn Fn(&WatchedPaths) = &|place| symlink("nowhere", place.path("it")).unwrap();
+    place
+        .assert_only_last_is_reported(&["it"], None, &[link])
+        .await;
+}
+
+#[tokio::test]
+async fn moved_ancestor_is_reported() {
+    let place = WatchedPaths::new();
+    fs::create_dir_all(place.path("a/b")).unwrap();
+    let rename: &dyn Fn(&WatchedPaths) =
+        &|place| fs::rename(place.path("a"), place.path("z")).unwrap();
+    place
+        .assert_only_last_is_reported(&["a/b/it"], None, &[rename])
+        .await;
+}
+
+#[tokio::test]
+async fn removed_ancestor_is_reported() {
+    let place = WatchedPaths::new();
     fs::create_dir_all(place.path("a/b")).unwrap();
     let in_use = fs::File::open(place.path("a/b")).unwrap();
-    let remove: &dyn Fn(&EntryLocation) = &|place| fs::remove_dir(place.path("a/b")).unwrap();
+    let remove: &dyn Fn(&WatchedPaths) = &|place| fs::remove_dir(place.path("a/b")).unwrap();
     place
-        .assert_last_is_told(&["a/b/it"], None, &[remove])
+        .assert_only_last_is_reported(&["a/b/it"], None, &[remove])
         .await;
     drop(in_use);
 }
 
 #[tokio::test]
-async fn a_present_directory_is_told_when_it_goes_and_not_when_it_fills() {
-    let place = EntryLocation::new();
+async fn present_directory_is_reported_when_removed_but_not_when_filled() {
+    let place = WatchedPaths::new();
     fs::create_dir(place.path("d")).unwrap();
-    let changes: [&dyn Fn(&EntryLocation); 3] = [
+    let changes: [&dyn Fn(&WatchedPaths); 3] = [
         &|place| create(&place.path("d/file")),
         &|place| fs::create_dir(place.path("d/directory")).unwrap(),
         &|place| fs::rename(place.path("d"), place.path("e")).unwrap(),
     ];
     place
-        .assert_last_is_told(&["it"], Some("d"), &changes)
+        .assert_only_last_is_reported(&["it"], Some("d"), &changes)
         .await;
 }
 
 #[tokio::test]
-async fn a_present_file_is_told_when_it_is_removed_or_written() {
-    let place = EntryLocation::new();
+async fn present_file_is_reported_when_removed_or_written() {
+    let place = WatchedPaths::new();
     create(&place.path("file"));
-    let write: &dyn Fn(&EntryLocation) = &|place| fs::write(place.path("file"), "2").unwrap();
+    let write: &dyn Fn(&WatchedPaths) = &|place| fs::write(place.path("file"), "2").unwrap();
     place
-        .assert_last_is_told(&["it"], Some("file"), &[write])
+        .assert_only_last_is_reported(&["it"], Some("file"), &[write])
         .await;
-    let remove: &dyn Fn(&EntryLocation) = &|place| fs::remove_file(place.path("file")).unwrap();
+    let remove: &dyn Fn(&WatchedPaths) = &|place| fs::remove_file(place.path("file")).unwrap();
     place
-        .assert_last_is_told(&["it"], Some("file"), &[remove])
+        .assert_only_last_is_reported(&["it"], Some("file"), &[remove])
         .await;
 }
 
 #[test]
-fn paths_that_are_not_as_said_are_not_watched() {
-    let place = EntryLocation::new();
+fn paths_in_another_state_are_not_watched() {
+    let place = WatchedPaths::new();
     create(&place.path("file"));
     fs::create_dir(place.path("directory")).unwrap();
     symlink("nowhere", place.path("dangling")).unwrap();

@@ -15,7 +15,7 @@ fn block(file: &BlockFile, offset: u64, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn blocks_are_read_from_anywhere() {
+fn blocks_can_be_read_at_any_offset() {
     let scratch = TestDir::new();
     let path = scratch.file(odd_name(), "0123456789");
     let file = open(&path, OpenMode::Read).unwrap();
@@ -28,7 +28,7 @@ fn blocks_are_read_from_anywhere() {
 }
 
 #[test]
-fn blocks_are_written_anywhere() {
+fn blocks_can_be_written_at_any_offset() {
     let scratch = TestDir::new();
     let path = scratch.file("file", "old content that is long");
     let file = open(&path, OpenMode::Replace).unwrap();
@@ -42,7 +42,7 @@ fn blocks_are_written_anywhere() {
 }
 
 #[test]
-fn an_update_keeps_what_it_does_not_write() {
+fn update_keeps_unwritten_content() {
     let scratch = TestDir::new();
     let path = scratch.file("file", "content");
     let file = open(&path, OpenMode::Update).unwrap();
@@ -54,7 +54,7 @@ fn an_update_keeps_what_it_does_not_write() {
 }
 
 #[test]
-fn what_no_file_can_hold_is_refused() {
+fn block_beyond_the_largest_file_is_rejected() {
     let scratch = TestDir::new();
     let path = scratch.file("file", "content");
     let most = limits::MAX_BLOCK_BYTES;
@@ -83,7 +83,7 @@ fn what_no_file_can_hold_is_refused() {
 }
 
 #[test]
-fn a_file_is_open_for_one_thing() {
+fn file_is_open_for_reading_or_writing_only() {
     let scratch = TestDir::new();
     let path = scratch.file("file", "content");
     let read = open(&path, OpenMode::Read).unwrap();
@@ -94,7 +94,7 @@ fn a_file_is_open_for_one_thing() {
 }
 
 #[test]
-fn a_file_stays_open_without_its_name() {
+fn open_file_survives_removal_of_its_name() {
     let scratch = TestDir::new();
     let path = scratch.file("file", "content");
     let file = open(&path, OpenMode::Read).unwrap();
@@ -132,12 +132,12 @@ fn only_regular_files_are_opened() {
 }
 
 #[test]
-fn a_fifo_is_refused_without_waiting() {
+fn fifo_is_rejected_without_blocking() {
     let scratch = TestDir::new();
     let fifo = scratch.fifo("fifo");
     for (mode, refused) in [
         (OpenMode::Read, Outcome::Invalid),
-        // Nobody reads it.
+        // The FIFO has no reader.
         (OpenMode::Replace, Outcome::Host),
     ] {
         let fifo = fifo.clone();
@@ -147,7 +147,7 @@ fn a_fifo_is_refused_without_waiting() {
 }
 
 #[test]
-fn a_file_that_another_process_opened_is_looked_at_again() {
+fn file_opened_by_another_process_is_checked_again() {
     let scratch = TestDir::new();
     let path = scratch.file("file", "content");
     let opened = open(&path, OpenMode::Read).unwrap().into_file();

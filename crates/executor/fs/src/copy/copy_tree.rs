@@ -22,18 +22,19 @@ use crate::{
     resolve,
 };
 
-/// Two trees, side by side.
+/// A copy in progress: source and destination tree side by side.
 #[derive(Debug)]
 pub(super) struct TreeCopy<'a> {
     source: TreeSide,
     destination: TreeSide,
-    /// The top of the destination. It is never entered as part of the source, wherever it is moved.
+    /// The destination's root. It is never entered as part of the source, even if it is moved
+    /// there.
     top: InodeId,
     stop: &'a Stop,
 }
 
 impl<'a> TreeCopy<'a> {
-    /// Begins at two directories that exist.
+    /// Starts at two existing directories.
     pub(super) fn new(
         source: (OwnedFd, &Path),
         destination: (OwnedFd, &Path),
@@ -49,7 +50,7 @@ impl<'a> TreeCopy<'a> {
         })
     }
 
-    /// Copies everything below them.
+    /// Copies everything below the source.
     pub(super) fn copy(mut self) -> Result<(), FileError> {
         let mut levels = vec![self.copy_files()?];
         while let Some(directories) = levels.last_mut() {
@@ -67,7 +68,7 @@ impl<'a> TreeCopy<'a> {
         Ok(())
     }
 
-    /// Copies files and links of the current directory, and returns its directories.
+    /// Copies files and links of the current directory, and returns its subdirectories.
     fn copy_files(&self) -> Result<Vec<OsString>, FileError> {
         let host_error = |error| host_error("copy", &self.source.path, error);
         let mut directories = Vec::new();
@@ -135,7 +136,7 @@ impl<'a> TreeCopy<'a> {
         Ok(EnterOutcome::Both)
     }
 
-    /// Makes a directory, or takes one that is there. A link to one is not.
+    /// Creates a directory, or opens an existing one. A link to a directory does not count.
     fn destination_directory(&self, name: &OsStr, mode: Mode) -> Result<OwnedFd, FileError> {
         let above = self.destination.current();
         match mkdirat(above, name, mode) {
@@ -149,11 +150,11 @@ impl<'a> TreeCopy<'a> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum EnterOutcome {
     Both,
-    /// The directory is gone.
+    /// The source directory is gone.
     Neither,
 }
 
-/// One of the trees, at the directory that is copied.
+/// One of the two trees, at the current directory.
 #[derive(Debug)]
 struct TreeSide {
     levels: DirectoryStack,
@@ -188,8 +189,8 @@ impl TreeSide {
     }
 }
 
-/// Returns the permission bits of a copy of a directory, before the umask. Its owner can always
-/// fill it.
+/// Returns the permission bits of a copied directory, before the umask. The owner can always write
+/// to it.
 pub(super) fn directory_mode(source: &Stat) -> Mode {
     Mode::from_raw_mode(source.st_mode) & Mode::from_raw_mode(0o777) | Mode::RWXU
 }
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_vanished_is_left_out() {
+    fn entries_that_disappear_are_skipped() {
         let (scratch, stop) = (TestDir::new(), Stop::default());
         let mut tree = tree(&scratch, &stop);
         let gone = OsStr::new("gone");
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_a_link_is_not_followed() {
+    fn entry_that_became_a_link_is_not_followed() {
         let (scratch, stop) = (TestDir::new(), Stop::default());
         scratch.file("secret/file", "");
         let mut tree = tree(&scratch, &stop);
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_special_is_left_out() {
+    fn entry_that_became_special_is_skipped() {
         let (scratch, stop) = (TestDir::new(), Stop::default());
         let tree = tree(&scratch, &stop);
         scratch.fifo("from/fifo");
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_that_is_moved_into_the_source_is_not_entered() {
+    fn destination_moved_into_the_source_is_not_entered() {
         let (scratch, stop) = (TestDir::new(), Stop::default());
         let tree = tree(&scratch, &stop);
         scratch.file("from/file", "");

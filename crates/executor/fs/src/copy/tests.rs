@@ -41,12 +41,12 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn a_file_is_copied_with_its_permission_bits() {
+fn file_is_copied_with_its_permission_bits() {
     let scratch = TestDir::new();
     let source = scratch.file(odd_name(), "content");
     let new = scratch.path("new");
     let old = scratch.file("old", "a much longer content");
-    // The last one is not written again.
+    // The last file is read-only, and not written again.
     for bits in [0o777, 0o600, 0o4755, 0o440] {
         set_mode(&source, bits);
         for destination in [&new, &old] {
@@ -58,7 +58,7 @@ fn a_file_is_copied_with_its_permission_bits() {
 }
 
 #[test]
-fn a_large_file_is_copied_in_blocks() {
+fn large_file_is_copied_in_blocks() {
     let scratch = TestDir::new();
     let content: Vec<u8> = (0..40_000_000_u32)
         .map(|index| (index % 251) as u8)
@@ -70,7 +70,7 @@ fn a_large_file_is_copied_in_blocks() {
 }
 
 #[test]
-fn a_file_that_is_made_up_as_it_is_read_is_copied() {
+fn generated_file_is_copied() {
     let scratch = TestDir::new();
     let destination = scratch.path("copy");
     copy(Path::new("/proc/self/status"), &destination).unwrap();
@@ -78,7 +78,7 @@ fn a_file_that_is_made_up_as_it_is_read_is_copied() {
 }
 
 #[test]
-fn a_file_is_copied_to_where_a_link_leads() {
+fn destination_link_is_followed() {
     let scratch = TestDir::new();
     let source = scratch.file("source", "new");
     let target = scratch.file("target", "old");
@@ -89,7 +89,7 @@ fn a_file_is_copied_to_where_a_link_leads() {
 }
 
 #[test]
-fn a_file_copied_onto_itself_keeps_its_content() {
+fn file_copied_onto_itself_keeps_its_content() {
     let scratch = TestDir::new();
     let file = scratch.file("a/file", "content");
     let same = [
@@ -108,7 +108,7 @@ fn a_file_copied_onto_itself_keeps_its_content() {
 }
 
 #[test]
-fn a_file_is_not_copied_onto_something_else() {
+fn file_is_not_copied_onto_another_file_type() {
     let scratch = TestDir::new();
     let source = scratch.file("source", "content");
     let directory = scratch.directory("directory");
@@ -122,7 +122,7 @@ fn a_file_is_not_copied_onto_something_else() {
 }
 
 #[test]
-fn what_is_missing_is_not_found() {
+fn missing_source_is_not_found() {
     let scratch = TestDir::new();
     let missing = copied(&scratch.path("none"), &scratch.path("copy"));
     assert_eq!(missing, Outcome::NotFound);
@@ -130,7 +130,7 @@ fn what_is_missing_is_not_found() {
 }
 
 #[test]
-fn a_special_file_is_refused_without_waiting() {
+fn special_file_is_rejected_without_blocking() {
     let scratch = TestDir::new();
     let _listener = UnixListener::bind(scratch.path("socket")).unwrap();
     let sources = [
@@ -147,7 +147,7 @@ fn a_special_file_is_refused_without_waiting() {
 }
 
 #[test]
-fn a_link_is_copied_as_it_is() {
+fn link_is_copied_as_a_link() {
     let scratch = TestDir::new();
     scratch.file("file", "content");
     for text in ["file", "nowhere", "."] {
@@ -167,7 +167,7 @@ fn a_link_is_copied_as_it_is() {
 }
 
 #[test]
-fn a_directory_is_copied_only_with_what_is_in_it() {
+fn directory_copy_requires_recursive() {
     let scratch = TestDir::new();
     let source = scratch.directory("source");
     let copy = Copy {
@@ -182,7 +182,7 @@ fn a_directory_is_copied_only_with_what_is_in_it() {
 }
 
 #[test]
-fn a_tree_is_copied_without_special_files() {
+fn tree_is_copied_without_special_files() {
     let scratch = TestDir::new();
     let source = scratch.directory("source");
     scratch.file("source/a/b/file", "content");
@@ -216,7 +216,7 @@ fn a_tree_is_copied_without_special_files() {
 }
 
 #[test]
-fn a_tree_is_merged_into_one_that_exists() {
+fn tree_is_merged_into_an_existing_one() {
     let scratch = TestDir::new();
     let source = scratch.directory("source");
     scratch.file("source/a/both", "new");
@@ -233,7 +233,7 @@ fn a_tree_is_merged_into_one_that_exists() {
 }
 
 #[test]
-fn a_tree_is_not_merged_with_what_is_no_directory() {
+fn tree_is_not_merged_with_a_non_directory() {
     let scratch = TestDir::new();
     let source = scratch.directory("source");
     scratch.file("source/a/file", "new");
@@ -244,7 +244,7 @@ fn a_tree_is_not_merged_with_what_is_no_directory() {
     }
     scratch.file("one/a", "");
     assert_eq!(copied(&source, &scratch.path("one")), Outcome::Host);
-    // A directory behind a link below the top is somebody else's.
+    // A link to a directory below the top leads elsewhere, and is not followed.
     scratch.directory("elsewhere");
     scratch.directory("two");
     scratch.link("two/a", "../elsewhere");
@@ -258,7 +258,7 @@ fn a_tree_is_not_merged_with_what_is_no_directory() {
 }
 
 #[test]
-fn a_directory_is_not_copied_onto_or_into_itself() {
+fn directory_is_not_copied_onto_or_into_itself() {
     let scratch = TestDir::new();
     let source = scratch.directory("real/source");
     scratch.file("real/source/below/file", "content");
@@ -281,14 +281,14 @@ fn a_directory_is_not_copied_onto_or_into_itself() {
     assert_eq!(copied(Path::new("/"), scratch.root()), Outcome::Invalid);
     assert_eq!(names(&source), ["below"]);
     assert_eq!(names(&scratch.path("real/source/below")), ["file"]);
-    // A name that only begins alike is beside it, and what is above it can be merged into.
+    // A name with the same prefix is a sibling, and copying into an ancestor is allowed.
     copy(&source, &scratch.path("real/source2")).unwrap();
     copy(&source, &scratch.path("real")).unwrap();
     assert_eq!(names(&scratch.path("real")), ["below", "source", "source2"]);
 }
 
 #[test]
-fn a_tree_deeper_than_any_path_is_copied() {
+fn tree_deeper_than_the_path_limit_is_copied() {
     let scratch = TestDir::new();
     let source = scratch.deep("source", 3000);
     let destination = scratch.path("destination");
@@ -312,7 +312,7 @@ fn a_tree_deeper_than_any_path_is_copied() {
 }
 
 #[test]
-fn dates_are_not_copied() {
+fn timestamps_are_not_copied() {
     let scratch = TestDir::new();
     let source = scratch.file("source", "content");
     let past = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
@@ -323,7 +323,7 @@ fn dates_are_not_copied() {
 }
 
 #[test]
-fn it_stops_when_nobody_waits_for_it() {
+fn cancelled_operation_stops() {
     let scratch = TestDir::new();
     let file = scratch.file("source/file", "content");
     let stop = Stop::default();

@@ -24,7 +24,7 @@ fn listed(scratch: &TestDir, keep: usize) -> Result<Vec<(Vec<u8>, NameKind)>> {
 }
 
 #[test]
-fn names_are_sorted_bytewise_with_what_they_name() {
+fn names_are_sorted_bytewise_with_their_kinds() {
     let scratch = TestDir::new();
     for name in ["b", "B", "a-b", ".x"] {
         scratch.file(name, "");
@@ -52,7 +52,7 @@ fn names_are_sorted_bytewise_with_what_they_name() {
 }
 
 #[test]
-fn of_very_many_names_the_first_are_kept() {
+fn only_the_first_of_many_names_are_kept() {
     let scratch = TestDir::new();
     for number in 0..10_000 {
         scratch.link(format!("{number:05}"), "/");
@@ -78,7 +78,7 @@ fn names_are_looked_up() {
 }
 
 #[test]
-fn both_ways_open_the_same_directory() {
+fn both_implementations_open_the_same_directory() {
     let scratch = TestDir::new();
     let expected = InodeId::of(open_directory(&scratch.directory("a/b/c"))).unwrap();
     let root = DescentRoot::open(scratch.root(), LinkPolicy::Refuse).unwrap();
@@ -90,7 +90,7 @@ fn both_ways_open_the_same_directory() {
 }
 
 #[test]
-fn neither_way_follows_a_link() {
+fn neither_implementation_follows_a_link() {
     let scratch = TestDir::new();
     scratch.directory("a/b");
     scratch.link("link", "a");
@@ -109,7 +109,7 @@ fn neither_way_follows_a_link() {
 }
 
 #[test]
-fn links_are_followed_if_so_asked() {
+fn links_are_followed_on_request() {
     let scratch = TestDir::new();
     let expected = InodeId::of(open_directory(&scratch.directory("a/b"))).unwrap();
     scratch.link("link", "a");
@@ -128,7 +128,7 @@ fn links_are_followed_if_so_asked() {
 }
 
 #[test]
-fn only_a_regular_file_is_opened_to_be_read() {
+fn only_regular_files_are_opened_for_reading() {
     let scratch = TestDir::new();
     scratch.file("file", "");
     scratch.fifo("pipe");

@@ -37,7 +37,7 @@ fn entry(name: &str, kind: FileType) -> DirectoryEntry {
 }
 
 #[test]
-fn a_directory_is_made_with_those_above_it() {
+fn directory_is_created_with_its_parents() {
     let scratch = TestDir::new();
     let path = scratch.path("a/b").join(odd_name());
     create_directory(&request(&path)).unwrap();
@@ -50,7 +50,7 @@ fn a_directory_is_made_with_those_above_it() {
 }
 
 #[test]
-fn what_is_no_directory_is_in_the_way() {
+fn file_in_place_of_a_directory_is_an_error() {
     let scratch = TestDir::new();
     scratch.file("file", "");
     scratch.link("dangling", "nowhere");
@@ -62,7 +62,7 @@ fn what_is_no_directory_is_in_the_way() {
 }
 
 #[test]
-fn a_directory_alone_is_made_only_where_it_is_missing() {
+fn single_directory_is_created_only_if_missing() {
     let scratch = TestDir::new();
     let path = scratch.path("a");
     create_directory(&alone(&path)).unwrap();
@@ -77,7 +77,7 @@ fn a_directory_alone_is_made_only_where_it_is_missing() {
 }
 
 #[test]
-fn links_are_followed_unless_it_is_said_otherwise() {
+fn links_are_followed_unless_refused() {
     let scratch = TestDir::new();
     let root = fs::canonicalize(scratch.root()).unwrap();
     scratch.directory("real");
@@ -102,7 +102,7 @@ fn links_are_followed_unless_it_is_said_otherwise() {
 }
 
 #[test]
-fn a_directory_is_listed_with_what_its_links_lead_to() {
+fn links_are_listed_with_the_type_of_their_target() {
     let scratch = TestDir::new();
     scratch.file("file", "");
     scratch.directory("directory");
@@ -130,7 +130,7 @@ fn a_directory_is_listed_with_what_its_links_lead_to() {
 }
 
 #[test]
-fn names_that_are_not_utf_8_are_replaced() {
+fn non_utf8_names_are_replaced() {
     let scratch = TestDir::new();
     scratch.file(odd_name(), "");
     let expected = vec![entry("odd \u{fffd}?#%", FileType::RegularFile)];
@@ -150,10 +150,10 @@ fn only_directories_are_listed() {
 }
 
 #[test]
-fn a_list_that_is_too_long_is_an_error() {
+fn too_many_entries_are_an_error() {
     let scratch = TestDir::new();
     let first = scratch.file("first", "");
-    // Second names are much cheaper than files.
+    // Hard links are much cheaper than files.
     for index in 1..limits::MAX_DIRECTORY_ENTRIES {
         fs::hard_link(&first, scratch.path(index.to_string())).unwrap();
     }

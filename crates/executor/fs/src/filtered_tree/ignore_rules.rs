@@ -1,7 +1,7 @@
-//! What ignore files say, from the root of the file system down to one directory.
+//! Ignore rules that apply to a directory, from the file system's root downwards.
 //!
-//! Invariant: only regular files of a bounded size are read, and no link is followed to one. A
-//! repository that somebody else wrote can neither block nor fill us by its ignore files.
+//! Invariant: only regular files of bounded size are read, and never through a link, so ignore
+//! files in an untrusted repository can neither block the server nor exhaust its memory.
 
 use std::{ffi::OsStr, io::Read, os::unix::ffi::OsStrExt, path::Path};
 
@@ -20,31 +20,31 @@ use crate::{
     resolve::directory_at,
 };
 
-/// The ignore files of a directory and of those above it.
+/// The ignore files of a directory and its ancestors.
 #[derive(Debug, Default)]
 pub(super) struct IgnoreRules {
     directories: Vec<DirectoryRules>,
 }
 
-/// What the rules say about a path.
+/// The result of matching a path against the rules.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum IgnoreVerdict {
-    /// It is to be left out.
+    /// The path is ignored.
     Ignored,
-    /// A `!` says that it is not, even if it is hidden.
+    /// A `!` pattern whitelists the path, even if it is hidden.
     Wanted,
-    /// Nothing.
+    /// No rule matches.
     Silent,
 }
 
 impl IgnoreRules {
-    /// Reads the ignore files of the directories above `root`, which is a path without links.
+    /// Reads the ignore files of the ancestors of `root`, a path without links.
     pub(super) fn above(root: &Path) -> Self {
         let mut rules = Self::default();
         let mut above: Vec<&Path> = root.ancestors().skip(1).collect();
         above.reverse();
         for path in above {
-            // Whoever may not look there is not bound by it.
+            // Ignore files that cannot be accessed do not apply.
             let Ok(directory) = directory_at(CWD, path) else {
                 continue;
             };
@@ -63,8 +63,8 @@ impl IgnoreRules {
         rules
     }
 
-    /// Reads the ignore files of a directory below those that were entered, of which `path_bytes`
-    /// is the length. Returns whether there is something to [`leave`](Self::leave).
+    /// Reads the ignore files of a subdirectory; `path_bytes` is the length of its path. Returns
+    /// whether a matching [`leave`](Self::leave) is needed.
     pub(super) fn enter(
         &mut self,
         directory: BorrowedFd<'_>,
@@ -84,16 +84,16 @@ impl IgnoreRules {
         has_rules
     }
 
-    /// Forgets the directory that was entered last.
+    /// Drops the rules of the directory that was entered last.
     pub(super) fn leave(&mut self) {
         self.directories.pop();
     }
 
-    /// Tells what becomes of a path in the directory that was entered last.
+    /// Matches a path in the directory that was entered last.
     ///
-    /// `.rgignore` is asked first, then `.ignore`, `.gitignore` and what the repository excludes;
-    /// of each kind, the nearest file that knows the path decides. What lies above a repository
-    /// does not speak for git in it.
+    /// `.rgignore` takes precedence over `.ignore`, `.gitignore` and the repository's exclude file.
+    /// For each kind, the nearest file with a matching rule decides. Git rules above a repository
+    /// do not apply in it.
     pub(super) fn verdict(&self, path: &[u8], kind: EntryKind) -> IgnoreVerdict {
         let is_directory = kind == EntryKind::Directory;
         for source in IGNORE_SOURCES {
@@ -126,7 +126,7 @@ struct DirectoryRules {
 }
 
 impl DirectoryRules {
-    /// Reads the ignore files that are there, of those that there may be.
+    /// Reads the existing ignore files; `may_be` rules out missing ones.
     fn read(&mut self, directory: BorrowedFd<'_>, may_be: impl Fn(&[u8]) -> bool) {
         for source in IGNORE_SOURCES {
             let is_possible = match source {
@@ -145,7 +145,7 @@ impl DirectoryRules {
     }
 }
 
-/// Where a rule stands. Earlier ones win.
+/// The kind of an ignore file. Earlier ones take precedence.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum IgnoreSource {
     Ripgrep,
@@ -172,7 +172,7 @@ impl IgnoreSource {
     }
 }
 
-/// Reads an ignore file. Lines that are broken say nothing, nor do those of a file that is none.
+/// Parses an ignore file. Skips invalid lines, and files that are not regular.
 fn parsed(directory: BorrowedFd<'_>, path: &[u8]) -> Option<Gitignore> {
     let file = open_file(directory, path).ok()?;
     let mut bytes = Vec::new();
@@ -180,18 +180,18 @@ fn parsed(directory: BorrowedFd<'_>, path: &[u8]) -> Option<Gitignore> {
     let text = String::from_utf8_lossy(&bytes);
     let mut builder = GitignoreBuilder::new("");
     for line in text.trim_start_matches('\u{feff}').lines() {
-        // A broken line is left out, and nobody is told.
+        // Invalid lines are skipped silently.
         drop(builder.add_line(None, line));
     }
     builder.build().ok()
 }
 
-/// All sources, in order.
+/// All kinds, in order of precedence.
 const IGNORE_SOURCES: [IgnoreSource; 4] = [
     IgnoreSource::Ripgrep,
     IgnoreSource::Any,
     IgnoreSource::Git,
     IgnoreSource::Exclude,
 ];
-/// How much of an ignore file is read. Rules are compiled, which costs far more than their text.
+/// Most bytes read of an ignore file. Compiled rules need far more memory than their text.
 const MAX_FILE_BYTES: u64 = 128 << 10;

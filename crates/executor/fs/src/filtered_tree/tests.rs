@@ -6,7 +6,7 @@ use crate::{
     workers::Stop,
 };
 
-/// What is found below a directory, with an ellipsis if there is more.
+/// Returns the entries below a directory, with an ellipsis if truncated.
 fn found(root: &Path) -> String {
     found_of(root, 1000)
 }
@@ -44,7 +44,7 @@ fn paths_come_in_the_order_of_their_bytes() {
 }
 
 #[test]
-fn hidden_files_links_and_pipes_are_left_out() {
+fn hidden_files_links_and_pipes_are_skipped() {
     let scratch = tree(&["a", ".b", ".c/d"]);
     scratch.fifo("pipe");
     scratch.link("to-a", "a");
@@ -55,7 +55,7 @@ fn hidden_files_links_and_pipes_are_left_out() {
 }
 
 #[test]
-fn ignored_files_are_left_out_without_a_repository() {
+fn ignored_files_are_skipped_outside_a_repository() {
     let scratch = tree(&[
         "a.log",
         "b.txt",
@@ -70,7 +70,7 @@ fn ignored_files_are_left_out_without_a_repository() {
 }
 
 #[test]
-fn every_kind_of_ignore_file_counts_and_the_more_special_wins() {
+fn all_ignore_files_apply_and_the_more_specific_wins() {
     let scratch = tree(&["a", "b", "c", "d", "e"]);
     scratch.file(".git/info/exclude", "a\nb\n");
     scratch.file(".gitignore", "!b\nc\n");
@@ -80,21 +80,21 @@ fn every_kind_of_ignore_file_counts_and_the_more_special_wins() {
 }
 
 #[test]
-fn what_is_wanted_is_found_even_if_hidden() {
+fn whitelisted_hidden_files_are_found() {
     let scratch = tree(&[".github/x", ".env"]);
     scratch.file(".gitignore", "!.github\n");
     assert_eq!(found(scratch.root()), ".github .github/x");
 }
 
 #[test]
-fn a_rule_is_anchored_where_it_stands() {
+fn rules_are_anchored_at_their_directory() {
     let scratch = tree(&["x", "d/x", "d/e/x", "d/y/z", "y/z"]);
     scratch.file("d/.gitignore", "/x\ny/z\n");
     assert_eq!(found(scratch.root()), "d d/e d/e/x d/y x y y/z");
 }
 
 #[test]
-fn directories_above_the_root_have_a_say() {
+fn ignore_files_of_ancestors_apply() {
     let scratch = tree(&["d/e/x.log", "d/e/y", "d/e/z"]);
     scratch.file(".gitignore", "*.log\n/d/e/y\n");
     assert_eq!(found(&scratch.path("d/e")), "z");
@@ -107,7 +107,7 @@ fn directories_above_the_root_have_a_say() {
 }
 
 #[test]
-fn a_root_in_an_ignored_directory_is_gone_through() {
+fn root_in_an_ignored_directory_is_traversed() {
     let scratch = tree(&["out/d/x"]);
     scratch.file(".gitignore", "out/\n");
     assert_eq!(found(scratch.root()), "");
@@ -115,7 +115,7 @@ fn a_root_in_an_ignored_directory_is_gone_through() {
 }
 
 #[test]
-fn git_does_not_look_above_a_repository() {
+fn git_rules_above_a_repository_do_not_apply() {
     let scratch = tree(&["repo/x", "repo/y", "repo/d/x"]);
     scratch.directory("repo/.git");
     scratch.file(".gitignore", "x\n");
@@ -125,14 +125,14 @@ fn git_does_not_look_above_a_repository() {
 }
 
 #[test]
-fn broken_rules_say_nothing() {
+fn invalid_rules_are_ignored() {
     let scratch = tree(&["a", "b"]);
     scratch.file(".gitignore", b"\xef\xbb\xbfa\n[z-a]\n\xff\xfe\n");
     assert_eq!(found(scratch.root()), "b");
 }
 
 #[test]
-fn an_ignore_file_that_is_none_is_neither_waited_for_nor_followed() {
+fn special_or_linked_ignore_file_is_not_read() {
     let scratch = tree(&["a"]);
     scratch.fifo(".gitignore");
     scratch.link(".ignore", "/dev/zero");
@@ -142,7 +142,7 @@ fn an_ignore_file_that_is_none_is_neither_waited_for_nor_followed() {
 }
 
 #[test]
-fn a_huge_ignore_file_is_read_in_part() {
+fn huge_ignore_file_is_read_partly() {
     let scratch = tree(&["a", "b"]);
     let rules = format!("a\n{}b\n", "# nothing\n".repeat(100_000));
     scratch.file(".gitignore", rules);
@@ -150,7 +150,7 @@ fn a_huge_ignore_file_is_read_in_part() {
 }
 
 #[test]
-fn names_need_not_be_text() {
+fn names_need_not_be_utf8() {
     let scratch = TestDir::new();
     let name = odd_name();
     scratch.file(Path::new(name).join(name), "");
@@ -163,7 +163,7 @@ fn names_need_not_be_text() {
 }
 
 #[test]
-fn the_names_looked_at_are_bounded() {
+fn number_of_examined_names_is_bounded() {
     let scratch = tree(&["a/b", "a/c", "d/e"]);
     assert_eq!(found_of(scratch.root(), 5), "a a/b a/c d d/e");
     assert_eq!(found_of(scratch.root(), 4), "a a/b a/c d …");
@@ -172,7 +172,7 @@ fn the_names_looked_at_are_bounded() {
 }
 
 #[test]
-fn directories_that_cannot_be_read_are_passed_over() {
+fn unreadable_directories_are_skipped() {
     let scratch = tree(&["a/b", "c"]);
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o0);
     fs::set_permissions(scratch.path("a"), mode).unwrap();
@@ -185,7 +185,7 @@ fn directories_that_cannot_be_read_are_passed_over() {
 }
 
 #[test]
-fn a_very_deep_tree_is_gone_through_as_far_as_a_path_can_say() {
+fn very_deep_tree_is_traversed_up_to_the_path_limit() {
     let scratch = TestDir::new();
     let top = scratch.deep("deep", 3000);
     let stop = Stop::default();
@@ -196,7 +196,7 @@ fn a_very_deep_tree_is_gone_through_as_far_as_a_path_can_say() {
 }
 
 #[test]
-fn whoever_does_not_wait_gets_no_more() {
+fn cancelled_traversal_ends() {
     let scratch = tree(&["a", "b"]);
     let stop = Stop::default();
     let mut tree = FilteredTree::open(scratch.root(), &stop).unwrap();

@@ -46,7 +46,7 @@ fn run(request: &Find) -> Result<FoundPaths, FileError> {
     find(request, &Stop::default())
 }
 
-/// The paths below the root, with an ellipsis if there are more.
+/// Formats the paths relative to the root, with an ellipsis if truncated.
 fn shown(scratch: &TestDir, result: Result<FoundPaths, FileError>) -> String {
     let result = result.unwrap();
     let root = format!("{}/", uri(scratch.root()));
@@ -69,14 +69,14 @@ fn refused(request: &Find) -> String {
 }
 
 #[test]
-fn a_glob_without_a_slash_matches_names_at_any_depth() {
+fn glob_without_a_slash_matches_names_at_any_depth() {
     let scratch = tree(&["a.rs", "b/c.rs", "b/d/e.rs", "b.rs/f.txt"]);
     assert_eq!(by_glob(&scratch, "*.rs"), "a.rs b.rs b/c.rs b/d/e.rs");
     assert_eq!(by_glob(&scratch, "/*.rs"), "a.rs b.rs", "from the root");
 }
 
 #[test]
-fn a_glob_with_a_slash_matches_the_path_below_the_root() {
+fn glob_with_a_slash_matches_the_relative_path() {
     let scratch = tree(&["a/x.rs", "a/b/x.rs", "c/a/x.rs"]);
     assert_eq!(by_glob(&scratch, "a/*.rs"), "a/x.rs");
     assert_eq!(by_glob(&scratch, "a/**/*.rs"), "a/b/x.rs a/x.rs");
@@ -85,7 +85,7 @@ fn a_glob_with_a_slash_matches_the_path_below_the_root() {
 }
 
 #[test]
-fn a_glob_finds_the_first_paths() {
+fn glob_returns_the_first_paths() {
     let scratch = tree(&["a/x", "a.x", "b.x", "c.x"]);
     let mut request = request(&scratch);
     request.glob = Some("*.x".to_owned());
@@ -96,7 +96,7 @@ fn a_glob_finds_the_first_paths() {
 }
 
 #[test]
-fn names_that_are_not_text_are_found() {
+fn non_utf8_names_are_found() {
     let scratch = TestDir::new();
     scratch.file(odd_name(), "");
     scratch.file(OsStr::from_bytes(b"\xfe.rs"), "");
@@ -115,7 +115,7 @@ fn ignored_and_hidden_files_are_not_found() {
 }
 
 #[test]
-fn a_query_finds_letters_in_their_order() {
+fn query_matches_letters_in_order() {
     let scratch = tree(&["src/main.rs", "niam.rs", "src/lib.rs"]);
     assert_eq!(by_query(&scratch, "srcmn"), "src/main.rs");
     assert_eq!(by_query(&scratch, "src mn"), "src/main.rs");
@@ -123,14 +123,14 @@ fn a_query_finds_letters_in_their_order() {
 }
 
 #[test]
-fn a_capital_in_a_query_stands_for_itself() {
+fn capital_in_a_query_is_case_sensitive() {
     let scratch = tree(&["Readme", "readme"]);
     assert_eq!(by_query(&scratch, "readme"), "Readme readme");
     assert_eq!(by_query(&scratch, "Readme"), "Readme");
 }
 
 #[test]
-fn the_best_path_comes_first() {
+fn best_match_comes_first() {
     let scratch = tree(&["f/o/o", "xfxoxo", "foo", "src/foo"]);
     let found = by_query(&scratch, "foo");
     assert!(found.starts_with("foo src/foo "), "{found}");
@@ -138,13 +138,13 @@ fn the_best_path_comes_first() {
 }
 
 #[test]
-fn among_equals_the_shorter_path_comes_first() {
+fn shorter_path_comes_first_among_equal_scores() {
     let scratch = tree(&["ab-long", "ab-c", "ab-b", "ab"]);
     assert_eq!(by_query(&scratch, "ab"), "ab ab-b ab-c ab-long");
 }
 
 #[test]
-fn a_query_keeps_the_best() {
+fn query_keeps_the_best_matches() {
     let names: Vec<String> = (0..50).map(|number| format!("a{number:02}b")).collect();
     let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
     names.push("z/ab");
@@ -158,7 +158,7 @@ fn a_query_keeps_the_best() {
 }
 
 #[test]
-fn an_empty_query_finds_everything_shortest_first() {
+fn empty_query_returns_everything_shortest_first() {
     let scratch = tree(&["aaa", "b/c"]);
     assert_eq!(by_query(&scratch, " "), "b aaa b/c");
 }
@@ -173,7 +173,7 @@ fn exactly_one_of_glob_and_query_is_needed() {
 }
 
 #[test]
-fn results_out_of_range_are_refused() {
+fn result_limit_out_of_range_is_rejected() {
     let scratch = TestDir::new();
     let mut request = request(&scratch);
     request.query = Some("a".to_owned());
@@ -184,7 +184,7 @@ fn results_out_of_range_are_refused() {
 }
 
 #[test]
-fn globs_and_queries_that_cannot_be_used_are_refused() {
+fn invalid_globs_and_queries_are_rejected() {
     let mut request = request(&TestDir::new());
     for glob in [
         "[a",
@@ -201,7 +201,7 @@ fn globs_and_queries_that_cannot_be_used_are_refused() {
 }
 
 #[test]
-fn a_root_that_is_no_directory_is_an_error() {
+fn root_that_is_not_a_directory_is_an_error() {
     let scratch = tree(&["file"]);
     let mut request = request(&scratch);
     request.glob = Some("*".to_owned());
@@ -213,7 +213,7 @@ fn a_root_that_is_no_directory_is_an_error() {
 }
 
 #[test]
-fn whoever_does_not_wait_gets_nothing() {
+fn cancelled_operation_returns_an_error() {
     let scratch = tree(&["file"]);
     let mut request = request(&scratch);
     request.glob = Some("*".to_owned());

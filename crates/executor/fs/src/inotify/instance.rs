@@ -1,4 +1,4 @@
-//! The instance, and who holds which directory.
+//! The inotify instance, its events, and which task watches which directory.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,12 +14,12 @@ use rustix::{
     io::Errno,
 };
 
-/// An instance of the kernel's.
+/// An inotify instance of the kernel.
 #[derive(Debug)]
 pub(crate) struct InotifyInstance {
     queue: Arc<OwnedFd>,
     holders: HashMap<WatchDescriptor, Vec<WatchTaskId>>,
-    /// Directories that nobody holds any more, until the kernel is told.
+    /// Directories that no task watches any more, until the kernel's watch is removed.
     unwatched: VecDeque<WatchDescriptor>,
 }
 
@@ -33,7 +33,7 @@ impl InotifyInstance {
         })
     }
 
-    /// Returns the instance as one task sees it.
+    /// Returns the view of one task.
     pub(crate) fn of(&mut self, task: WatchTaskId) -> TaskWatches<'_> {
         TaskWatches {
             instance: self,
@@ -41,7 +41,7 @@ impl InotifyInstance {
         }
     }
 
-    /// Takes everything from a task that has ended.
+    /// Releases all directories of a task that has ended.
     pub(crate) fn release_all(&mut self, task: WatchTaskId) {
         let unwatched = &mut self.unwatched;
         self.holders.retain(|&directory, holders| {
@@ -53,13 +53,13 @@ impl InotifyInstance {
         });
     }
 
-    /// Forgets a directory that the kernel does not watch any more.
+    /// Drops a directory that the kernel has stopped watching.
     pub(crate) fn forget(&mut self, directory: WatchDescriptor) {
         self.holders.remove(&directory);
     }
 
-    /// Stops watching some of what nobody holds. The kernel confirms each with an event, so all at
-    /// once would overflow its queue.
+    /// Removes some of the watches that no task needs. The kernel confirms each with an event, so
+    /// removing all at once would overflow its queue.
     pub(crate) fn reap(&mut self) {
         for _ in 0..REAP_BATCH {
             let Some(directory) = self.unwatched.pop_front() else {
@@ -71,39 +71,39 @@ impl InotifyInstance {
         }
     }
 
-    /// Returns where events are read.
+    /// Returns the descriptor to read events from.
     pub(crate) fn queue(&self) -> &Arc<OwnedFd> {
         &self.queue
     }
 
-    /// Tells whether there is something to reap.
+    /// Returns whether there are watches to remove.
     pub(crate) fn has_unwatched(&self) -> bool {
         !self.unwatched.is_empty()
     }
 
-    /// Returns who is to hear of a directory.
+    /// Returns the tasks that watch a directory.
     pub(crate) fn holders(&self, directory: WatchDescriptor) -> Vec<WatchTaskId> {
         self.holders.get(&directory).cloned().unwrap_or_default()
     }
 
     fn add(&self, path: &Path, what: WatchFlags) -> Result<WatchDescriptor, Errno> {
         let flags = what
-            // Other holders keep what they asked for.
+            // Keeps the event mask of other tasks.
             | WatchFlags::MASK_ADD
             | WatchFlags::ONLYDIR
             | WatchFlags::DONT_FOLLOW
-            // A file that is deleted and still written to has no path to tell.
+            // A deleted file that is still written has no path to report.
             | WatchFlags::EXCL_UNLINK;
         inotify::add_watch(&*self.queue, path, flags).map(WatchDescriptor)
     }
 
     fn stop(&self, directory: WatchDescriptor) {
-        // It fails for a directory that has been removed: the kernel stopped by itself.
+        // Fails for a removed directory, because the kernel has removed its watch.
         inotify::remove_watch(&*self.queue, directory.0).ok();
     }
 }
 
-/// A task's number, never given twice.
+/// A task's id, never reused.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct WatchTaskId(pub(crate) u64);
 
@@ -115,8 +115,8 @@ pub(crate) struct TaskWatches<'a> {
 }
 
 impl TaskWatches<'_> {
-    /// Watches the directory at `path` for `what`, and perhaps for more. Links are not followed at
-    /// the end of the path. To hold a directory twice is to hold it once.
+    /// Watches the directory at `path` for at least `what`. Does not follow a link as last
+    /// component. Watching a directory twice has no further effect.
     pub(crate) fn watch(
         &mut self,
         path: &Path,
@@ -130,7 +130,7 @@ impl TaskWatches<'_> {
         Ok(directory)
     }
 
-    /// Stops hearing of a directory.
+    /// Stops watching a directory.
     pub(crate) fn unwatch(&mut self, directory: WatchDescriptor) {
         let Some(holders) = self.instance.holders.get_mut(&directory) else {
             return;
@@ -142,7 +142,8 @@ impl TaskWatches<'_> {
         }
     }
 
-    /// Returns which held directory is at `path` now. Events tell what was; this tells what is.
+    /// Returns the watched directory that is at `path` now. Events describe the past; this
+    /// describes the present.
     pub(crate) fn descriptor_at(&mut self, path: &Path) -> Option<WatchDescriptor> {
         let directory = self.instance.add(path, WatchFlags::MOVED_FROM).ok()?;
         if !self.instance.holders.contains_key(&directory) {
@@ -156,11 +157,11 @@ impl TaskWatches<'_> {
 /// A sixteenth of the kernel's queue.
 const REAP_BATCH: usize = 1024;
 
-/// The kernel's number of a watched directory. It stays with the directory when that is renamed.
+/// The kernel's id of a watched directory. It does not change when the directory is renamed.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct WatchDescriptor(pub(crate) i32);
 
-/// Ties the two ends of a rename together.
+/// Connects the two events of a rename.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct RenameCookie(pub(crate) u32);
 
@@ -169,16 +170,16 @@ pub(crate) struct RenameCookie(pub(crate) u32);
 pub(crate) struct InotifyEvent<'a> {
     /// The directory.
     pub(crate) directory: WatchDescriptor,
-    /// What has happened.
+    /// The kind of change.
     pub(crate) what: ReadFlags,
-    /// Both ends of a rename have the same.
+    /// Equal for both events of a rename.
     pub(crate) cookie: RenameCookie,
-    /// The entry it has happened to; the directory itself if there is none.
+    /// The changed entry. `None`: the directory itself.
     pub(crate) name: Option<&'a OsStr>,
 }
 
-/// Reads what the kernel has queued, or as much as its queue can hold. `None` stands for events that
-/// were lost.
+/// Reads the queued events, at most as many as the kernel's queue holds. `None` stands for lost
+/// events.
 pub(crate) fn read(
     queue: &OwnedFd,
     buffer: &mut [MaybeUninit<u8>],
@@ -196,7 +197,7 @@ pub(crate) fn read(
         let raw = match reader.next() {
             Ok(raw) => raw,
             Err(Errno::INTR) => continue,
-            // Nothing is left. Other errors it has none.
+            // The queue is empty; no other error is possible.
             Err(_) => return,
         };
         if raw.events().contains(ReadFlags::QUEUE_OVERFLOW) {
@@ -214,12 +215,12 @@ pub(crate) fn read(
     }
 }
 
-/// Makes a buffer to read into.
+/// Creates a read buffer.
 pub(crate) fn buffer() -> Vec<MaybeUninit<u8>> {
     vec![MaybeUninit::uninit(); BUFFER_BYTES]
 }
 
-/// A good thousand events.
+/// Holds over a thousand events.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Reads until somebody else gets his turn.
+/// Most reads before other work is done.
 const READ_BATCH: usize = 16;

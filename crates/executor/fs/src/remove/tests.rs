@@ -25,7 +25,7 @@ fn visit(name: &str) -> RemovalVisit {
 }
 
 #[test]
-fn whatever_has_a_name_is_removed() {
+fn every_file_type_is_removed() {
     let scratch = TestDir::new();
     let _listener = UnixListener::bind(scratch.path("socket")).unwrap();
     let paths = [
@@ -43,7 +43,7 @@ fn whatever_has_a_name_is_removed() {
 }
 
 #[test]
-fn a_tree_is_removed_with_everything_in_it() {
+fn tree_is_removed_with_its_contents() {
     let scratch = TestDir::new();
     let tree = scratch.directory("tree");
     for index in 0..300 {
@@ -57,7 +57,7 @@ fn a_tree_is_removed_with_everything_in_it() {
 }
 
 #[test]
-fn a_links_target_is_never_touched() {
+fn link_target_is_never_touched() {
     let scratch = TestDir::new();
     let kept = scratch.file("kept/file", "content");
     let link = scratch.link("link", "kept");
@@ -71,7 +71,7 @@ fn a_links_target_is_never_touched() {
 }
 
 #[test]
-fn a_link_above_is_followed() {
+fn link_in_the_parent_path_is_followed() {
     let scratch = TestDir::new();
     scratch.file("real/a/file", "");
     scratch.link("link", "real");
@@ -80,7 +80,7 @@ fn a_link_above_is_followed() {
 }
 
 #[test]
-fn nothing_to_remove_is_an_error_only_without_force() {
+fn missing_path_is_an_error_only_without_force() {
     let scratch = TestDir::new();
     for name in ["none", "none/below"] {
         let request = request(&scratch.path(name));
@@ -93,7 +93,7 @@ fn nothing_to_remove_is_an_error_only_without_force() {
 }
 
 #[test]
-fn without_recursion_only_an_empty_directory_is_removed() {
+fn only_empty_directory_is_removed_without_recursive() {
     let scratch = TestDir::new();
     let file = scratch.file("a/file", "");
     let recursive = Some(false);
@@ -107,13 +107,13 @@ fn without_recursion_only_an_empty_directory_is_removed() {
 }
 
 #[test]
-fn the_root_is_not_removed() {
+fn root_is_never_removed() {
     assert_eq!(removed(&request(Path::new("/"))), Outcome::Invalid);
 }
 
 #[test]
-fn what_may_not_be_removed_is_invalid() {
-    // Nobody may, not even root.
+fn forbidden_removal_is_invalid() {
+    // Not permitted, not even for root.
     assert_eq!(
         removed(&request(Path::new("/proc/version"))),
         Outcome::Invalid
@@ -121,7 +121,7 @@ fn what_may_not_be_removed_is_invalid() {
 }
 
 #[test]
-fn without_links_a_tree_is_unsupported_and_a_link_is_refused() {
+fn tree_removal_without_links_is_unsupported_and_links_are_rejected() {
     let scratch = TestDir::new();
     let root = fs::canonicalize(scratch.root()).unwrap();
     scratch.file("real/file", "");
@@ -154,7 +154,7 @@ fn without_links_a_tree_is_unsupported_and_a_link_is_refused() {
 }
 
 #[test]
-fn a_tree_deeper_than_any_path_is_removed() {
+fn tree_deeper_than_the_path_limit_is_removed() {
     let scratch = TestDir::new();
     let tree = scratch.deep("tree", 3000);
     assert_eq!(removed(&request(&tree)), Outcome::Done);
@@ -162,7 +162,7 @@ fn a_tree_deeper_than_any_path_is_removed() {
 }
 
 #[test]
-fn a_directory_that_became_a_link_is_removed_and_not_followed() {
+fn directory_that_became_a_link_is_removed_but_not_followed() {
     let scratch = TestDir::new();
     let kept = scratch.file("kept/file", "content");
     scratch.link("tree", "kept");
@@ -175,7 +175,7 @@ fn a_directory_that_became_a_link_is_removed_and_not_followed() {
 }
 
 #[test]
-fn a_directory_that_vanished_is_removed() {
+fn vanished_directory_counts_as_removed() {
     let scratch = TestDir::new();
     let stop = Stop::default();
     let path = scratch.path("tree");
@@ -184,7 +184,7 @@ fn a_directory_that_vanished_is_removed() {
 }
 
 #[test]
-fn a_directory_that_is_added_to_is_emptied_again_but_not_for_ever() {
+fn refilled_directory_is_emptied_again_a_limited_number_of_times() {
     let scratch = TestDir::new();
     let path = scratch.directory("tree");
     let stop = Stop::default();
@@ -205,7 +205,7 @@ fn a_directory_that_is_added_to_is_emptied_again_but_not_for_ever() {
 }
 
 #[test]
-fn an_error_names_what_could_not_be_removed() {
+fn error_names_the_entry_that_could_not_be_removed() {
     let scratch = TestDir::new();
     scratch.directory("tree/a/b");
     let path = scratch.path("tree");
@@ -220,7 +220,7 @@ fn an_error_names_what_could_not_be_removed() {
 }
 
 #[test]
-fn it_stops_when_nobody_waits_for_it() {
+fn cancelled_operation_stops() {
     let scratch = TestDir::new();
     let file = scratch.file("tree/file", "");
     let stop = Stop::default();

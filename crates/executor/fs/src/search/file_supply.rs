@@ -1,7 +1,7 @@
-//! Hands files to threads, and takes back what they found in them.
+//! Distributes files to the search threads, and collects their matches.
 //!
-//! Invariant: portions are handed out in order of path, and what is found in them is kept. So once
-//! those that were handed out hold enough, nothing that is still to come belongs in the answer.
+//! Invariant: batches are issued in path order, and all their matches are kept. So once the issued
+//! batches contain enough matches, no later file belongs in the answer.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,7 @@ use exec_wire::{fs::EntryKind, limits};
 use super::line_matches::MatchedLine;
 use crate::{filtered_tree::FilteredTree, find::PathGlob};
 
-/// The files that are to be searched, for all threads.
+/// The files to search, shared by all threads.
 #[derive(Debug)]
 pub(super) struct FileSupply<'a> {
     glob: Option<&'a PathGlob>,
@@ -32,19 +32,19 @@ struct State<'a> {
 pub(super) struct FileBatch {
     /// Files that matched, or are still to be searched.
     pub(super) files: Vec<SearchedFile>,
-    /// A file could not be searched to its end.
+    /// Whether a file could not be searched to its end.
     pub(super) is_incomplete: bool,
 }
 
-/// A file, and what was found in it.
+/// A file and its matches.
 #[derive(Debug)]
 pub(super) struct SearchedFile {
-    /// Its path below the root.
+    /// Path relative to the root.
     pub(super) below: Vec<u8>,
     pub(super) lines: Vec<MatchedLine>,
 }
 
-/// How much was found.
+/// The number and size of matches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MatchSize {
     matches: usize,
@@ -52,7 +52,7 @@ pub(super) struct MatchSize {
 }
 
 impl<'a> FileSupply<'a> {
-    /// Supplies the files of a tree, until more than `max_matches` lines match.
+    /// Supplies the files of a tree until more than `max_matches` lines match.
     pub(super) fn new(
         tree: FilteredTree<'a>,
         glob: Option<&'a PathGlob>,
@@ -71,7 +71,7 @@ impl<'a> FileSupply<'a> {
         }
     }
 
-    /// Hands out the next files, with their number; none if there are none or enough was found.
+    /// Issues the next batch with its number. `None`: no file is left, or enough was found.
     pub(super) fn next_batch(&self) -> Option<(usize, FileBatch)> {
         let mut state = self.lock();
         if self.is_enough(state.size) {
@@ -97,7 +97,7 @@ impl<'a> FileSupply<'a> {
         Some((state.batches_issued, batch))
     }
 
-    /// Takes back files that were searched.
+    /// Collects a batch that was searched.
     pub(super) fn submit(&self, number: usize, batch: FileBatch) {
         let mut state = self.lock();
         for file in &batch.files {
@@ -109,7 +109,7 @@ impl<'a> FileSupply<'a> {
         }
     }
 
-    /// Tells whether nothing that comes later can be in the answer.
+    /// Returns whether later files cannot be part of the answer.
     pub(super) fn is_enough(&self, size: MatchSize) -> bool {
         size.matches > self.max_matches || size.bytes > limits::MAX_SEARCH_BYTES
     }
@@ -140,11 +140,11 @@ impl MatchSize {
 }
 
 impl FileBatch {
-    /// Tells whether there were files enough to fill it, so that there are likely more.
+    /// Returns whether the batch is full, so that more files are likely.
     pub(super) fn is_full(&self) -> bool {
         self.files.len() == BATCH_FILES
     }
 }
 
-/// Files of one portion: few enough to spread, and enough not to wait for each other.
+/// Files in a batch: few enough to share the work, enough to avoid contention.
 const BATCH_FILES: usize = 64;

@@ -1,4 +1,4 @@
-//! The matching lines of one file, with those around them.
+//! Collects the matching lines of one file and their context.
 
 use std::{collections::VecDeque, io};
 
@@ -7,7 +7,7 @@ use grep_matcher::Matcher;
 use grep_regex::RegexMatcher;
 use grep_searcher::{Searcher, Sink, SinkContext, SinkMatch};
 
-/// A matching line of some file.
+/// A matching line.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct MatchedLine {
     pub(super) number: u64,
@@ -18,21 +18,21 @@ pub(super) struct MatchedLine {
 }
 
 impl MatchedLine {
-    /// Returns how much of an answer it takes.
+    /// Returns its size in the answer.
     pub(super) fn bytes(&self) -> usize {
         let context = self.before.iter().chain(&self.after);
         cost(&self.text) + context.map(|line| cost(line)).sum::<usize>()
     }
 }
 
-/// What a line takes in an answer: also one that is empty takes some, and a peer reads only so many
-/// values ([`limits::MAX_JSON_VALUES`]).
+/// Returns the size of a line in the answer. An empty line counts as well, because a peer reads a
+/// limited number of values ([`limits::MAX_JSON_VALUES`]).
 fn cost(line: &str) -> usize {
     line.len() + LINE_BYTES
 }
 
-/// What a line takes beside its text. With that, the bound of the text holds the number of lines
-/// within what a peer reads.
+/// Overhead of a line in addition to its text. With it, the limit of bytes also keeps the number of
+/// lines within what a peer reads.
 const LINE_BYTES: usize = 32;
 const _: () = {
     let values_of_a_match = 8;
@@ -44,19 +44,19 @@ const _: () = {
     );
 };
 
-/// Gathers the matching lines of one file, up to [`limits::MAX_SEARCH_BYTES`].
+/// Collects the matching lines of one file, up to [`limits::MAX_SEARCH_BYTES`].
 #[derive(Debug)]
 pub(super) struct LineCollector<'a> {
     matcher: &'a RegexMatcher,
     context: usize,
     found: Vec<MatchedLine>,
-    /// The lines that were seen last, by number, as many as may stand before a match.
+    /// The most recent lines with their numbers, as many as the context before a match.
     recent: VecDeque<(u64, String)>,
     bytes: usize,
 }
 
 impl<'a> LineCollector<'a> {
-    /// Gathers lines with so many lines around each.
+    /// Collects lines with `context` lines around each.
     pub(super) fn new(matcher: &'a RegexMatcher, context: usize) -> Self {
         Self {
             matcher,
@@ -67,12 +67,12 @@ impl<'a> LineCollector<'a> {
         }
     }
 
-    /// Returns what was gathered.
+    /// Returns the collected lines.
     pub(super) fn into_matches(self) -> Vec<MatchedLine> {
         self.found
     }
 
-    /// Adds a line to what stands after the matches before it, and keeps it for those to come.
+    /// Adds a line to the context of earlier matches, and keeps it as context for later ones.
     fn pass(&mut self, number: u64, text: &str) {
         let reach = u64::try_from(self.context).unwrap_or(u64::MAX);
         let open = self.found.iter_mut().rev();
@@ -129,10 +129,10 @@ fn without_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Returns what is shown of a line.
+/// Returns the displayed part of a line.
 fn displayed(line: &[u8]) -> String {
     let mut most = line.len().min(limits::MAX_SEARCH_LINE_BYTES);
-    // No character is cut in two, as far as there are characters.
+    // Does not cut a UTF-8 character in two.
     for _ in 0..MAX_CONTINUATION_BYTES {
         match line.get(most) {
             Some(0x80..=0xBF) => most -= 1,
@@ -140,10 +140,10 @@ fn displayed(line: &[u8]) -> String {
         }
     }
     let mut text = String::from_utf8_lossy(line.get(..most).unwrap_or_default()).into_owned();
-    // What replaces a broken byte is longer than it.
+    // The replacement character is longer than the invalid byte it replaces.
     text.truncate(text.floor_char_boundary(limits::MAX_SEARCH_LINE_BYTES));
     text
 }
 
-/// Bytes that may follow the first of a character.
+/// Most continuation bytes of a UTF-8 character.
 const MAX_CONTINUATION_BYTES: usize = 3;

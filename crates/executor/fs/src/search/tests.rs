@@ -1,4 +1,4 @@
-//! Searching: what is found, how it is shown, and what is refused.
+//! Matches, their format, and rejected requests.
 
 use exec_env::filesystem::FileError;
 use exec_wire::{
@@ -31,7 +31,7 @@ fn run(request: &Search) -> Result<SearchResult, FileError> {
     search(request, &Stop::default())
 }
 
-/// The matches as `path:line:column:text`, with an ellipsis if there may be more.
+/// Formats matches as `path:line:column:text`, with an ellipsis if truncated.
 fn displayed(scratch: &TestDir, result: Result<SearchResult, FileError>) -> Vec<String> {
     let result = result.unwrap();
     let mut lines: Vec<String> = result
@@ -51,7 +51,7 @@ fn line(scratch: &TestDir, found: &SearchMatch) -> String {
     format!("{below}:{}:{}:{}", found.line, found.column, found.text)
 }
 
-/// What is found by a regular expression.
+/// Searches for a regular expression.
 fn found(scratch: &TestDir, pattern: &str) -> Vec<String> {
     displayed(scratch, run(&request(scratch, pattern)))
 }
@@ -63,7 +63,7 @@ fn refused(request: &Search) -> String {
     }
 }
 
-/// A directory with one file.
+/// Creates a directory with one file.
 fn one(content: impl AsRef<[u8]>) -> TestDir {
     let scratch = TestDir::new();
     scratch.file("f", content);
@@ -71,7 +71,7 @@ fn one(content: impl AsRef<[u8]>) -> TestDir {
 }
 
 #[test]
-fn each_matching_line_is_found_once_with_its_first_column() {
+fn each_matching_line_is_reported_once_with_its_first_column() {
     let scratch = one("one\n  two two\nthree\ntwo");
     assert_eq!(found(&scratch, "two"), ["f:2:3:  two two", "f:4:1:two"]);
     assert_eq!(found(&scratch, "^t.o$"), ["f:4:1:two"]);
@@ -84,14 +84,14 @@ fn columns_are_counted_in_bytes() {
 }
 
 #[test]
-fn line_ends_are_no_part_of_lines() {
+fn line_ends_are_not_part_of_lines() {
     let scratch = one("a;\r\nb;\n\r\nc;");
     assert_eq!(found(&scratch, ";$"), ["f:1:2:a;", "f:2:2:b;", "f:4:2:c;"]);
     assert_eq!(found(&scratch, "^$"), ["f:3:1:"]);
 }
 
 #[test]
-fn plain_text_is_no_regular_expression() {
+fn plain_text_is_not_a_regular_expression() {
     let scratch = one("a.c\nabc\n(\n");
     let mut request = request(&scratch, "a.c");
     request.regex = false;
@@ -101,7 +101,7 @@ fn plain_text_is_no_regular_expression() {
 }
 
 #[test]
-fn case_counts_unless_it_does_not() {
+fn case_sensitivity_is_optional() {
     let scratch = one("É\né\n");
     let mut request = request(&scratch, "é");
     assert_eq!(displayed(&scratch, run(&request)), ["f:2:1:é"]);
@@ -112,13 +112,13 @@ fn case_counts_unless_it_does_not() {
 }
 
 #[test]
-fn bytes_that_are_not_text_are_replaced() {
+fn invalid_utf8_is_replaced() {
     let scratch = one(b"a\xffb\n");
     assert_eq!(found(&scratch, "b"), ["f:1:3:a\u{fffd}b"]);
 }
 
 #[test]
-fn nothing_matches_more_than_a_line() {
+fn no_match_spans_several_lines() {
     let scratch = one("a\nb\n");
     assert_eq!(found(&scratch, r"a\s*b"), [""; 0]);
     assert_eq!(found(&scratch, r"(?s)a.*b"), [""; 0]);
@@ -132,7 +132,7 @@ fn nothing_matches_more_than_a_line() {
 }
 
 #[test]
-fn lines_around_a_match_are_shown() {
+fn context_lines_are_included() {
     let scratch = one("1\n2\n3 x\n4\n5\n6\n7\n8\n9 x");
     let mut request = request(&scratch, "x");
     request.context_lines = 2;
@@ -154,7 +154,7 @@ fn lines_around_a_match_are_shown() {
 }
 
 #[test]
-fn a_match_can_stand_around_another() {
+fn match_can_be_context_of_another() {
     let scratch = one("a x\r\nb x\r\nc\r\nd x\r\n");
     let mut request = request(&scratch, "x");
     request.context_lines = 2;
@@ -200,7 +200,7 @@ fn broken_patterns_are_refused_with_the_reason() {
 }
 
 #[test]
-fn a_pattern_that_would_fill_memory_is_refused() {
+fn pattern_that_would_exhaust_memory_is_rejected() {
     for pattern in [r"(a{1000}){1000}", r"\pL{1000}{1000}", r"(\w{500}|b){500}"] {
         let text = refused(&request(&one(""), pattern));
         assert!(text.contains("size limit"), "{text}");
@@ -208,13 +208,13 @@ fn a_pattern_that_would_fill_memory_is_refused() {
 }
 
 #[test]
-fn a_pattern_that_backtracks_elsewhere_takes_linear_time() {
+fn catastrophic_pattern_takes_linear_time() {
     let scratch = one(format!("{}\n", "a".repeat(200_000)));
     assert_eq!(found(&scratch, "(a*)*(a*)*b"), [""; 0]);
 }
 
 #[test]
-fn numbers_out_of_range_are_refused() {
+fn numbers_out_of_range_are_rejected() {
     let scratch = one("x");
     for (max_matches, is_refused) in [(0, true), (1, false), (10_000, false), (10_001, true)] {
         let mut request = request(&scratch, "x");

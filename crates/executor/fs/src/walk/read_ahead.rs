@@ -1,4 +1,5 @@
-//! Reads directories before they are listed, several at once: the kernel takes most of the time.
+//! Reads several directories in parallel before they are listed, because most of the time is spent
+//! in the kernel.
 
 use std::{
     panic::resume_unwind,
@@ -18,11 +19,11 @@ use crate::{
     workers::{self, Stop},
 };
 
-/// Directories that are read at once.
+/// Most directories that are read at once.
 pub(super) const READ_AHEAD: usize = 64;
 
-/// Reads directories, and returns them in order. The last ones may be left out, but only if those
-/// before them have at least `keep` names.
+/// Reads directories, and returns them in order. The last ones may be missing if the earlier ones
+/// have at least `keep` names.
 pub(super) fn read(
     root: &DescentRoot,
     directories: &[PendingDirectory],
@@ -43,7 +44,7 @@ pub(super) fn read(
     let mut read = thread::scope(|scope| {
         let helpers: Vec<_> = (1..workers::thread_count())
             .filter_map(|_| {
-                // If there can be none, one thread less does it all.
+                // If a thread cannot be started, the others do its work.
                 let helper = thread::Builder::new().spawn_scoped(scope, || batch.work());
                 helper.ok()
             })
@@ -71,7 +72,7 @@ struct ReadBatch<'a> {
 }
 
 impl ReadBatch<'_> {
-    /// Reads one directory after the other that nobody else reads.
+    /// Reads directories that no other thread reads.
     fn work(&self) -> Vec<(usize, Result<DirectoryNames>)> {
         let mut buffer = Vec::new();
         let mut read = Vec::new();
@@ -90,7 +91,7 @@ impl ReadBatch<'_> {
 
     fn names(&self, directory: &PendingDirectory, buffer: &mut Vec<u8>) -> Result<DirectoryNames> {
         let opened = self.root.directory(&directory.below)?;
-        // Not what was found when it was queued, and perhaps something that was entered before.
+        // Another directory than the one queued, and possibly one that was entered before.
         if let Some(identity) = directory.identity
             && InodeId::of(&opened)? != identity
         {
@@ -100,5 +101,5 @@ impl ReadBatch<'_> {
     }
 }
 
-/// Fewer directories than this are read sooner than a thread is there.
+/// With fewer directories, reading is faster than starting a thread.
 const MIN_PARALLEL_DIRECTORIES: usize = 16;

@@ -1,4 +1,4 @@
-//! Walking: the order, the limits, links, and what cannot be read.
+//! Walks: order, limits, links, and unreadable directories.
 
 use std::{
     ffi::OsStr,
@@ -44,7 +44,7 @@ fn run(path: impl AsRef<Path>, options: WalkOptions) -> Result<WalkResult, FileE
     walk(&request, &Stop::default())
 }
 
-/// Lists a tree below its root, directories with a slash, with an ellipsis if it is truncated.
+/// Formats a walk relative to its root, directories with a slash, with an ellipsis if truncated.
 fn listed(scratch: &TestDir, options: WalkOptions) -> String {
     let result = run(scratch.root(), options).unwrap();
     assert_eq!(result.errors, []);
@@ -72,7 +72,7 @@ fn below(scratch: &TestDir, path: &PathUri) -> String {
     below.trim_start_matches('/').to_owned()
 }
 
-/// The errors of a walk, each as its path and message.
+/// Returns the errors of a walk as path and message.
 fn errors(scratch: &TestDir, result: &WalkResult) -> Vec<(String, String)> {
     let error =
         |error: &exec_wire::fs::WalkError| (below(scratch, &error.path), error.message.clone());
@@ -95,20 +95,20 @@ fn tree(files: &[&str]) -> TestDir {
 }
 
 #[test]
-fn a_tree_is_listed_breadth_first_and_by_name() {
+fn tree_is_listed_breadth_first_and_sorted_by_name() {
     let scratch = tree(&["b/z", "b/y/x", "a-b", "a/c", ".x", "B"]);
     assert_eq!(listed(&scratch, ALL), ".x B a/ a-b b/ a/c b/y/ b/z b/y/x");
 }
 
 #[test]
-fn names_are_spelled_as_they_are() {
+fn names_are_percent_encoded_in_uris() {
     let scratch = TestDir::new();
     scratch.file(odd_name(), "");
     assert_eq!(listed(&scratch, ALL), "odd%20%FF%3F%23%25");
 }
 
 #[test]
-fn a_trailing_slash_is_not_doubled() {
+fn trailing_slash_of_the_root_is_not_doubled() {
     let scratch = tree(&["a"]);
     let path = PathUri::parse(&format!("{}/", uri(scratch.root()))).unwrap();
     let request = Walk {
@@ -121,7 +121,7 @@ fn a_trailing_slash_is_not_doubled() {
 }
 
 #[test]
-fn depth_ends_a_walk_silently() {
+fn depth_limit_does_not_mark_the_result_truncated() {
     let scratch = tree(&["a/b/c/d"]);
     let depth = |max_depth| listed(&scratch, WalkOptions { max_depth, ..ALL });
     assert_eq!(depth(0), "a/");
@@ -130,7 +130,7 @@ fn depth_ends_a_walk_silently() {
 }
 
 #[test]
-fn entries_are_counted_across_directories() {
+fn entry_limit_applies_across_directories() {
     let scratch = tree(&["a", "b", "c/d", "c/e", "f/"]);
     let entries = |max_entries| {
         let options = WalkOptions { max_entries, ..ALL };
@@ -143,7 +143,7 @@ fn entries_are_counted_across_directories() {
 }
 
 #[test]
-fn entries_that_are_not_listed_count_unless_they_lead_nowhere() {
+fn unlisted_entries_count_unless_they_are_dangling_links() {
     let scratch = tree(&["a", "b"]);
     scratch.fifo("aa");
     scratch.link("ab", "a");
@@ -154,7 +154,7 @@ fn entries_that_are_not_listed_count_unless_they_lead_nowhere() {
 }
 
 #[test]
-fn too_many_directories_are_listed_but_not_entered() {
+fn directories_beyond_the_limit_are_listed_but_not_entered() {
     let scratch = tree(&["a/x", "b/y", "c/z/q"]);
     let directories = |max_directories| {
         let options = WalkOptions {
@@ -169,7 +169,7 @@ fn too_many_directories_are_listed_but_not_entered() {
 }
 
 #[test]
-fn directories_that_are_not_entered_anyway_do_not_count() {
+fn directories_that_are_never_entered_do_not_count() {
     let scratch = tree(&[".h/x", "a/x/"]);
     let options = WalkOptions {
         prune_hidden_directories: true,
@@ -193,7 +193,7 @@ fn hidden_directories_are_pruned_below_the_root_only() {
 }
 
 #[test]
-fn links_are_passed_over() {
+fn links_are_skipped() {
     let scratch = tree(&["d/x", "f"]);
     scratch.link("to-d", "d");
     scratch.link("to-f", "f");
@@ -202,7 +202,7 @@ fn links_are_passed_over() {
 }
 
 #[test]
-fn links_to_directories_are_entered_if_followed_each_directory_once() {
+fn followed_directory_links_are_entered_once_per_directory() {
     let scratch = tree(&["d/x", "e/", "f"]);
     scratch.link("a", "d");
     scratch.link("e/again", "../d");
@@ -213,7 +213,7 @@ fn links_to_directories_are_entered_if_followed_each_directory_once() {
 }
 
 #[test]
-fn a_directory_that_was_entered_does_not_count_again() {
+fn repeated_directory_does_not_count_twice() {
     let scratch = tree(&["d/x"]);
     scratch.link("e", "d");
     let options = WalkOptions {
@@ -224,7 +224,7 @@ fn a_directory_that_was_entered_does_not_count_again() {
 }
 
 #[test]
-fn a_hidden_link_is_pruned_but_its_target_is_not() {
+fn hidden_link_is_pruned_but_its_target_is_not() {
     let scratch = tree(&["d/x", ".h/y"]);
     scratch.link(".l", "d");
     scratch.link("v", ".h");
@@ -236,7 +236,7 @@ fn a_hidden_link_is_pruned_but_its_target_is_not() {
 }
 
 #[test]
-fn a_root_that_is_no_directory_holds_nothing() {
+fn root_that_is_not_a_directory_yields_nothing() {
     let scratch = tree(&["d/x", "f"]);
     scratch.link("l", "d");
     scratch.fifo("pipe");
@@ -252,7 +252,7 @@ fn a_root_that_is_no_directory_holds_nothing() {
 }
 
 #[test]
-fn a_root_that_leads_nowhere_is_an_error() {
+fn missing_root_is_an_error() {
     let scratch = tree(&["f"]);
     scratch.link("dangling", "nowhere");
     scratch.link("loop", "loop");
@@ -266,7 +266,7 @@ fn a_root_that_leads_nowhere_is_an_error() {
 }
 
 #[test]
-fn limits_that_are_zero_or_too_large_are_refused() {
+fn limits_out_of_range_are_rejected() {
     let table = [
         WalkOptions {
             max_directories: 0,
@@ -297,7 +297,7 @@ fn limits_that_are_zero_or_too_large_are_refused() {
 }
 
 #[test]
-fn a_foreign_root_is_refused() {
+fn foreign_root_is_rejected() {
     let request = Walk {
         path: PathUri::parse("file:///C:/x").unwrap(),
         options: ALL,
@@ -307,11 +307,11 @@ fn a_foreign_root_is_refused() {
 }
 
 #[test]
-fn the_answer_is_bounded() {
+fn answer_size_is_bounded() {
     let scratch = TestDir::new();
     let file = scratch.file("file", "");
     let directory = scratch.directory("d".repeat(200));
-    // Names of which one is counted as a kibibyte: three bytes for most of theirs.
+    // Names that count as one kibibyte each: most of their bytes take three in a URI.
     let name_bytes = 1024 - limits::WALK_ITEM_BYTES - uri(&directory).as_str().len() - 1;
     let (odd, plain) = (name_bytes / 3 - 2, name_bytes % 3 + 6);
     let count = limits::MAX_WALK_BYTES / 1024;
@@ -335,7 +335,7 @@ fn the_answer_is_bounded() {
 }
 
 #[test]
-fn whoever_does_not_wait_gets_nothing() {
+fn cancelled_operation_returns_an_error() {
     let scratch = tree(&["a"]);
     let stop = Stop::default();
     stop.ask();

@@ -1,7 +1,8 @@
-//! The watched directories of one tree, by the kernel's numbers.
+//! The watched directories of one tree, by watch descriptor.
 //!
-//! A directory knows its parent and not its path, so a rename is one step whatever lies below.
-//! Invariant: going from parent to parent ends, at the root or where a parent is not known any more.
+//! A node stores its parent instead of its path, so a rename is a single step, however large the
+//! subtree is. Invariant: following parents ends, at the root or at a parent that was
+//! forgotten.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,7 +12,7 @@ use std::{
 
 use crate::inotify::WatchDescriptor;
 
-/// The directories.
+/// The watched directories of a tree.
 #[derive(Debug)]
 pub(super) struct DirectoryTree {
     root: WatchDescriptor,
@@ -20,7 +21,7 @@ pub(super) struct DirectoryTree {
 }
 
 impl DirectoryTree {
-    /// Begins with the root, which is at `path` for ever.
+    /// Starts with the root, which stays at `path`.
     pub(super) fn new(root: WatchDescriptor, path: PathBuf) -> Self {
         Self {
             root,
@@ -29,7 +30,7 @@ impl DirectoryTree {
         }
     }
 
-    /// Puts a directory at its place, new or from another place.
+    /// Inserts a directory, or moves a known one.
     pub(super) fn place(
         &mut self,
         directory: WatchDescriptor,
@@ -57,7 +58,7 @@ impl DirectoryTree {
         }
     }
 
-    /// Takes a directory from its parent. It stays known, by the path it had.
+    /// Detaches a directory from its parent. It stays known under its old path.
     pub(super) fn detach(
         &mut self,
         parent: WatchDescriptor,
@@ -66,7 +67,7 @@ impl DirectoryTree {
         self.nodes.get_mut(&parent)?.children.remove(name)
     }
 
-    /// Forgets a directory and all below it, and returns them.
+    /// Removes a directory and its subtree, and returns them.
     pub(super) fn remove(&mut self, directory: WatchDescriptor) -> Vec<WatchDescriptor> {
         self.leave_parent(directory);
         let mut removed = Vec::new();
@@ -92,7 +93,7 @@ impl DirectoryTree {
         self.nodes.contains_key(&directory)
     }
 
-    /// Tells whether a directory is where the tree says: it may have been detached.
+    /// Returns whether a directory is attached to its parent.
     pub(super) fn is_attached(&self, directory: WatchDescriptor) -> bool {
         match self
             .nodes
@@ -116,7 +117,7 @@ impl DirectoryTree {
             .collect()
     }
 
-    /// Returns the path of a directory, unless one on the way is not known any more.
+    /// Returns the path of a directory. `None`: an ancestor has been forgotten.
     pub(super) fn path(&self, directory: WatchDescriptor) -> Option<PathBuf> {
         let mut names = Vec::new();
         let mut directory = directory;
@@ -156,16 +157,16 @@ impl DirectoryTree {
     }
 }
 
-/// What came of placing a directory. What had its name before is detached.
+/// The result of placing a directory. A directory that had the name before is detached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum DirectoryPlacement {
     /// It was not known.
     New { displaced: Option<WatchDescriptor> },
-    /// It was known elsewhere.
+    /// It was known at another path.
     Moved { displaced: Option<WatchDescriptor> },
-    /// It was known there.
+    /// It was known at this path.
     Stayed,
-    /// It cannot be: the parent is not known, or would be below itself.
+    /// It cannot be placed: the parent is unknown, or would be below itself.
     Nowhere,
 }
 
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rename_moves_all_that_lies_below() {
+    fn rename_moves_the_whole_subtree() {
         let mut directories = a_with_b_below();
         let placed = directories.place(A, ROOT, OsStr::new("z"));
         assert_eq!(placed, DirectoryPlacement::Moved { displaced: None });
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_never_below_itself() {
+    fn directory_is_never_placed_below_itself() {
         let mut directories = a_with_b_below();
         assert_eq!(
             directories.place(A, B, OsStr::new("a")),
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_is_removed_with_all_below() {
+    fn removal_includes_the_subtree() {
         let mut directories = a_with_b_below();
         let mut removed = directories.remove(A);
         removed.sort_unstable();
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_detached_directory_keeps_its_path_until_it_is_placed() {
+    fn detached_directory_keeps_its_path_until_placed() {
         let mut directories = a_with_b_below();
         assert_eq!(directories.detach(ROOT, OsStr::new("a")), Some(A));
         assert!(!directories.is_attached(A));

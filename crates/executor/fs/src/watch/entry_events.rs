@@ -1,4 +1,4 @@
-//! What events say of the entries of watched directories.
+//! Handles events of entries in watched directories.
 
 use std::{
     ffi::OsStr,
@@ -16,7 +16,7 @@ use super::{
 use crate::inotify::{InotifyEvent, TaskWatches, WatchDescriptor};
 
 impl TreeWatch {
-    /// Handles an event of an entry of a directory that is part of the tree.
+    /// Handles an event of an entry in a directory of the tree.
     pub(super) fn handle_entry(
         &mut self,
         event: &InotifyEvent<'_>,
@@ -58,7 +58,7 @@ impl TreeWatch {
         } else if event.what.intersects(CHANGED) {
             self.record_change(entry.path.clone(), PathChange::Modified);
             if below && self.directories.child(entry.parent, name).is_none() {
-                // Perhaps it could not be read until now.
+                // It may have become readable just now.
                 self.watch_new_directory(&entry, watches);
             }
         } else if event.what.contains(ReadFlags::DELETE) {
@@ -66,7 +66,8 @@ impl TreeWatch {
             self.detach_entry(&entry, watches);
         } else if event.what.contains(ReadFlags::MOVED_FROM) {
             let gone = match presence(&entry.path) {
-                // An exchange tells that one has come before it tells that the other has gone.
+                // For an exchange, the kernel reports the arrival of one entry before the departure
+                // of the other.
                 FilePresence::There => PathChange::MovedAway,
                 FilePresence::Gone => gone,
             };
@@ -86,7 +87,7 @@ impl TreeWatch {
                 if placed == DirectoryPlacement::Nowhere
                     && let Some(directory) = moved.as_ref().and_then(|moved| moved.directory)
                 {
-                    // It has been moved on already, and that is told next.
+                    // It has been moved again already; the next events report that.
                     placed = self.place_directory(
                         directory,
                         entry.parent,
@@ -96,8 +97,8 @@ impl TreeWatch {
                     );
                 }
             }
-            // A directory that was outside so shortly that it is still watched is not listed again:
-            // the client has to look.
+            // A directory that was outside only briefly is still watched and is not listed again,
+            // so the client has to check it.
             let known = matches!(
                 placed,
                 DirectoryPlacement::Moved { .. } | DirectoryPlacement::Stayed
@@ -112,16 +113,16 @@ impl TreeWatch {
         }
     }
 
-    /// Watches a directory that has appeared, and has it listed unless it was known elsewhere.
+    /// Watches a directory that has appeared, and schedules a scan unless it was known elsewhere.
     fn watch_new_directory(
         &mut self,
         entry: &WatchedEntry<'_>,
         watches: &mut TaskWatches<'_>,
     ) -> DirectoryPlacement {
-        let held = watches.watch(&entry.path, INTEREST);
+        let watched = watches.watch(&entry.path, INTEREST);
         if !self.is_in_place(entry.parent, watches) {
-            // The path led nowhere or elsewhere: it is to be told that a directory above has moved.
-            if let Ok(child) = held
+            // The path no longer leads there: an event about a moved ancestor will follow.
+            if let Ok(child) = watched
                 && !self.directories.contains(child)
             {
                 watches.unwatch(child);
@@ -129,7 +130,7 @@ impl TreeWatch {
             self.scan_later(DirectoryScan::new(entry.parent, ScanMode::Verify), watches);
             return DirectoryPlacement::Nowhere;
         }
-        match held {
+        match watched {
             Ok(child) => {
                 self.place_directory(child, entry.parent, entry.name, ScanMode::Fresh, watches)
             }
@@ -140,8 +141,8 @@ impl TreeWatch {
         }
     }
 
-    /// Takes a directory from its place, unless it can be seen there: then the event is older than
-    /// what is known. Returns the directory.
+    /// Detaches a directory, unless it is still at its path: then the event is outdated. Returns
+    /// the directory.
     fn detach_entry(
         &mut self,
         entry: &WatchedEntry<'_>,
@@ -165,7 +166,7 @@ struct WatchedEntry<'a> {
     path: PathBuf,
 }
 
-/// Returns what an event means for a watched file.
+/// Returns the change that an event means for a watched file.
 fn file_change(
     what: ReadFlags,
     before: FilePresence,
@@ -173,7 +174,7 @@ fn file_change(
 ) -> Option<(PathChange, FilePresence)> {
     if what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
         return Some(match presence(path) {
-            // It has been replaced since, or exchanged.
+            // It has been replaced or exchanged since.
             FilePresence::There => (PathChange::Modified, FilePresence::There),
             FilePresence::Gone => (PathChange::Removed, FilePresence::Gone),
         });

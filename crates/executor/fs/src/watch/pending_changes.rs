@@ -1,4 +1,5 @@
-//! Changes that wait to be told: each path once, with what became of it all in all.
+//! Changes that wait to be reported: each path once, with its combined change. Also the channel
+//! that passes them to the client's stream.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -19,22 +20,23 @@ use futures_util::Stream;
 
 use crate::inotify::WatchSubscription;
 
-/// Changes, at most [`limits::MAX_GATHERED_CHANGES`] of [`limits::MAX_GATHERED_BYTES`]; what is beyond
-/// is said to overflow.
+/// Pending changes, at most [`limits::MAX_GATHERED_CHANGES`] in [`limits::MAX_GATHERED_BYTES`]. Any
+/// further change sets the overflow flag.
 #[derive(Debug, Default)]
 pub(super) struct PendingChanges {
     kinds: BTreeMap<PathBuf, PathChange>,
-    /// What the paths take.
+    /// Total size of the paths.
     bytes: usize,
     overflow: bool,
 }
 
 impl PendingChanges {
-    /// Adds a change, which is later than all the others.
+    /// Adds a change that is later than all others.
     ///
-    /// A file that is gone and there again is modified. A directory is created: what lay below is
-    /// gone. What was created and is gone again is told as removed: a client that looked for itself
-    /// may have seen it. What a rename has replaced is renamed, because a client has to look below.
+    /// A file that is removed and created again is modified. A directory is created, because its
+    /// old contents are gone. An entry that was created and removed is reported as removed, because
+    /// the client may have seen it. A target that a rename replaced is renamed, because the client
+    /// has to check below it.
     pub(super) fn add(&mut self, path: PathBuf, kind: PathChange) {
         let bytes = path.as_os_str().len();
         let full = self.kinds.len() >= limits::MAX_GATHERED_CHANGES
@@ -52,7 +54,7 @@ impl PendingChanges {
         }
     }
 
-    /// Says that what was removed has only another name.
+    /// Turns a removal into a rename.
     pub(super) fn mark_moved(&mut self, path: &Path) {
         if let Some(kind) = self.kinds.get_mut(path)
             && matches!(
@@ -64,7 +66,7 @@ impl PendingChanges {
         }
     }
 
-    /// Says that changes are missing.
+    /// Records that changes were lost.
     pub(super) fn set_overflow(&mut self) {
         self.overflow = true;
     }
@@ -81,20 +83,20 @@ impl PendingChanges {
         }
     }
 
-    /// Takes everything.
+    /// Takes all changes.
     pub(super) fn take(&mut self) -> Self {
         mem::take(self)
     }
 
-    /// Tells whether there is anything to tell.
+    /// Returns whether there is nothing to report.
     pub(super) fn is_empty(&self) -> bool {
         self.kinds.is_empty() && !self.overflow
     }
 
-    /// Returns the changes as they are told, directories before what they hold.
+    /// Returns the changes to report, parents before children.
     pub(super) fn into_changes(self) -> Changes {
         let changes = self.kinds.into_iter().filter_map(|(path, kind)| {
-            // Every absolute path has a URI, and these begin with the root's.
+            // Every absolute path has a URI.
             let path = PathUri::from_native(&path).ok()?;
             let kind = kind.reported();
             Some(Change { path, kind })
@@ -106,27 +108,27 @@ impl PendingChanges {
     }
 }
 
-/// What has become of a path.
+/// The combined change of a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PathChange {
-    /// It was not there, and now is.
+    /// It did not exist, and now does.
     Created,
-    /// It was there, and is.
+    /// It existed, and still does.
     Modified,
-    /// A file was there, and is not.
+    /// A file existed, and no longer does.
     Removed,
-    /// A directory was there, and is not.
+    /// A directory existed, and no longer does.
     Left,
-    /// Something of another name came here. Whether it replaced something is not known.
+    /// An entry was renamed to this path. Whether it replaced another is unknown.
     MovedHere,
-    /// It was there, and now has another name.
+    /// It existed, and now has another name.
     MovedAway,
-    /// It was not there, and is not, but was in between.
+    /// It existed only in between.
     Vanished,
 }
 
 impl PathChange {
-    /// Returns what this and a later change come to.
+    /// Combines this change with a later one.
     fn then(self, later: Self) -> Self {
         match (self, later) {
             (Self::Created, Self::Modified) => Self::Created,
@@ -159,17 +161,17 @@ impl PathChange {
     }
 }
 
-/// Makes the two ends.
+/// Creates a channel for changes.
 pub(super) fn pair() -> (ChangeSender, ChangeReceiver) {
     let shared = Arc::<Mutex<ChangeChannel>>::default();
     (ChangeSender(Arc::clone(&shared)), ChangeReceiver(shared))
 }
 
-/// The end that is filled. The changes end when it is dropped.
+/// The sending end. Dropping it ends the stream.
 pub(super) struct ChangeSender(Arc<Mutex<ChangeChannel>>);
 
 impl ChangeSender {
-    /// Adds to what waits to be taken, and never waits itself.
+    /// Adds pending changes. Never blocks.
     pub(super) fn send(&self, changes: PendingChanges) {
         if !changes.is_empty() {
             self.change(|shared| shared.ready.append(changes));
@@ -194,11 +196,11 @@ impl Drop for ChangeSender {
     }
 }
 
-/// The end that is emptied.
+/// The receiving end.
 pub(super) struct ChangeReceiver(Arc<Mutex<ChangeChannel>>);
 
 impl ChangeReceiver {
-    /// Returns the changes as a stream that ends the watch when it is dropped.
+    /// Returns the changes as a stream that ends the watch when dropped.
     pub(super) fn until_dropped(self, subscription: WatchSubscription) -> ChangeStream {
         ChangeStream {
             batches: self,
@@ -206,7 +208,7 @@ impl ChangeReceiver {
         }
     }
 
-    /// Takes what waits to be taken.
+    /// Takes the pending changes.
     #[cfg(test)]
     pub(super) fn take(&self) -> Option<Changes> {
         let taken = lock(&self.0).ready.take();
@@ -214,7 +216,7 @@ impl ChangeReceiver {
     }
 }
 
-/// The changes of one watch.
+/// The change stream of one watch.
 pub(super) struct ChangeStream {
     batches: ChangeReceiver,
     _subscription: WatchSubscription,
@@ -254,18 +256,18 @@ fn lock(shared: &Mutex<ChangeChannel>) -> MutexGuard<'_, ChangeChannel> {
 mod tests {
     use super::*;
 
-    fn told(kinds: &[PathChange]) -> ChangeKind {
+    fn reported(kinds: &[PathChange]) -> ChangeKind {
         let mut changes = PendingChanges::default();
         for &kind in kinds {
             changes.add(PathBuf::from("/a"), kind);
         }
-        let told = changes.into_changes();
-        assert!(!told.overflow);
-        told.changes[0].kind
+        let reported = changes.into_changes();
+        assert!(!reported.overflow);
+        reported.changes[0].kind
     }
 
     #[test]
-    fn long_paths_are_bounded_by_what_they_take() {
+    fn total_path_size_is_bounded() {
         let mut changes = PendingChanges::default();
         let long = "x".repeat(4000);
         let most = limits::MAX_GATHERED_BYTES / 4000;
@@ -275,13 +277,13 @@ mod tests {
                 PathChange::Created,
             );
         }
-        let told = changes.into_changes();
-        assert!(told.overflow);
-        assert!((most - 10..=most).contains(&told.changes.len()));
+        let reported = changes.into_changes();
+        assert!(reported.overflow);
+        assert!((most - 10..=most).contains(&reported.changes.len()));
     }
 
     #[test]
-    fn changes_of_one_path_come_to_one() {
+    fn changes_of_one_path_are_combined() {
         use ChangeKind as Told;
         use PathChange::{Created, Left, Modified, MovedAway, MovedHere, Removed};
         for (kinds, expected) in [
@@ -299,23 +301,23 @@ mod tests {
             (&[MovedHere, Removed], Told::Removed),
             (&[MovedAway, Created], Told::Renamed),
         ] {
-            assert_eq!(told(kinds), expected, "{kinds:?}");
+            assert_eq!(reported(kinds), expected, "{kinds:?}");
         }
     }
 
     #[test]
-    fn what_is_found_again_was_renamed() {
+    fn removed_path_that_reappears_is_reported_as_renamed() {
         let mut changes = PendingChanges::default();
         changes.add(PathBuf::from("/a"), PathChange::Removed);
         changes.mark_moved(Path::new("/a"));
         changes.mark_moved(Path::new("/b"));
-        let told = changes.into_changes().changes;
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].kind, ChangeKind::Renamed);
+        let reported = changes.into_changes().changes;
+        assert_eq!(reported.len(), 1);
+        assert_eq!(reported[0].kind, ChangeKind::Renamed);
     }
 
     #[test]
-    fn one_change_too_many_is_said_to_overflow() {
+    fn one_change_too_many_sets_overflow() {
         let mut changes = PendingChanges::default();
         for number in 0..limits::MAX_GATHERED_CHANGES {
             changes.add(PathBuf::from(format!("/{number}")), PathChange::Created);
@@ -326,8 +328,8 @@ mod tests {
         let mut all = PendingChanges::default();
         all.add(PathBuf::from("/0"), PathChange::Removed);
         all.append(changes);
-        let told = all.into_changes();
-        assert!(told.overflow);
-        assert_eq!(told.changes.len(), limits::MAX_GATHERED_CHANGES);
+        let reported = all.into_changes();
+        assert!(reported.overflow);
+        assert_eq!(reported.changes.len(), limits::MAX_GATHERED_CHANGES);
     }
 }

@@ -21,14 +21,14 @@ use tokio::time::timeout;
 
 use super::watch;
 
-mod by_hand;
+mod manual_watch;
 mod roots;
 
-/// A directory that is watched.
+/// A watched directory.
 struct Watched {
     /// The directory, without links.
     root: PathBuf,
-    /// Beside it, and not watched.
+    /// A sibling that is not watched.
     outside: PathBuf,
     watcher: Watcher,
     _both: TempDir,
@@ -59,26 +59,29 @@ impl Watched {
 
     async fn batch(&mut self) -> Option<Changes> {
         let next = self.watcher.changes.next();
-        timeout(PATIENCE, next).await.expect("a change is told")
+        timeout(TEST_TIMEOUT, next)
+            .await
+            .expect("expected a change")
     }
 
-    /// Gathers what is told until `name` is, relative to the root. Later kinds replace earlier ones.
-    async fn told_until(&mut self, name: &str) -> BTreeMap<String, ChangeKind> {
-        let mut told = BTreeMap::new();
-        while !told.contains_key(name) {
-            let batch = self.batch().await.expect("the watch goes on");
+    /// Collects changes, by name relative to the root, until `name` is reported. Later kinds
+    /// replace earlier ones.
+    async fn changes_until(&mut self, name: &str) -> BTreeMap<String, ChangeKind> {
+        let mut reported = BTreeMap::new();
+        while !reported.contains_key(name) {
+            let batch = self.batch().await.expect("watch ended");
             assert!(!batch.overflow);
-            told.extend(self.by_name(batch));
+            reported.extend(self.by_name(batch));
         }
-        told
+        reported
     }
 
-    /// Makes a last change, and returns everything that was told before and with it.
-    async fn told(&mut self) -> BTreeMap<String, ChangeKind> {
+    /// Makes a final change, and returns everything reported up to it.
+    async fn changes(&mut self) -> BTreeMap<String, ChangeKind> {
         fs::write(self.root.join("last"), "").unwrap();
-        let mut told = self.told_until("last").await;
-        told.remove("last");
-        told
+        let mut reported = self.changes_until("last").await;
+        reported.remove("last");
+        reported
     }
 
     fn by_name(&self, batch: Changes) -> BTreeMap<String, ChangeKind> {
@@ -89,7 +92,7 @@ impl Watched {
             (name.to_str().unwrap().to_owned(), change.kind)
         });
         let by_name = by_name.collect::<BTreeMap<_, _>>();
-        assert_eq!(by_name.len(), count, "each path is told once");
+        assert_eq!(by_name.len(), count, "path reported twice");
         by_name
     }
 
@@ -106,14 +109,14 @@ fn start(path: &Path, depth: WatchDepth) -> Result<Watcher, FileError> {
     })
 }
 
-fn expected<const N: usize>(told: [(&str, ChangeKind); N]) -> BTreeMap<String, ChangeKind> {
-    told.map(|(name, kind)| (name.to_owned(), kind)).into()
+fn expected<const N: usize>(reported: [(&str, ChangeKind); N]) -> BTreeMap<String, ChangeKind> {
+    reported.map(|(name, kind)| (name.to_owned(), kind)).into()
 }
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn a_change_of_every_kind_is_told() {
+async fn every_kind_of_change_is_reported() {
     let mut watched = Watched::with(WatchDepth::Tree, |root| {
         fs::create_dir_all(root.join("a/b")).unwrap();
         for name in ["a/changed", "a/b/gone", "a/b/old", "a/public"] {
@@ -129,7 +132,7 @@ async fn a_change_of_every_kind_is_told() {
         .permissions();
     mode.set_readonly(true);
     fs::set_permissions(watched.path("a/public"), mode).unwrap();
-    let told = watched.told().await;
+    let reported = watched.changes().await;
     let all = [
         ("a/b/new", Created),
         ("a/changed", Modified),
@@ -138,104 +141,104 @@ async fn a_change_of_every_kind_is_told() {
         ("a/renamed", Renamed),
         ("a/public", Modified),
     ];
-    assert_eq!(told, expected(all));
+    assert_eq!(reported, expected(all));
 }
 
 #[tokio::test]
-async fn entries_are_told_without_what_lies_below() {
+async fn entries_scope_reports_no_descendants() {
     let mut watched = Watched::with(WatchDepth::Entries, |root| {
         fs::create_dir(root.join("old")).unwrap();
     });
     fs::create_dir(watched.path("new")).unwrap();
     fs::write(watched.path("new/file"), "1").unwrap();
     fs::write(watched.path("old/file"), "1").unwrap();
-    assert_eq!(watched.told().await, expected([("new", Created)]));
+    assert_eq!(watched.changes().await, expected([("new", Created)]));
 }
 
 #[tokio::test]
-async fn what_comes_and_goes_within_a_batch_is_told_once() {
+async fn short_lived_entry_is_reported_once_per_batch() {
     let mut watched = Watched::tree();
     fs::write(watched.path("file"), "1").unwrap();
     fs::remove_file(watched.path("file")).unwrap();
     fs::write(watched.path("other.tmp"), "1").unwrap();
     fs::rename(watched.path("other.tmp"), watched.path("other")).unwrap();
-    let told = [
+    let reported = [
         ("file", Removed),
         ("other", Renamed),
         ("other.tmp", Renamed),
     ];
-    assert_eq!(watched.told().await, expected(told));
+    assert_eq!(watched.changes().await, expected(reported));
 }
 
 #[tokio::test]
-async fn names_that_are_not_text_are_told() {
+async fn non_utf8_names_are_reported() {
     let mut watched = Watched::tree();
     let directory = watched.root.join(OsStr::from_bytes(b"d\xff #"));
     let file = directory.join(OsStr::from_bytes(b"f\xfe%"));
     fs::create_dir(&directory).unwrap();
     fs::write(&file, "1").unwrap();
-    let mut told = BTreeSet::new();
-    while told.len() < 2 {
+    let mut reported = BTreeSet::new();
+    while reported.len() < 2 {
         let batch = watched.batch().await.unwrap();
-        told.extend(
+        reported.extend(
             batch
                 .changes
                 .into_iter()
                 .map(|change| change.path.to_native().unwrap()),
         );
     }
-    assert_eq!(told, BTreeSet::from([directory, file]));
+    assert_eq!(reported, BTreeSet::from([directory, file]));
 }
 
 #[tokio::test]
-async fn links_below_are_told_and_not_followed() {
+async fn links_in_the_tree_are_reported_but_not_followed() {
     let mut watched = Watched::tree();
     symlink(&watched.outside, watched.path("link")).unwrap();
     fs::write(watched.path("link/file"), "1").unwrap();
-    assert_eq!(watched.told().await, expected([("link", Created)]));
+    assert_eq!(watched.changes().await, expected([("link", Created)]));
 }
 
 #[tokio::test]
-async fn a_tree_that_is_removed_is_told_piece_by_piece() {
+async fn removed_tree_is_reported_entry_by_entry() {
     let mut watched = Watched::with(WatchDepth::Tree, |root| {
         fs::create_dir_all(root.join("a/b")).unwrap();
         fs::write(root.join("a/b/file"), "1").unwrap();
     });
     fs::remove_dir_all(watched.path("a")).unwrap();
     let gone = [("a", Removed), ("a/b", Removed), ("a/b/file", Removed)];
-    assert_eq!(watched.told().await, expected(gone));
+    assert_eq!(watched.changes().await, expected(gone));
     fs::create_dir_all(watched.path("a/b")).unwrap();
     fs::write(watched.path("a/b/file"), "1").unwrap();
-    let told = watched.told_until("a/b/file").await;
-    assert_eq!(told["a/b/file"], Created);
+    let reported = watched.changes_until("a/b/file").await;
+    assert_eq!(reported["a/b/file"], Created);
 }
 
 #[tokio::test]
-async fn two_watches_of_one_directory_are_told_the_same() {
+async fn two_watches_of_one_directory_report_the_same() {
     let mut watched = Watched::tree();
     let mut other = start(&watched.root, WatchDepth::Entries).unwrap();
     fs::write(watched.path("file"), "1").unwrap();
-    let told = watched.told_until("file").await;
-    assert_eq!(told["file"], Created);
-    let also = timeout(PATIENCE, other.changes.next())
+    let reported = watched.changes_until("file").await;
+    assert_eq!(reported["file"], Created);
+    let also = timeout(TEST_TIMEOUT, other.changes.next())
         .await
         .unwrap()
         .unwrap();
     assert_eq!(watched.by_name(also)["file"], Created);
     drop(other);
     fs::write(watched.path("more"), "1").unwrap();
-    assert_eq!(watched.told_until("more").await["more"], Created);
+    assert_eq!(watched.changes_until("more").await["more"], Created);
 }
 
 #[tokio::test]
-async fn a_change_is_told_soon() {
+async fn change_is_reported_promptly() {
     let mut watched = Watched::tree();
     let mut times = Vec::new();
     for number in 0..21 {
         let name = format!("{number}");
         let begin = std::time::Instant::now();
         fs::write(watched.path(&name), "1").unwrap();
-        watched.told_until(&name).await;
+        watched.changes_until(&name).await;
         times.push(begin.elapsed());
     }
     times.sort_unstable();

@@ -1,8 +1,8 @@
-//! Listing directories: at the beginning, when they appear, and when events were lost.
+//! Lists directories: at the start, when they appear, and after lost events.
 //!
-//! A directory is watched before it is listed, so what the list misses an event tells. Whether it
-//! still is at its path is looked at before and after: a path that has changed hands meanwhile would
-//! put directories into the wrong place.
+//! A directory is watched before it is listed, so an event reports anything that the listing
+//! misses. Its path is checked before and after: a path that leads elsewhere meanwhile would put
+//! directories in the wrong place.
 
 use std::{
     collections::btree_map::Entry,
@@ -26,9 +26,9 @@ use crate::inotify::{TaskWatches, WatchDescriptor};
 pub(super) struct DirectoryScan {
     pub(super) directory: WatchDescriptor,
     pub(super) mode: ScanMode,
-    /// What is left of the list, once it has been opened.
+    /// The rest of the listing, once it has been opened.
     entries: Option<ReadDir>,
-    /// How often it has not been at its place.
+    /// How often the directory was not at its path.
     attempts: u32,
 }
 
@@ -43,14 +43,14 @@ impl DirectoryScan {
     }
 }
 
-/// What to do with what is found; a later one does more.
+/// What to do with listed entries; later modes do more.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum ScanMode {
     /// Watch the directories.
     Quiet,
-    /// Compare the directories with those known, and go down to them. Tell the new ones.
+    /// Compare the directories with the known ones, scan those, and report the new ones.
     Verify,
-    /// Watch the directories, and tell everything.
+    /// Watch the directories, and report all entries.
     Fresh,
 }
 
@@ -82,7 +82,7 @@ impl TreeWatch {
         let listed = self.list(&path, &mut scan, watches);
         if watches.descriptor_at(&path) != Some(directory) {
             if listed.moved {
-                // What has been taken from another place may belong there.
+                // Directories that were moved here from another path may belong there.
                 self.handle_lost_events();
             }
             return self.scan_later(scan, watches);
@@ -94,7 +94,7 @@ impl TreeWatch {
         }
     }
 
-    /// Lists a directory that is not at its place when the events have come that say where it is.
+    /// Postpones the scan of a directory that is not at its path until events report where it is.
     pub(super) fn scan_later(&mut self, mut scan: DirectoryScan, watches: &mut TaskWatches<'_>) {
         let directory = scan.directory;
         if directory == self.directories.root() {
@@ -125,7 +125,7 @@ impl TreeWatch {
         }
     }
 
-    /// Puts a held directory at its place, and has it listed if it is new.
+    /// Places a watched directory in the tree, and schedules a scan if it is new.
     pub(super) fn place_directory(
         &mut self,
         directory: WatchDescriptor,
@@ -153,7 +153,7 @@ impl TreeWatch {
             }
             DirectoryPlacement::Moved { .. } => {
                 if self.events_lost {
-                    // It may come from where nobody has looked yet to where all have.
+                    // It may have moved from a part that was not scanned yet to one that was.
                     self.pending
                         .push_back(DirectoryScan::new(directory, ScanMode::Verify));
                 }
@@ -168,7 +168,7 @@ impl TreeWatch {
         placed
     }
 
-    /// Judges why a directory is not watched.
+    /// Handles a failed attempt to watch a directory.
     pub(super) fn handle_watch_error(&mut self, error: Errno) {
         let gone = matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP);
         let unreadable = matches!(error, Errno::ACCESS | Errno::PERM);
@@ -267,7 +267,7 @@ impl TreeWatch {
         }
     }
 
-    /// Looks whether the known directories in a directory are there, and goes down to them.
+    /// Checks whether the known subdirectories still exist, and schedules their scans.
     fn verify_children(
         &mut self,
         path: &Path,
@@ -287,25 +287,25 @@ impl TreeWatch {
     }
 }
 
-/// What came of listing a part of a directory.
+/// The progress of a scan.
 struct ScanProgress {
     left: ScanRemainder,
-    /// A directory was found that was known elsewhere.
+    /// Whether a directory was found that was known at another path.
     moved: bool,
 }
 
-/// What is left of a list.
+/// How much of a listing remains.
 enum ScanRemainder {
     Done,
     Partial,
     Unreadable,
 }
 
-/// Entries of one list until events are read again: a millisecond's work.
+/// Entries listed before events are read again: about a millisecond's work.
 const SCAN_BATCH: usize = 256;
-/// How often a directory may miss its place: it does once for every rename on the way to it that
-/// has not been told yet.
+/// How often a directory may be missing from its path. It is missing once for every unreported
+/// rename of an ancestor.
 const MAX_ATTEMPTS: u32 = 4;
-/// How many directories may miss it that often before those are taken for ones that never are at
-/// theirs: on some file systems (`/proc`) a directory is another one whenever it is looked at.
+/// How many directories may exceed `MAX_ATTEMPTS` before they are ignored: on some file systems
+/// (`/proc`) a directory gets a new inode each time it is looked up.
 const MAX_ABANDONED_SCANS: u32 = 16;

@@ -1,7 +1,7 @@
-//! One watch, on the thread that hears of everything.
+//! The state of one watch, on the watch thread.
 //!
-//! Events tell what was, in order; the kernel's number of what is at a path tells what is. Both are
-//! asked: a directory is where an event says, unless it can be seen elsewhere.
+//! Events describe the past, in order; the watch descriptor at a path describes the present. Both
+//! are used: a directory is where an event says, unless it is found elsewhere.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -25,29 +25,29 @@ use super::{
 };
 use crate::inotify::{InotifyEvent, RenameCookie, TaskWatches, WatchDescriptor, WatchTask};
 
-/// A watch.
+/// A watch of a file or a tree.
 pub(super) struct TreeWatch {
     pub(super) root: PathBuf,
     pub(super) scope: WatchScope,
     pub(super) directories: DirectoryTree,
-    /// The directories above, with the name in each that leads here.
+    /// Watched ancestors, with the name in each that leads to the root.
     ancestors: HashMap<WatchDescriptor, OsString>,
     /// Directories to list.
     pub(super) pending: VecDeque<DirectoryScan>,
-    /// Directories to list when the events have come that tell where they are now.
+    /// Directories to list once events have reported their new paths.
     pub(super) waiting: BTreeMap<WatchDescriptor, DirectoryScan>,
-    /// Where renames began whose other end has not been told yet.
+    /// Sources of renames without a reported target yet.
     pub(super) moves: HashMap<RenameCookie, RenameSource>,
-    /// Directories that left their places, and are let go unless they turn up at others.
+    /// Directories that left their paths, and are forgotten unless they reappear.
     pub(super) detached: Vec<WatchDescriptor>,
     pub(super) changes: PendingChanges,
-    /// When what is gathered is told.
+    /// When pending changes are reported.
     deadline: Option<Instant>,
-    /// Events were lost, and not everything has been looked at since.
+    /// Whether events were lost and the tree was not fully scanned since.
     pub(super) events_lost: bool,
-    /// A part of the tree is not watched.
+    /// Whether a part of the tree is not watched.
     incomplete: bool,
-    /// Directories that were never at their place, since everything was settled.
+    /// Number of directories that were never at their path, since the tree was last settled.
     pub(super) abandoned_scans: u32,
     /// `None` after the end.
     sender: Option<ChangeSender>,
@@ -55,8 +55,8 @@ pub(super) struct TreeWatch {
 }
 
 impl TreeWatch {
-    /// Takes hold of the root, and begins to look for what lies below. `begun` is told when all of
-    /// it is watched, or that nothing is.
+    /// Watches the root, and schedules the scan of the tree. `start_reply` is sent when everything
+    /// is watched, or if the root cannot be.
     pub(super) fn begin(
         root: PathBuf,
         scope: WatchScope,
@@ -70,8 +70,8 @@ impl TreeWatch {
         };
         let top = top.unwrap_or(&root).to_owned();
         let ancestors = watch_ancestors(&top, watches);
-        let held = match watches.watch(&top, INTEREST) {
-            Ok(held) => held,
+        let watched = match watches.watch(&top, INTEREST) {
+            Ok(watched) => watched,
             Err(error) => {
                 start_reply.send(Err(error));
                 return None;
@@ -80,9 +80,9 @@ impl TreeWatch {
         let mut tree = Self {
             root,
             scope,
-            directories: DirectoryTree::new(held, top),
+            directories: DirectoryTree::new(watched, top),
             ancestors,
-            pending: VecDeque::from([DirectoryScan::new(held, ScanMode::Quiet)]),
+            pending: VecDeque::from([DirectoryScan::new(watched, ScanMode::Quiet)]),
             waiting: BTreeMap::new(),
             moves: HashMap::new(),
             detached: Vec::new(),
@@ -94,18 +94,18 @@ impl TreeWatch {
             sender: Some(sender),
             start_reply: Some(start_reply),
         };
-        // It may have gone before the directories above were held.
+        // It may have been moved before its ancestors were watched.
         tree.check_root(watches);
         Some(tree)
     }
 
-    /// Gathers a change.
+    /// Records a change.
     pub(super) fn record_change(&mut self, path: PathBuf, kind: PathChange) {
         self.changes.add(path, kind);
         self.schedule_flush();
     }
 
-    /// Says that changes were lost, and looks at everything again.
+    /// Reports an overflow, and schedules a scan of the whole tree.
     pub(super) fn handle_lost_events(&mut self) {
         self.changes.set_overflow();
         self.schedule_flush();
@@ -119,14 +119,14 @@ impl TreeWatch {
         }
     }
 
-    /// Says that changes will be lost, because not everything can be watched.
+    /// Reports an overflow, because a part of the tree cannot be watched.
     pub(super) fn mark_incomplete(&mut self) {
         self.incomplete = true;
         self.changes.set_overflow();
         self.schedule_flush();
     }
 
-    /// Forgets what was lost once everything has been looked at.
+    /// Resets the error state once the tree is settled.
     fn note_settled(&mut self) {
         if self.is_settled() {
             self.events_lost = false;
@@ -134,13 +134,13 @@ impl TreeWatch {
         }
     }
 
-    /// Sees to it that what is unsettled is settled before long.
+    /// Schedules a flush of pending changes, after the debounce time.
     pub(super) fn schedule_flush(&mut self) {
         self.deadline
             .get_or_insert_with(|| Instant::now() + limits::WATCH_DEBOUNCE);
     }
 
-    /// Tells that the root is gone, and ends.
+    /// Reports that the root is gone, and ends the stream.
     pub(super) fn end(&mut self) {
         if let Some(start_reply) = self.start_reply.take() {
             start_reply.send(Err(Errno::NOENT));
@@ -151,7 +151,7 @@ impl TreeWatch {
         }
     }
 
-    /// Lets a directory go, with all that lies below.
+    /// Stops watching a directory and its subtree.
     pub(super) fn forget_directory(
         &mut self,
         directory: WatchDescriptor,
@@ -162,7 +162,7 @@ impl TreeWatch {
         }
     }
 
-    /// Tells whether a directory is where the events have said.
+    /// Returns whether a directory is at the path that events have reported.
     pub(super) fn is_in_place(
         &self,
         directory: WatchDescriptor,
@@ -172,7 +172,7 @@ impl TreeWatch {
         path.is_some_and(|path| watches.descriptor_at(&path) == Some(directory))
     }
 
-    /// Tells whether everything is known to be where it is.
+    /// Returns whether no scan is pending and no directory is detached.
     fn is_settled(&self) -> bool {
         self.pending.is_empty() && self.waiting.is_empty() && self.detached.is_empty()
     }
@@ -183,7 +183,7 @@ impl TreeWatch {
         }
     }
 
-    /// Gives up on what has not turned up, and goes on with what waited for it.
+    /// Forgets directories that have not reappeared, and resumes postponed scans.
     fn settle(&mut self, watches: &mut TaskWatches<'_>) {
         self.moves.clear();
         for directory in mem::take(&mut self.detached) {
@@ -210,7 +210,7 @@ impl WatchTask for TreeWatch {
             return;
         }
         if event.what.contains(ReadFlags::UNMOUNT) {
-            // What was hidden below is seen again.
+            // Entries that the mount had hidden are visible again.
             self.handle_lost_events();
             return;
         }
@@ -278,14 +278,14 @@ impl WatchTask for TreeWatch {
     }
 }
 
-/// How much is watched.
+/// The extent of a watch.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum WatchScope {
     /// The entries of a directory.
     Entries,
     /// Everything below a directory.
     Tree,
-    /// One file: an entry of its directory, because editors replace files by others.
+    /// One file, as an entry of its directory, because editors replace files.
     File {
         name: OsString,
         presence: FilePresence,
@@ -293,7 +293,7 @@ pub(super) enum WatchScope {
 }
 
 impl WatchScope {
-    /// Returns the scope of a file that is there; `None` if it has no name.
+    /// Returns the scope of an existing file. `None`: it has no name.
     pub(super) fn file(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_owned();
         let presence = FilePresence::There;
@@ -305,14 +305,14 @@ impl WatchScope {
     }
 }
 
-/// Whether a file is there.
+/// Whether a file exists.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum FilePresence {
     There,
     Gone,
 }
 
-/// Returns whether something is at a path now, be it a link to nowhere.
+/// Returns whether a path exists now, even as a dangling link.
 pub(super) fn presence(path: &Path) -> FilePresence {
     match fs::symlink_metadata(path) {
         Ok(_) => FilePresence::There,
@@ -320,16 +320,15 @@ pub(super) fn presence(path: &Path) -> FilePresence {
     }
 }
 
-/// Where a rename began.
+/// The source of a rename.
 #[derive(Debug)]
 pub(super) struct RenameSource {
     pub(super) path: PathBuf,
-    /// What was renamed, if it is a directory that is watched.
+    /// The renamed directory, if it is watched.
     pub(super) directory: Option<WatchDescriptor>,
 }
 
-/// Watches the way to a directory. Those that may not be read are left out: whoever moves them goes
-/// unnoticed.
+/// Watches the ancestors of a directory. Skips unreadable ones, so moving those goes unnoticed.
 fn watch_ancestors(
     top: &Path,
     watches: &mut TaskWatches<'_>,
@@ -339,15 +338,15 @@ fn watch_ancestors(
         let (Some(above), Some(name)) = (below.parent(), below.file_name()) else {
             break;
         };
-        if let Ok(held) = watches.watch(above, WatchFlags::DELETE | WatchFlags::MOVED_FROM) {
-            ancestors.insert(held, name.to_owned());
+        if let Ok(watched) = watches.watch(above, WatchFlags::DELETE | WatchFlags::MOVED_FROM) {
+            ancestors.insert(watched, name.to_owned());
         }
     }
     ancestors
 }
 
-/// What is asked of every directory of a tree. A file that is mapped into memory changes without a
-/// sign until it is closed.
+/// Events of every directory in a tree. Writes through a memory mapping are reported only when the
+/// file is closed.
 pub(super) const INTEREST: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MODIFY)
     .union(WatchFlags::CLOSE_WRITE)

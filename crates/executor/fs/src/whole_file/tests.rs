@@ -29,7 +29,7 @@ fn read_without_links(path: &Path) -> Result<Vec<u8>, FileError> {
 }
 
 #[test]
-fn a_file_is_read_whole() {
+fn whole_file_is_read() {
     let scratch = TestDir::new();
     for size in [0, 1, 4095, 4096, 4097, 1_000_000] {
         let content = vec![7; size];
@@ -41,21 +41,21 @@ fn a_file_is_read_whole() {
 }
 
 #[test]
-fn a_file_has_room_for_exactly_its_bytes() {
+fn buffer_has_exactly_the_size_of_the_file() {
     let scratch = TestDir::new();
     let path = scratch.file("file", vec![7; 100_000]);
     assert_eq!(read_whole(&path).unwrap().capacity(), 100_000);
 }
 
 #[test]
-fn a_name_need_not_be_utf_8() {
+fn name_need_not_be_utf_8() {
     let scratch = TestDir::new();
     let path = scratch.file(odd_name(), "odd");
     assert_eq!(read_whole(&path).unwrap(), b"odd");
 }
 
 #[test]
-fn a_missing_file_is_not_found() {
+fn missing_file_is_not_found() {
     let scratch = TestDir::new();
     scratch.link("dangling", "nowhere");
     assert_eq!(
@@ -70,7 +70,7 @@ fn a_missing_file_is_not_found() {
 }
 
 #[test]
-fn a_file_is_no_directory() {
+fn path_through_a_file_is_an_error() {
     let scratch = TestDir::new();
     let path = scratch.file("file", "");
     assert_eq!(outcome(read_whole(&path.join("x"))), Outcome::Host);
@@ -95,7 +95,7 @@ fn only_regular_files_are_read() {
 }
 
 #[test]
-fn a_fifo_is_refused_without_waiting_for_a_writer() {
+fn fifo_without_writer_is_rejected_without_blocking() {
     let scratch = TestDir::new();
     let fifo = scratch.fifo("fifo");
     let read = within_seconds(move || outcome(read_whole(&fifo)));
@@ -103,7 +103,7 @@ fn a_fifo_is_refused_without_waiting_for_a_writer() {
 }
 
 #[test]
-fn a_file_at_the_limit_is_opened_and_a_larger_one_is_not() {
+fn file_at_the_size_limit_is_opened_but_not_beyond() {
     let scratch = TestDir::new();
     let path = scratch.path("sparse");
     let file = File::create(&path).unwrap();
@@ -119,7 +119,7 @@ fn a_file_at_the_limit_is_opened_and_a_larger_one_is_not() {
 }
 
 #[test]
-fn a_file_that_grows_too_large_meanwhile_is_refused() {
+fn file_that_grows_too_large_is_rejected() {
     let scratch = TestDir::new();
     let path = scratch.path("sparse");
     let file = File::create(&path).unwrap();
@@ -130,7 +130,7 @@ fn a_file_that_grows_too_large_meanwhile_is_refused() {
 }
 
 #[test]
-fn a_file_that_grows_meanwhile_is_read_to_its_end() {
+fn growing_file_is_read_to_its_end() {
     let scratch = TestDir::new();
     let path = scratch.file("file", "begin,");
     let opened = WholeFile::open(&request(&path)).unwrap();
@@ -142,7 +142,7 @@ fn a_file_that_grows_meanwhile_is_read_to_its_end() {
 }
 
 #[test]
-fn a_file_that_shrinks_meanwhile_is_read_to_its_end() {
+fn shrinking_file_is_read_to_its_end() {
     let scratch = TestDir::new();
     let path = scratch.file("file", vec![b'x'; 100_000]);
     let opened = WholeFile::open(&request(&path)).unwrap();
@@ -151,14 +151,14 @@ fn a_file_that_shrinks_meanwhile_is_read_to_its_end() {
 }
 
 #[test]
-fn a_file_that_is_made_up_as_it_is_read_is_read() {
+fn generated_file_is_read() {
     let opened = WholeFile::open(&request(Path::new("/proc/self/status"))).unwrap();
     assert_eq!(opened.size(), 0);
     assert!(opened.read().unwrap().starts_with(b"Name:"));
 }
 
 #[test]
-fn links_are_followed_unless_it_is_said_otherwise() {
+fn links_are_followed_unless_refused() {
     let scratch = TestDir::new();
     let real = scratch.file("real/file", "content");
     let last = scratch.link("last", "real/file");
@@ -185,7 +185,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_that_several_threads_read_is_whole_and_in_order() {
+fn parallel_read_is_complete_and_in_order() {
     let scratch = TestDir::new();
     let least = usize::try_from(TOGETHER_BYTES).unwrap();
     for size in [least, least + 1, least + 12_345] {
@@ -196,7 +196,7 @@ fn a_file_that_several_threads_read_is_whole_and_in_order() {
 }
 
 #[test]
-fn a_large_file_is_what_it_has_grown_or_shrunk_to() {
+fn large_file_may_grow_or_shrink_before_the_read() {
     let scratch = TestDir::new();
     let least = usize::try_from(TOGETHER_BYTES).unwrap();
     let content = pattern(least);
@@ -205,14 +205,14 @@ fn a_large_file_is_what_it_has_grown_or_shrunk_to() {
     let mut more = OpenOptions::new().append(true).open(&path).unwrap();
     more.write_all(&content[..100_000]).unwrap();
     assert!(file.read().unwrap() == [&content[..], &content[..100_000]].concat());
-    // Shorter than the first part of it.
+    // Shorter than the part of the first thread.
     let file = WholeFile::open(&request(&path)).unwrap();
     more.set_len(1000).unwrap();
     assert!(file.read().unwrap() == content[..1000]);
 }
 
 #[test]
-fn a_file_that_another_process_opened_is_looked_at_again() {
+fn file_opened_by_another_process_is_checked_again() {
     let scratch = TestDir::new();
     let path = scratch.file("file", "content");
     let read = request(&path);

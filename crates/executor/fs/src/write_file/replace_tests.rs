@@ -19,7 +19,7 @@ fn target(path: &Path) -> WriteTarget {
 }
 
 #[test]
-fn a_reader_sees_the_old_content_to_its_end() {
+fn open_reader_sees_the_old_content() {
     let scratch = TestDir::new();
     let path = scratch.file("file", "old");
     let reader = File::open(&path).unwrap();
@@ -29,10 +29,10 @@ fn a_reader_sees_the_old_content_to_its_end() {
 }
 
 #[test]
-fn the_owner_is_kept() {
+fn owner_is_kept_on_replace() {
     let scratch = TestDir::new();
     let path = scratch.file("file", "old");
-    // Only root may; for others the file is their own, and stays so.
+    // Only root may change the owner; for others the file stays their own.
     let given = chown(&path, Some(1234), Some(2345)).is_ok();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
     let before = fs::metadata(&path).unwrap();
@@ -46,7 +46,7 @@ fn the_owner_is_kept() {
 }
 
 #[test]
-fn a_new_file_that_does_not_take_the_name_is_removed() {
+fn abandoned_temporary_file_is_removed() {
     let scratch = TestDir::new();
     let path = scratch.file("file", "old");
     let place = EntryLocation::open_parent(&path, LinkPolicy::Follow).unwrap();
@@ -59,7 +59,7 @@ fn a_new_file_that_does_not_take_the_name_is_removed() {
 }
 
 #[test]
-fn a_new_file_that_cannot_take_the_name_is_removed() {
+fn temporary_file_is_removed_when_rename_fails() {
     let scratch = TestDir::new();
     let path = scratch.directory("taken");
     let place = EntryLocation::open_parent(&path, LinkPolicy::Follow).unwrap();
@@ -69,7 +69,7 @@ fn a_new_file_that_cannot_take_the_name_is_removed() {
 }
 
 #[test]
-fn nothing_is_left_where_the_target_is_refused() {
+fn rejected_target_leaves_no_temporary_file() {
     let scratch = TestDir::new();
     let fifo = scratch.fifo("fifo");
     assert_eq!(outcome(replace(&target(&fifo), b"x")), Outcome::Invalid);
@@ -85,7 +85,7 @@ fn nothing_is_left_where_the_target_is_refused() {
 }
 
 #[test]
-fn a_link_is_followed_from_where_it_is() {
+fn relative_link_is_followed_from_its_directory() {
     let scratch = TestDir::new();
     scratch.directory("a/b");
     scratch.link("a/b/first", "../second");
@@ -95,7 +95,7 @@ fn a_link_is_followed_from_where_it_is() {
 }
 
 #[test]
-fn names_of_new_files_differ() {
+fn temporary_names_differ() {
     let some: std::collections::BTreeSet<_> = (0..1000).map(|_| temporary_name()).collect();
     assert_eq!(some.len(), 1000);
 }

@@ -27,7 +27,7 @@ fn atomic(path: &Path) -> WriteFile {
     }
 }
 
-/// Every promise that does not depend on how it is written holds for both ways.
+/// Returns requests for both ways of writing, which share most guarantees.
 fn both(path: &Path) -> [WriteFile; 2] {
     [request(path), atomic(path)]
 }
@@ -37,7 +37,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_missing_file_is_created_as_any_other() {
+fn missing_file_is_created_with_default_mode() {
     let scratch = TestDir::new();
     let usual = scratch.file("usual", "");
     for (index, name) in ["a", "b"].into_iter().enumerate() {
@@ -49,7 +49,7 @@ fn a_missing_file_is_created_as_any_other() {
 }
 
 #[test]
-fn what_a_file_held_is_replaced_and_its_mode_is_kept() {
+fn content_is_replaced_and_mode_is_kept() {
     let scratch = TestDir::new();
     let path = scratch.file("file", "a long content");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o751)).unwrap();
@@ -62,7 +62,7 @@ fn what_a_file_held_is_replaced_and_its_mode_is_kept() {
 }
 
 #[test]
-fn a_name_need_not_be_utf_8() {
+fn name_need_not_be_utf_8() {
     let scratch = TestDir::new();
     for write in both(&scratch.path(odd_name())) {
         write_file(&write, b"odd").unwrap();
@@ -71,7 +71,7 @@ fn a_name_need_not_be_utf_8() {
 }
 
 #[test]
-fn a_name_may_be_as_long_as_names_can_be() {
+fn name_may_have_the_maximum_length() {
     let scratch = TestDir::new();
     let name = "n".repeat(255);
     for write in both(&scratch.path(&name)) {
@@ -84,11 +84,11 @@ fn a_name_may_be_as_long_as_names_can_be() {
 }
 
 #[test]
-fn the_mode_is_set_whatever_the_umask_is() {
+fn mode_is_set_regardless_of_the_umask() {
     let scratch = TestDir::new();
     for (index, name) in ["a", "b"].into_iter().enumerate() {
         let path = scratch.path(name);
-        // The last one is not written again.
+        // The last file is read-only, and not written again.
         for bits in [0o666, 0o7777, 0o600, 0o400] {
             let write = WriteFile {
                 mode: Some(bits),
@@ -101,7 +101,7 @@ fn the_mode_is_set_whatever_the_umask_is() {
 }
 
 #[test]
-fn a_mode_is_nothing_but_permission_bits() {
+fn mode_with_other_bits_is_rejected() {
     let scratch = TestDir::new();
     let path = scratch.path("file");
     for write in both(&path) {
@@ -118,7 +118,7 @@ fn a_mode_is_nothing_but_permission_bits() {
 }
 
 #[test]
-fn directories_above_the_file_are_created_only_if_asked_for() {
+fn parents_are_created_only_on_request() {
     let scratch = TestDir::new();
     for (index, name) in ["a/b/c/file", "x/y/z/file"].into_iter().enumerate() {
         let path = scratch.path(name);
@@ -157,7 +157,7 @@ fn directories_are_not_created_through_a_file_or_a_dangling_link() {
 }
 
 #[test]
-fn a_directory_is_not_written() {
+fn directory_cannot_be_written() {
     let scratch = TestDir::new();
     let path = scratch.directory("directory");
     for path in [path.as_path(), Path::new("/")] {
@@ -168,7 +168,7 @@ fn a_directory_is_not_written() {
 }
 
 #[test]
-fn a_fifo_is_refused_without_waiting_for_a_reader() {
+fn fifo_without_reader_is_rejected_without_blocking() {
     let scratch = TestDir::new();
     let fifo = scratch.fifo("fifo");
     let [in_place, atomic] = both(&fifo);
@@ -176,7 +176,7 @@ fn a_fifo_is_refused_without_waiting_for_a_reader() {
     assert_eq!(written, Outcome::Host, "it cannot even be opened");
     let written = within_seconds(move || outcome(write_file(&atomic, b"x")));
     assert_eq!(written, Outcome::Invalid);
-    // With a reader it can be opened, and is refused all the same.
+    // With a reader it can be opened, but is rejected all the same.
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
     let _reader = resolve::open_at(CWD, &fifo, flags, Mode::empty()).unwrap();
     let write = request(&fifo);
@@ -185,14 +185,14 @@ fn a_fifo_is_refused_without_waiting_for_a_reader() {
 }
 
 #[test]
-fn a_device_is_refused() {
+fn device_is_rejected() {
     for write in both(Path::new("/dev/null")) {
         assert_eq!(outcome(write_file(&write, b"x")), Outcome::Invalid);
     }
 }
 
 #[test]
-fn a_link_stays_and_its_target_is_written() {
+fn link_is_kept_and_its_target_written() {
     let scratch = TestDir::new();
     let target = scratch.file("below/target", "old");
     let link = scratch.link("link", "other");
@@ -206,7 +206,7 @@ fn a_link_stays_and_its_target_is_written() {
 }
 
 #[test]
-fn a_link_to_nothing_is_written_through() {
+fn dangling_link_is_written_through() {
     let scratch = TestDir::new();
     scratch.directory("below");
     for (index, name) in ["a", "b"].into_iter().enumerate() {
@@ -219,7 +219,7 @@ fn a_link_to_nothing_is_written_through() {
 }
 
 #[test]
-fn a_link_to_itself_is_not_written() {
+fn circular_link_is_not_written() {
     let scratch = TestDir::new();
     let link = scratch.link("link", "link");
     for write in both(&link) {
@@ -228,7 +228,7 @@ fn a_link_to_itself_is_not_written() {
 }
 
 #[test]
-fn without_links_none_is_written_through() {
+fn links_are_not_written_through_on_request() {
     let scratch = TestDir::new();
     let root = fs::canonicalize(scratch.root()).unwrap();
     let target = scratch.file("real/file", "old");
@@ -267,8 +267,8 @@ fn without_links_none_is_written_through() {
 }
 
 #[test]
-fn a_failed_write_says_what_the_file_may_hold() {
-    // The kernel refuses what is no number when it is written, not when the file is opened.
+fn failed_write_reports_possible_partial_content() {
+    // The kernel rejects an invalid number on write, not on open.
     let refused = write_file(
         &request(Path::new("/proc/self/oom_score_adj")),
         b"no number",

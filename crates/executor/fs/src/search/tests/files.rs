@@ -1,4 +1,4 @@
-//! Which files are searched, in which order, and how much is answered.
+//! Which files are searched, in which order, and the limits of the answer.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -35,7 +35,7 @@ fn many_files_are_searched_in_order() {
     let scratch = TestDir::new();
     let mut expected = Vec::new();
     for number in 0..1000 {
-        // Some take longer than others.
+        // Some files take longer than others.
         let filler = "filler\n".repeat(if number % 7 == 0 { 5000 } else { 1 });
         scratch.file(
             format!("{}/{number:04}", number / 100),
@@ -71,7 +71,7 @@ fn ignored_hidden_and_linked_files_are_not_searched() {
 }
 
 #[test]
-fn a_single_file_is_searched_whatever_it_is_called() {
+fn single_file_is_searched_regardless_of_its_name() {
     let scratch = TestDir::new();
     scratch.file(".a.log", "x\n");
     scratch.file(".gitignore", "*.log\n");
@@ -89,7 +89,7 @@ fn a_single_file_is_searched_whatever_it_is_called() {
 }
 
 #[test]
-fn a_glob_chooses_files() {
+fn glob_selects_files() {
     let scratch = TestDir::new();
     for name in ["a.rs", "b/c.rs", "b/d.txt"] {
         scratch.file(name, "x\n");
@@ -108,7 +108,7 @@ fn a_glob_chooses_files() {
 }
 
 #[test]
-fn binary_files_are_passed_over() {
+fn binary_files_are_skipped() {
     let scratch = TestDir::new();
     scratch.file("a", b"x\n\0x\n");
     scratch.file("b", "x\n");
@@ -123,20 +123,20 @@ fn binary_files_are_passed_over() {
 }
 
 #[test]
-fn utf_16_is_text() {
+fn utf_16_with_byte_order_mark_is_text() {
     let scratch = one(b"\xff\xfea\0x\0\n\0");
     assert_eq!(found(&scratch, "x"), ["f:1:2:ax"]);
 }
 
 #[test]
-fn names_need_not_be_text() {
+fn names_need_not_be_utf8() {
     let scratch = TestDir::new();
     scratch.file(odd_name(), "x\n");
     assert_eq!(found(&scratch, "x"), ["odd%20%FF%3F%23%25:1:1:x"]);
 }
 
 #[test]
-fn pipes_are_neither_searched_nor_waited_for() {
+fn pipes_are_skipped_without_blocking() {
     let scratch = TestDir::new();
     scratch.file("a", "x\n");
     let pipe = scratch.fifo("pipe");
@@ -152,7 +152,7 @@ fn pipes_are_neither_searched_nor_waited_for() {
 }
 
 #[test]
-fn files_that_cannot_be_read_are_passed_over() {
+fn unreadable_files_are_skipped() {
     let scratch = TestDir::new();
     let secret = scratch.file("a", "x\n");
     scratch.file("b", "x\n");
@@ -166,7 +166,7 @@ fn files_that_cannot_be_read_are_passed_over() {
 }
 
 #[test]
-fn a_missing_root_is_not_found() {
+fn missing_root_is_not_found() {
     let scratch = TestDir::new();
     scratch.link("dangling", "nowhere");
     for name in ["none", "dangling"] {
@@ -177,7 +177,7 @@ fn a_missing_root_is_not_found() {
 }
 
 #[test]
-fn the_matches_wanted_are_the_first_ones() {
+fn limit_keeps_the_first_matches() {
     let scratch = TestDir::new();
     scratch.file("a", "x\nx\n");
     scratch.file("b", "x\n");
@@ -214,7 +214,7 @@ fn long_lines_are_cut_between_characters() {
 }
 
 #[test]
-fn a_line_without_end_does_not_fill_memory() {
+fn overlong_line_does_not_exhaust_memory() {
     let scratch = TestDir::new();
     scratch.file(
         "a",
@@ -225,7 +225,7 @@ fn a_line_without_end_does_not_fill_memory() {
 }
 
 #[test]
-fn the_answer_is_bounded() {
+fn answer_size_is_bounded() {
     let scratch = TestDir::new();
     let content = format!("{}\n", "x".repeat(2000)).repeat(3000);
     for name in ["a", "b", "c"] {
@@ -241,7 +241,7 @@ fn the_answer_is_bounded() {
 }
 
 #[test]
-fn no_file_is_gathered_beyond_what_an_answer_holds() {
+fn collection_of_one_file_is_bounded() {
     let matcher = RegexMatcher::new("x").unwrap();
     let text = format!("{}\n", "x".repeat(4000)).repeat(3000);
     let mut lines = LineCollector::new(&matcher, 0);
@@ -252,7 +252,7 @@ fn no_file_is_gathered_beyond_what_an_answer_holds() {
 }
 
 #[test]
-fn the_lines_around_count_too() {
+fn context_lines_count_towards_the_limit() {
     let scratch = one(format!("{}\n", "x".repeat(4000)).repeat(1000));
     let mut request = request(&scratch, "x");
     request.max_matches = 1000;
@@ -269,7 +269,7 @@ fn the_lines_around_count_too() {
 }
 
 #[test]
-fn whoever_does_not_wait_gets_nothing() {
+fn cancelled_operation_returns_an_error() {
     let scratch = one("x\n");
     let stop = Stop::default();
     stop.ask();

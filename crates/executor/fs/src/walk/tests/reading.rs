@@ -1,4 +1,4 @@
-//! What cannot be read, and what changes meanwhile.
+//! Unreadable directories, and changes during a walk.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[test]
-fn a_directory_that_cannot_be_read_is_listed_and_an_error() {
+fn unreadable_directory_is_listed_and_reported_as_error() {
     let scratch = tree(&["a/x", "b/y", "c/z"]);
     scratch.link("l", "b/y");
     deny(&scratch.path("b"), 0);
@@ -25,7 +25,7 @@ fn a_directory_that_cannot_be_read_is_listed_and_an_error() {
 }
 
 #[test]
-fn a_root_that_cannot_be_read_is_an_error_of_the_result() {
+fn unreadable_root_is_an_error_of_the_result() {
     let scratch = tree(&["b/y/z"]);
     deny(&scratch.path("b"), 0);
     let result = unprivileged(&scratch, || run(scratch.path("b"), ALL)).unwrap();
@@ -36,7 +36,7 @@ fn a_root_that_cannot_be_read_is_an_error_of_the_result() {
 }
 
 #[test]
-fn names_that_cannot_be_looked_at_are_errors() {
+fn names_that_cannot_be_inspected_are_reported_as_errors() {
     let scratch = tree(&["b/d/x", "b/y"]);
     scratch.link("b/l", "y");
     deny(&scratch.path("b"), 0o444);
@@ -48,7 +48,7 @@ fn names_that_cannot_be_looked_at_are_errors() {
 }
 
 #[test]
-fn an_unreadable_directory_counts_as_one() {
+fn unreadable_directory_counts_as_one_directory() {
     let scratch = tree(&["a/x", "b/y"]);
     deny(&scratch.path("a"), 0);
     let options = WalkOptions {
@@ -60,7 +60,7 @@ fn an_unreadable_directory_counts_as_one() {
 }
 
 #[test]
-fn a_very_deep_tree_is_listed_to_its_limit() {
+fn very_deep_tree_is_listed_up_to_the_limit() {
     let scratch = TestDir::new();
     let top = scratch.deep("deep", 200);
     let result = run(top, ALL).unwrap();
@@ -68,7 +68,7 @@ fn a_very_deep_tree_is_listed_to_its_limit() {
 }
 
 #[test]
-fn directories_that_are_read_at_once_are_listed_in_order() {
+fn directories_read_in_parallel_are_listed_in_order() {
     let scratch = TestDir::new();
     for number in 0..150 {
         scratch.file(format!("{number:03}/x"), "");
@@ -87,7 +87,7 @@ fn directories_that_are_read_at_once_are_listed_in_order() {
 }
 
 #[test]
-fn a_wide_tree_needs_few_descriptors() {
+fn wide_tree_needs_few_descriptors() {
     let scratch = TestDir::new();
     for number in 0..400 {
         scratch.directory(format!("{number:03}/x"));
@@ -112,7 +112,7 @@ fn a_wide_tree_needs_few_descriptors() {
 }
 
 #[test]
-fn what_became_a_link_since_it_was_queued_is_not_entered() {
+fn queued_directory_that_became_a_link_is_not_entered() {
     let scratch = tree(&["outside/secret/file", "tree/file"]);
     scratch.link("tree/a", "../outside");
     for below in ["a", "a/secret", "file", "gone"] {
@@ -125,7 +125,7 @@ fn what_became_a_link_since_it_was_queued_is_not_entered() {
 }
 
 #[test]
-fn what_became_something_else_since_it_was_queued_is_not_entered() {
+fn queued_directory_that_was_replaced_is_not_entered() {
     let scratch = tree(&["outside/file", "tree/"]);
     scratch.link("tree/a", "../outside");
     let (then, now) = (scratch.path("tree"), scratch.path("outside"));
@@ -137,7 +137,7 @@ fn what_became_something_else_since_it_was_queued_is_not_entered() {
     assert_eq!(queued(&scratch, "a", identity(&now)).entries.len(), 1);
 }
 
-/// Walks from a directory of `tree` that was queued some time ago.
+/// Walks from a directory of `tree` that was queued before.
 fn queued(scratch: &TestDir, below: &str, identity: Option<InodeId>) -> WalkResult {
     let (options, links) = match identity {
         Some(_) => (FOLLOW, LinkPolicy::Follow),
@@ -155,7 +155,7 @@ fn queued(scratch: &TestDir, below: &str, identity: Option<InodeId>) -> WalkResu
 }
 
 #[test]
-fn an_opaque_root_that_is_missing_is_not_found() {
+fn missing_opaque_root_is_not_found() {
     let request = Walk {
         path: PathUri::from_native(Path::new("/C:/none")).unwrap(),
         options: ALL,
@@ -165,7 +165,7 @@ fn an_opaque_root_that_is_missing_is_not_found() {
 }
 
 #[test]
-fn an_opaque_directory_is_an_error() {
+fn opaque_directory_is_reported_as_error() {
     let scratch = tree(&["a", "b"]);
     let mut walker = TreeWalker::new(
         ALL,

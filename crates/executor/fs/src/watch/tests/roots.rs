@@ -1,4 +1,4 @@
-//! What may be watched, how a watch ends, and directories that come, go and change places.
+//! Which paths can be watched, how a watch ends, and directories that are moved.
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
@@ -18,7 +18,7 @@ async fn next(watched: &mut Watched) -> BTreeMap<String, ChangeKind> {
 }
 
 #[tokio::test]
-async fn a_file_is_told_alone() {
+async fn file_watch_reports_only_that_file() {
     let mut watched = file_root();
     fs::write(watched.path("other"), "1").unwrap();
     fs::write(watched.path("file"), "2").unwrap();
@@ -26,7 +26,7 @@ async fn a_file_is_told_alone() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_replaced_stays_watched() {
+async fn replaced_file_stays_watched() {
     let mut watched = file_root();
     for text in ["2", "3"] {
         fs::write(watched.path("file.tmp"), text).unwrap();
@@ -36,7 +36,7 @@ async fn a_file_that_is_replaced_stays_watched() {
 }
 
 #[tokio::test]
-async fn a_file_that_comes_back_is_told() {
+async fn reappearing_file_is_reported() {
     let mut watched = file_root();
     fs::remove_file(watched.path("file")).unwrap();
     assert_eq!(next(&mut watched).await, expected([("file", Removed)]));
@@ -45,7 +45,7 @@ async fn a_file_that_comes_back_is_told() {
 }
 
 #[tokio::test]
-async fn a_link_is_followed_to_the_root() {
+async fn link_to_the_root_is_followed() {
     let mut watched = Watched::tree();
     let link = watched.outside.join("link");
     symlink(&watched.root, &link).unwrap();
@@ -59,13 +59,13 @@ async fn a_link_is_followed_to_the_root() {
 }
 
 #[tokio::test]
-async fn a_missing_path_is_refused() {
+async fn missing_path_cannot_be_watched() {
     let watched = Watched::tree();
     let refused = start(&watched.path("missing"), WatchDepth::Tree);
     assert!(matches!(refused, Err(FileError::NotFound(_))));
 }
 
-/// Asserts that the last that is told is that the root is gone.
+/// Asserts that the removal of the root is reported last.
 async fn assert_ends(mut watched: Watched) {
     let mut last = BTreeMap::new();
     while let Some(batch) = watched.batch().await {
@@ -75,7 +75,7 @@ async fn assert_ends(mut watched: Watched) {
 }
 
 #[tokio::test]
-async fn the_changes_end_when_the_root_is_removed() {
+async fn stream_ends_when_the_root_is_removed() {
     let watched = Watched::tree();
     fs::write(watched.path("file"), "1").unwrap();
     fs::remove_dir_all(&watched.root).unwrap();
@@ -83,7 +83,7 @@ async fn the_changes_end_when_the_root_is_removed() {
 }
 
 #[tokio::test]
-async fn the_changes_end_when_a_root_in_use_is_removed() {
+async fn stream_ends_when_an_open_root_is_removed() {
     let watched = Watched::tree();
     let in_use = fs::File::open(&watched.root).unwrap();
     fs::remove_dir(&watched.root).unwrap();
@@ -92,14 +92,14 @@ async fn the_changes_end_when_a_root_in_use_is_removed() {
 }
 
 #[tokio::test]
-async fn the_changes_end_when_the_root_is_moved_away() {
+async fn stream_ends_when_the_root_is_moved() {
     let watched = Watched::tree();
     fs::rename(&watched.root, watched.outside.join("root")).unwrap();
     assert_ends(watched).await;
 }
 
 #[tokio::test]
-async fn the_changes_end_when_a_directory_above_is_moved_away() {
+async fn stream_ends_when_an_ancestor_is_moved() {
     let mut watched = Watched::tree();
     let root = watched.path("above/root");
     fs::create_dir_all(&root).unwrap();
@@ -110,7 +110,7 @@ async fn the_changes_end_when_a_directory_above_is_moved_away() {
 }
 
 #[tokio::test]
-async fn the_changes_of_a_file_end_with_its_directory() {
+async fn stream_of_a_file_ends_with_its_directory() {
     let watched = file_root();
     fs::rename(&watched.root, watched.outside.join("root")).unwrap();
     let mut watched = watched;
@@ -123,46 +123,46 @@ fn exchange(one: &Path, other: &Path) {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_renamed_stays_watched() {
+async fn renamed_directory_stays_watched() {
     let mut watched = Watched::with(WatchDepth::Tree, |root| {
         fs::create_dir_all(root.join("a/b")).unwrap();
     });
     fs::rename(watched.path("a"), watched.path("z")).unwrap();
     assert_eq!(
-        watched.told().await,
+        watched.changes().await,
         expected([("a", Renamed), ("z", Renamed)])
     );
     fs::write(watched.path("z/b/file"), "1").unwrap();
-    let told = watched.told_until("z/b/file").await;
-    assert_eq!(told, expected([("z/b/file", Created)]));
+    let reported = watched.changes_until("z/b/file").await;
+    assert_eq!(reported, expected([("z/b/file", Created)]));
 }
 
 #[tokio::test]
-async fn a_directory_from_outside_is_told_with_all_it_holds() {
+async fn directory_moved_in_is_reported_with_its_contents() {
     let mut watched = Watched::tree();
     fs::create_dir_all(watched.outside.join("a/b")).unwrap();
     fs::write(watched.outside.join("a/b/file"), "1").unwrap();
     fs::rename(watched.outside.join("a"), watched.path("a")).unwrap();
     let came = [("a", Created), ("a/b", Created), ("a/b/file", Created)];
-    assert_eq!(watched.told().await, expected(came));
+    assert_eq!(watched.changes().await, expected(came));
     fs::write(watched.path("a/b/more"), "1").unwrap();
-    assert_eq!(watched.told_until("a/b/more").await["a/b/more"], Created);
+    assert_eq!(watched.changes_until("a/b/more").await["a/b/more"], Created);
 }
 
 #[tokio::test]
-async fn a_directory_that_goes_outside_is_not_watched_there() {
+async fn directory_moved_out_is_no_longer_watched() {
     let mut watched = Watched::with(WatchDepth::Tree, |root| {
         fs::create_dir_all(root.join("a/b")).unwrap();
     });
     fs::rename(watched.path("a"), watched.outside.join("a")).unwrap();
-    assert_eq!(watched.told().await, expected([("a", Removed)]));
+    assert_eq!(watched.changes().await, expected([("a", Removed)]));
     fs::write(watched.outside.join("a/b/file"), "1").unwrap();
     fs::create_dir(watched.path("a")).unwrap();
-    assert_eq!(watched.told_until("a").await, expected([("a", Created)]));
+    assert_eq!(watched.changes_until("a").await, expected([("a", Created)]));
 }
 
 #[tokio::test]
-async fn a_directory_that_changes_its_name_often_is_found() {
+async fn repeatedly_renamed_directory_stays_watched() {
     let mut watched = Watched::tree();
     fs::create_dir(watched.path("0")).unwrap();
     for number in 0..50 {
@@ -170,33 +170,33 @@ async fn a_directory_that_changes_its_name_often_is_found() {
         let next = watched.path(&format!("{}", number + 1));
         fs::rename(watched.path(&format!("{number}")), next).unwrap();
     }
-    watched.told_until("50").await;
+    watched.changes_until("50").await;
     for number in 0..50 {
         let name = format!("50/{number}/file");
         fs::write(watched.path(&name), "1").unwrap();
-        watched.told_until(&name).await;
+        watched.changes_until(&name).await;
     }
 }
 
 #[tokio::test]
-async fn directories_that_change_places_are_told_apart() {
+async fn exchanged_directories_are_distinguished() {
     let mut watched = Watched::with(WatchDepth::Tree, |root| {
         fs::create_dir_all(root.join("a/in_a")).unwrap();
         fs::create_dir_all(root.join("b/in_b")).unwrap();
     });
     exchange(&watched.path("a"), &watched.path("b"));
     assert_eq!(
-        watched.told().await,
+        watched.changes().await,
         expected([("a", Renamed), ("b", Renamed)])
     );
     fs::write(watched.path("b/in_a/file"), "1").unwrap();
     fs::write(watched.path("a/in_b/file"), "1").unwrap();
-    let told = [("a/in_b/file", Created), ("b/in_a/file", Created)];
-    assert_eq!(watched.told().await, expected(told));
+    let reported = [("a/in_b/file", Created), ("b/in_a/file", Created)];
+    assert_eq!(watched.changes().await, expected(reported));
 }
 
 #[tokio::test]
-async fn what_changes_places_with_something_outside_is_there() {
+async fn entry_exchanged_with_an_outside_one_exists() {
     let mut watched = Watched::with(WatchDepth::Tree, |root| {
         fs::create_dir(root.join("directory")).unwrap();
         fs::write(root.join("file"), "1").unwrap();
@@ -207,10 +207,10 @@ async fn what_changes_places_with_something_outside_is_there() {
     for name in ["directory", "file"] {
         exchange(&watched.path(name), &watched.outside.join(name));
     }
-    let told = [
+    let reported = [
         ("directory", Renamed),
         ("directory/below", Created),
         ("file", Renamed),
     ];
-    assert_eq!(watched.told().await, expected(told));
+    assert_eq!(watched.changes().await, expected(reported));
 }

@@ -149,9 +149,9 @@ impl TwoPathCall {
         }
         caller.read_path(self.old_path, &mut buffers.first)?;
         caller.read_path(self.new_path, &mut buffers.second)?;
-        let held = self.descriptor(caller, buffers.first.text());
-        let old = match held {
-            Some(held) => LinkSource::ByDescriptor(held?),
+        let opened = self.descriptor(caller, buffers.first.text());
+        let old = match opened {
+            Some(opened) => LinkSource::ByDescriptor(opened?),
             None => self.find_old(caller, &mut buffers.first)?,
         };
         let start = PathBase::CallerFd(self.new_directory);
@@ -164,8 +164,8 @@ impl TwoPathCall {
         let entry;
         let (directory, name, flags) = match &old {
             LinkSource::ByName(target) => (target.directory.number(), target.name, 0),
-            LinkSource::ByDescriptor(held) => {
-                entry = ShortPath::new(format_args!("self/fd/{}", held.number()));
+            LinkSource::ByDescriptor(opened) => {
+                entry = ShortPath::new(format_args!("self/fd/{}", opened.number()));
                 (caller.processes(), entry.text(), libc::AT_SYMLINK_FOLLOW)
             }
         };
@@ -240,13 +240,13 @@ impl TwoPathCall {
             return Some(LinkSource::ByName(target));
         }
         // Not through the link itself: `/proc/self` would resolve to the broker.
-        let held = OwnedDescriptor::open_place(
+        let opened = OwnedDescriptor::open_place(
             target.directory.number(),
             target.name,
             0,
             libc::RESOLVE_NO_MAGICLINKS,
         );
-        held.ok().map(LinkSource::ByDescriptor)
+        opened.ok().map(LinkSource::ByDescriptor)
     }
 }
 

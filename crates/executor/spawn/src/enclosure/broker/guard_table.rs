@@ -99,8 +99,8 @@ impl GuardTable {
     fn directory(&mut self, directory: c_int) -> Result<u8, Errno> {
         // While it is open, its inode number is not reused, and file systems with dynamic inode
         // numbers (overlays of several layers) keep the one they assigned.
-        let held = OwnedDescriptor::duplicate(directory)?;
-        let identity = held.facts()?.identity;
+        let opened = OwnedDescriptor::duplicate(directory)?;
+        let identity = opened.facts()?.identity;
         let known = self.directories.iter().take(self.directory_count);
         let index = match known.copied().position(|known| known == identity) {
             Some(index) => index,
@@ -108,7 +108,7 @@ impl GuardTable {
                 let index = self.directory_count;
                 *self.directories.get_mut(index).ok_or(libc::ENOSPC)? = identity;
                 self.directory_count = index + 1;
-                held.leave_open();
+                opened.leave_open();
                 index
             }
         };

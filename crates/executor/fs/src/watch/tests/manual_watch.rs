@@ -1,4 +1,4 @@
-//! A watch without its thread: events come when the test hands them over, as late as it likes.
+//! A watch without its thread: the test delivers events, with any delay.
 
 use std::{
     mem::MaybeUninit,
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-struct ByHand {
+struct ManualWatch {
     root: PathBuf,
     outside: PathBuf,
     instance: InotifyInstance,
@@ -32,7 +32,7 @@ struct ByHand {
     _both: TempDir,
 }
 
-impl ByHand {
+impl ManualWatch {
     fn new() -> Self {
         let both = tempfile::tempdir().unwrap();
         let real = both.path().canonicalize().unwrap();
@@ -41,16 +41,16 @@ impl ByHand {
         fs::create_dir(&outside).unwrap();
         let mut instance = InotifyInstance::new().unwrap();
         let (sender, batches) = pending_changes::pair();
-        let (told, start_reply) = mpsc::sync_channel(1);
+        let (reported, start_reply) = mpsc::sync_channel(1);
         let mut watches = instance.of(ID);
         let tree = TreeWatch::begin(
             root.clone(),
             WatchScope::Tree,
             sender,
-            StartReply(told),
+            StartReply(reported),
             &mut watches,
         );
-        let mut by_hand = Self {
+        let mut watch = Self {
             root,
             outside,
             instance,
@@ -60,16 +60,16 @@ impl ByHand {
             buffer: buffer(),
             _both: both,
         };
-        by_hand.work();
-        assert_eq!(by_hand.start_reply.try_recv(), Ok(Ok(())));
-        by_hand
+        watch.work();
+        assert_eq!(watch.start_reply.try_recv(), Ok(Ok(())));
+        watch
     }
 
-    /// Hands over all events.
+    /// Delivers all events.
     fn deliver(&mut self) {
         let queue = self.instance.queue().clone();
         read(&queue, &mut self.buffer, |event| {
-            let event = event.expect("the kernel's queue is long enough");
+            let event = event.expect("kernel queue overflowed");
             if self.instance.holders(event.directory).contains(&ID) {
                 let mut watches = self.instance.of(ID);
                 self.tree.handle_event(&event, &mut watches);
@@ -77,14 +77,14 @@ impl ByHand {
         });
     }
 
-    /// Throws all events away.
-    fn set_overflow(&mut self) {
+    /// Discards all events.
+    fn discard_events(&mut self) {
         let queue = self.instance.queue().clone();
         read(&queue, &mut self.buffer, |_| {});
         self.tree.handle_overflow();
     }
 
-    /// Does one step of what there is to do.
+    /// Does one step of the pending work.
     fn step(&mut self) {
         self.tree.work(&mut self.instance.of(ID));
     }
@@ -95,7 +95,7 @@ impl ByHand {
         }
     }
 
-    /// Ends the gathering of a batch.
+    /// Ends the current batch.
     fn settle(&mut self) {
         if let Some(deadline) = self.tree.poll_timeout() {
             self.tree
@@ -104,7 +104,7 @@ impl ByHand {
         self.instance.reap();
     }
 
-    /// Goes on until nothing is left to do.
+    /// Runs until no work is left.
     fn settle_all(&mut self) {
         while self.tree.has_work() || self.tree.poll_timeout().is_some() {
             self.deliver();
@@ -113,13 +113,13 @@ impl ByHand {
         }
     }
 
-    /// Goes on until nothing is left to do, and returns what was told.
+    /// Runs until no work is left, and returns the reported changes.
     fn finish(&mut self) -> Changes {
         self.settle_all();
         self.batches.take().unwrap_or_default()
     }
 
-    /// Asserts that exactly the directories that exist are watched, each by its path.
+    /// Asserts that exactly the existing directories are watched, each under its path.
     fn assert_complete(&mut self) {
         self.deliver();
         self.finish();
@@ -132,9 +132,9 @@ impl ByHand {
             expected.insert(PathUri::from_native(&file).unwrap());
         }
         self.deliver();
-        let told = self.finish();
-        assert!(!told.overflow);
-        let paths = told.changes.iter().map(|change| change.path.clone());
+        let reported = self.finish();
+        assert!(!reported.overflow);
+        let paths = reported.changes.iter().map(|change| change.path.clone());
         assert_eq!(paths.collect::<BTreeSet<_>>(), expected);
         assert_eq!(self.tree.directories.len(), expected.len());
     }
@@ -156,57 +156,57 @@ fn directories(root: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn directories_made_while_events_were_lost_are_watched() {
-    let mut by_hand = ByHand::new();
-    fs::create_dir_all(by_hand.root.join("old/below")).unwrap();
-    by_hand.deliver();
-    by_hand.finish();
-    fs::remove_dir_all(by_hand.root.join("old")).unwrap();
-    fs::create_dir_all(by_hand.root.join("new/below")).unwrap();
-    by_hand.set_overflow();
-    let told = by_hand.finish();
-    assert!(told.overflow);
-    by_hand.assert_complete();
+fn directories_created_during_event_loss_are_watched() {
+    let mut watch = ManualWatch::new();
+    fs::create_dir_all(watch.root.join("old/below")).unwrap();
+    watch.deliver();
+    watch.finish();
+    fs::remove_dir_all(watch.root.join("old")).unwrap();
+    fs::create_dir_all(watch.root.join("new/below")).unwrap();
+    watch.discard_events();
+    let reported = watch.finish();
+    assert!(reported.overflow);
+    watch.assert_complete();
 }
 
 #[test]
-fn a_directory_is_listed_although_one_above_was_renamed_unheard() {
-    let mut by_hand = ByHand::new();
-    fs::create_dir(by_hand.root.join("a")).unwrap();
-    by_hand.deliver();
-    by_hand.work();
-    fs::create_dir(by_hand.root.join("a/b")).unwrap();
-    by_hand.deliver();
-    fs::write(by_hand.root.join("a/b/file"), "").unwrap();
-    fs::rename(by_hand.root.join("a"), by_hand.root.join("z")).unwrap();
-    by_hand.work();
-    let told = by_hand.finish();
-    assert!(!told.overflow);
-    let file = PathUri::from_native(&by_hand.root.join("z/b/file")).unwrap();
-    assert!(told.changes.iter().any(|change| change.path == file));
-    by_hand.assert_complete();
+fn directory_is_listed_despite_unreported_ancestor_rename() {
+    let mut watch = ManualWatch::new();
+    fs::create_dir(watch.root.join("a")).unwrap();
+    watch.deliver();
+    watch.work();
+    fs::create_dir(watch.root.join("a/b")).unwrap();
+    watch.deliver();
+    fs::write(watch.root.join("a/b/file"), "").unwrap();
+    fs::rename(watch.root.join("a"), watch.root.join("z")).unwrap();
+    watch.work();
+    let reported = watch.finish();
+    assert!(!reported.overflow);
+    let file = PathUri::from_native(&watch.root.join("z/b/file")).unwrap();
+    assert!(reported.changes.iter().any(|change| change.path == file));
+    watch.assert_complete();
 }
 
 const ID: WatchTaskId = WatchTaskId(1);
 
-/// A client that looks at every path it is told, below those that are new there, and at everything
-/// after an overflow.
+/// A client that checks every reported path, everything below new ones, and everything after an
+/// overflow.
 #[derive(Default)]
 struct Client {
     known: BTreeSet<PathBuf>,
-    /// What it would know without looking below what is created.
-    told: BTreeSet<PathBuf>,
+    /// The paths it would know without checking below created ones.
+    reported: BTreeSet<PathBuf>,
 }
 
 impl Client {
-    fn hear(&mut self, by_hand: &ByHand) {
-        let told = by_hand.batches.take().unwrap_or_default();
-        for change in told.changes {
+    fn hear(&mut self, watch: &ManualWatch) {
+        let reported = watch.batches.take().unwrap_or_default();
+        for change in reported.changes {
             let path = change.path.to_native().unwrap();
             if change.kind == Renamed {
-                self.told.extend(everything(&path));
+                self.reported.extend(everything(&path));
             }
-            self.told.insert(path.clone());
+            self.reported.insert(path.clone());
             if change.kind == Modified && fs::symlink_metadata(&path).is_ok() {
                 self.known.insert(path);
             } else {
@@ -214,10 +214,10 @@ impl Client {
                 self.known.extend(everything(&path));
             }
         }
-        if told.overflow {
-            self.known = everything(&by_hand.root);
-            self.known.remove(&by_hand.root);
-            self.told.extend(self.known.iter().cloned());
+        if reported.overflow {
+            self.known = everything(&watch.root);
+            self.known.remove(&watch.root);
+            self.reported.extend(self.known.iter().cloned());
         }
     }
 }
@@ -234,7 +234,7 @@ fn everything(root: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Something that happens to a tree, or in the watch of it. Names are few, so that they meet.
+/// An operation on the tree or on its watch. There are few names, so that they collide.
 #[derive(Clone, Debug)]
 enum Step {
     Make(Name),
@@ -250,17 +250,17 @@ enum Step {
     Lose,
 }
 
-/// Up to three names of one letter each.
+/// Up to three components of one letter each.
 type Name = Vec<u8>;
 
 impl Step {
-    /// Does it, or fails to.
-    fn take(&self, by_hand: &mut ByHand) {
+    /// Applies the operation; it may fail.
+    fn take(&self, watch: &mut ManualWatch) {
         let path = |name: &Name| {
             let names = name.iter().map(|&letter| char::from(letter).to_string());
-            by_hand.root.join(names.collect::<PathBuf>())
+            watch.root.join(names.collect::<PathBuf>())
         };
-        let beside = by_hand.outside.join("it");
+        let beside = watch.outside.join("it");
         match self {
             Self::Make(name) => drop(fs::create_dir_all(path(name))),
             Self::Write(name) => drop(fs::write(path(name).join("file"), "")),
@@ -272,10 +272,10 @@ impl Step {
             }
             Self::MoveOut(name) => drop(fs::rename(path(name), beside)),
             Self::MoveIn(name) => drop(fs::rename(beside, path(name))),
-            Self::Deliver => by_hand.deliver(),
-            Self::Work => by_hand.step(),
-            Self::Settle => by_hand.settle(),
-            Self::Lose => by_hand.set_overflow(),
+            Self::Deliver => watch.deliver(),
+            Self::Work => watch.step(),
+            Self::Settle => watch.settle(),
+            Self::Lose => watch.discard_events(),
         }
     }
 }
@@ -303,20 +303,20 @@ proptest! {
 
     #[test]
     fn whatever_happens_the_client_knows_and_the_directories_are_watched(steps in steps()) {
-        let mut by_hand = ByHand::new();
+        let mut watch = ManualWatch::new();
         let mut client = Client::default();
         for step in steps {
-            step.take(&mut by_hand);
-            client.hear(&by_hand);
+            step.take(&mut watch);
+            client.hear(&watch);
         }
-        by_hand.deliver();
-        by_hand.settle_all();
-        client.hear(&by_hand);
-        let mut expected = everything(&by_hand.root);
-        expected.remove(&by_hand.root);
+        watch.deliver();
+        watch.settle_all();
+        client.hear(&watch);
+        let mut expected = everything(&watch.root);
+        expected.remove(&watch.root);
         assert_eq!(client.known, expected);
-        let untold = expected.difference(&client.told);
+        let untold = expected.difference(&client.reported);
         assert_eq!(untold.count(), 0);
-        by_hand.assert_complete();
+        watch.assert_complete();
     }
 }
