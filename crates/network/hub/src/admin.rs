@@ -65,7 +65,7 @@ impl AdminService {
             "" if parts.method == Method::GET => {
                 let mut event = AuditEvent::new(moment.at, AuditAction::List, peer);
                 let listed = self.list(parts, peer, moment, &mut event).await;
-                gate.conclude(event, listed)
+                gate.audit_result(event, listed)
             }
             "" => Err(HttpRefusal::method("GET")),
             rest => {
@@ -78,14 +78,14 @@ impl AdminService {
                 event.environment = Some(environment.clone());
                 let principal = match self.admit(parts, peer, moment, &mut event) {
                     Ok(principal) => principal,
-                    Err(refusal) => return gate.conclude(event, Err(refusal)),
+                    Err(refusal) => return gate.audit_result(event, Err(refusal)),
                 };
                 let admin = self.clone();
                 let removed = async move {
                     let removed = admin.remove(&principal, &environment).await;
-                    admin.services.gate.conclude(event, removed)
+                    admin.services.gate.audit_result(event, removed)
                 };
-                gate.finish(removed).await
+                gate.run_to_completion(removed).await
             }
         }
     }
@@ -100,7 +100,7 @@ impl AdminService {
         let gate = &self.services.gate;
         gate.address(peer, moment)?;
         let principal = gate.admit(&parts.headers, LimitedRequest::Admin, moment)?;
-        event.by(&principal);
+        event.set_principal(&principal);
         Ok(principal)
     }
 
@@ -199,12 +199,12 @@ impl AdminService {
         let owner = owner.map_err(|error| HttpRefusal::store(&error))?;
         let owner = owner.ok_or_else(HttpRefusal::unknown_environment)?;
         if !principal.may_manage(environment, &owner) {
-            return Err(HttpRefusal::unknown_environment().hiding("forbidden"));
+            return Err(HttpRefusal::unknown_environment().with_audit_code("forbidden"));
         }
         self.direct.remove(environment);
         let removed = services.store.remove(environment).await;
         removed.map_err(|error| HttpRefusal::store(&error))?;
-        services.close_others(environment).await;
+        services.close_superseded_executors(environment).await;
         Ok(ok(&json!({"removed": true})))
     }
 }

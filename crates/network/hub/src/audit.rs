@@ -232,7 +232,7 @@ impl AuditEvent {
     }
 
     /// Sets the authenticated principal.
-    pub fn by(&mut self, principal: &Principal) {
+    pub fn set_principal(&mut self, principal: &Principal) {
         self.principal = Some(principal.name.clone());
         self.evidence = Some(principal.evidence.to_string());
     }

@@ -114,7 +114,7 @@ impl HubMetrics {
     }
 
     /// Counts a response. `route` is a fixed name, never a path chosen by a client.
-    pub fn answered(&self, route: &'static str, status: StatusCode) {
+    pub fn record_response(&self, route: &'static str, status: StatusCode) {
         let labels = vec![
             Label::new("route", route),
             Label::new("status", status.as_str().to_owned()),
@@ -124,7 +124,7 @@ impl HubMetrics {
     }
 
     /// Counts a closed websocket.
-    pub(crate) fn ended(&self, role: &'static str, why: WebSocketClose) {
+    pub(crate) fn record_close(&self, role: &'static str, why: WebSocketClose) {
         let labels = vec![Label::new("role", role), Label::new("reason", why.name())];
         let key = Key::from_parts(ENDED, labels);
         self.recorder.register_counter(&key, &METADATA).increment(1);
@@ -205,8 +205,8 @@ mod tests {
         batch.add(10);
         batch.add(5);
         metrics.to_harness.add(batch);
-        metrics.answered("connect", StatusCode::CONFLICT);
-        metrics.ended("harness", WebSocketClose::Garbage);
+        metrics.record_response("connect", StatusCode::CONFLICT);
+        metrics.record_close("harness", WebSocketClose::Garbage);
         let text = metrics.render();
         for line in [
             "exec_hub_sockets{role=\"executor\"} 1",

@@ -26,7 +26,7 @@ pub struct Principal {
 impl Principal {
     /// Returns whether the principal may claim an environment without owner.
     pub fn may_claim(&self, environment: &EnvironmentId) -> bool {
-        self.roles.contains(Role::Executor) && self.is_meant_for(environment)
+        self.roles.contains(Role::Executor) && self.covers(environment)
     }
 
     /// Returns whether the principal may register an executor of `owner`'s environment.
@@ -41,8 +41,8 @@ impl Principal {
     }
 
     /// Returns whether the principal could connect to an environment that has no owner yet.
-    pub fn may_await(&self, environment: &EnvironmentId) -> bool {
-        self.roles.contains(Role::Harness) && self.is_meant_for(environment)
+    pub fn may_wait_for(&self, environment: &EnvironmentId) -> bool {
+        self.roles.contains(Role::Harness) && self.covers(environment)
     }
 
     /// Returns whether the principal may see and remove `owner`'s environment.
@@ -52,11 +52,11 @@ impl Principal {
 
     /// A token with globs is not valid for the owner's other environments.
     fn owns(&self, environment: &EnvironmentId, owner: &PrincipalName) -> bool {
-        self.name == *owner && self.is_meant_for(environment)
+        self.name == *owner && self.covers(environment)
     }
 
     /// A token with globs is valid for matching environments, any other token for all.
-    fn is_meant_for(&self, environment: &EnvironmentId) -> bool {
+    fn covers(&self, environment: &EnvironmentId) -> bool {
         self.environments.is_empty() || self.environments.name(environment)
     }
 }

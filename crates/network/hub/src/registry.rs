@@ -57,7 +57,7 @@ pub struct HubServices {
 
 impl HubServices {
     /// Closes executor websockets of an environment that do not belong to its current registration.
-    pub(crate) async fn close_others(&self, environment: &EnvironmentId) {
+    pub(crate) async fn close_superseded_executors(&self, environment: &EnvironmentId) {
         let closing = self.dialer.supersede(environment.clone(), &*self.store);
         if tokio::time::timeout(CLOSE_TIMEOUT, closing).await.is_err() {
             tracing::warn!(%environment, "failed to close websockets of superseded executors in time");
@@ -140,15 +140,15 @@ impl RegistryService {
         let gate = &self.services.gate;
         let (principal, body_bytes) = match self.admit(&call, operation, body, &mut event).await {
             Ok(admitted) => admitted,
-            Err(refusal) => return gate.conclude(event, Err(refusal)),
+            Err(refusal) => return gate.audit_result(event, Err(refusal)),
         };
         let registry = self.clone();
         let answered = async move {
             let answered = registry.answer(&call, operation, principal, &body_bytes, &mut event);
             let answered = answered.await;
-            registry.services.gate.conclude(event, answered)
+            registry.services.gate.audit_result(event, answered)
         };
-        gate.finish(answered).await
+        gate.run_to_completion(answered).await
     }
 
     /// Authenticates the caller and reads the body.
@@ -172,7 +172,7 @@ impl RegistryService {
                 let principal = gate.authenticate(headers, moment);
                 let principal =
                     principal.map_err(|refusal| gate.limit_failure(refusal, call.peer, moment))?;
-                event.by(&principal);
+                event.set_principal(&principal);
                 return Ok((
                     principal,
                     RequestBody::read(headers, body, gate.bodies()).await?,
@@ -188,7 +188,7 @@ impl RegistryService {
                         .authenticate_body(caller, &call.parts, &body_bytes, moment);
                 let principal =
                     principal.map_err(|refusal| gate.limit_failure(refusal, call.peer, moment))?;
-                event.by(&principal);
+                event.set_principal(&principal);
                 return Ok((principal, body_bytes));
             }
             RegistryOperation::Connect => LimitedRequest::Connect,
@@ -196,7 +196,7 @@ impl RegistryService {
         };
         gate.address(call.peer, moment)?;
         let principal = gate.admit(headers, limited, moment)?;
-        event.by(&principal);
+        event.set_principal(&principal);
         Ok((
             principal,
             RequestBody::read(headers, body, gate.bodies()).await?,
@@ -386,7 +386,7 @@ impl RequestGate {
     /// Runs an operation to completion even if the client disconnects: a change of the store must
     /// be followed by its consequences. Dropping the future before a permit is available leaves it
     /// undone.
-    pub(crate) async fn finish<T: Send + 'static>(
+    pub(crate) async fn run_to_completion<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, HttpRefusal>> + Send + 'static,
     ) -> Result<T, HttpRefusal> {
@@ -398,7 +398,7 @@ impl RequestGate {
         });
         // The task panicked, or the runtime is shutting down.
         done.await
-            .unwrap_or_else(|_| Err(HttpRefusal::unfinished()))
+            .unwrap_or_else(|_| Err(HttpRefusal::incomplete()))
     }
 
     /// Resolves when all operations have completed.
@@ -408,7 +408,7 @@ impl RequestGate {
     }
 
     /// Records the outcome in the audit log and returns the result.
-    pub(crate) fn conclude<T>(
+    pub(crate) fn audit_result<T>(
         &self,
         mut event: AuditEvent,
         result: Result<T, HttpRefusal>,

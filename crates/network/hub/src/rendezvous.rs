@@ -187,7 +187,7 @@ impl RendezvousAcceptor {
         open.increment(1);
         let close_cause = self.relay(admission, &mut socket).await;
         open.decrement(1);
-        self.metrics.ended(role, close_cause);
+        self.metrics.record_close(role, close_cause);
         tracing::debug!(role, reason = close_cause.name(), "websocket closed");
         close_cause.close_socket(&mut socket).await;
     }

@@ -47,7 +47,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     fn signing_key(&self) -> BoxFuture<'_, Result<SigningKey, StoreError>>;
 
     /// Makes the principal the owner of an environment, by the rules of
-    /// [`EnvironmentRecord::claim`](EnvironmentRecord::claim). No effect if it already is.
+    /// [`EnvironmentRecord::claim`]. No effect if it already is.
     fn claim<'a>(
         &'a self,
         environment: &'a EnvironmentId,
@@ -62,7 +62,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<Option<PrincipalName>, StoreError>>;
 
     /// Makes `new` the current registration of its environment, by the rules of
-    /// [`EnvironmentRecord::register`](EnvironmentRecord::register).
+    /// [`EnvironmentRecord::register`].
     ///
     /// The first principal to register an environment owns it. Previous registrations are
     /// superseded and can no longer be attached.

@@ -47,7 +47,7 @@ impl UrlSigner {
     }
 
     /// Returns the URL of an executor, valid while its registration is current. `websocket` is the
-    /// hub's own URL, as [`PublicUrl`](PublicUrl) returns it.
+    /// hub's own URL, as [`PublicUrl`] returns it.
     pub fn executor_url(
         &self,
         websocket: &str,

@@ -166,7 +166,7 @@ pub enum GrantError {
 
 impl GrantError {
     /// Returns whether a retry may help.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Registry(error) => error.may_connect_again(),
             Self::KeyChanged => false,

@@ -240,7 +240,7 @@ pub enum ExchangeError {
 
 impl ExchangeError {
     /// Returns whether a retry may help.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Interrupted(_) | Self::Timeout(_) => true,
             Self::TooLarge(_) => false,

@@ -17,7 +17,7 @@ fn event() -> AuditEvent {
 #[test]
 fn line_contains_who_what_when_and_where() {
     let mut event = event();
-    event.by(&Principal {
+    event.set_principal(&Principal {
         name: "alice".parse().unwrap(),
         roles: Roles::default(),
         environments: Environments::default(),

@@ -211,9 +211,9 @@ async fn forged_foreign_and_invalid_upgrades_are_refused() {
         refused(&hub, &upgrade("/direct/env-1", bearer(&bob))).await,
         (404, "environment_not_found")
     );
-    let nobody = http::HeaderMap::new();
+    let no_token = http::HeaderMap::new();
     for path in [path.as_str(), "/direct/env-1"] {
-        let reply = refused(&hub, &upgrade(path, nobody.clone())).await;
+        let reply = refused(&hub, &upgrade(path, no_token.clone())).await;
         assert_eq!(reply, (401, "unauthorized"));
     }
     let odd = refused(&hub, &upgrade("/direct/env-1/other", bearer(&alice))).await;

@@ -103,7 +103,7 @@ impl DirectService {
             }
         };
         let decided = decided.map(DirectUpgrade);
-        self.services.gate.conclude(event, decided)
+        self.services.gate.audit_result(event, decided)
     }
 
     /// 409 makes an executor register again; any other refusal except 5xx ends it.
@@ -119,7 +119,7 @@ impl DirectService {
         let principal = self
             .authenticate_upgrade(parts, moment)
             .map_err(|refusal| self.services.gate.limit_failure(refusal, peer, moment))?;
-        event.by(&principal);
+        event.set_principal(&principal);
         let query = parts.uri.query().unwrap_or_default();
         let registration = query.strip_prefix("registration=").unwrap_or_default();
         let owner = self.owner(&environment).await?;
@@ -150,20 +150,20 @@ impl DirectService {
         event: &mut AuditEvent,
     ) -> Result<DirectPeer, HttpRefusal> {
         let principal = self.authenticate_upgrade(parts, moment)?;
-        event.by(&principal);
+        event.set_principal(&principal);
         self.services
             .gate
             .count(LimitedRequest::Direct, &principal, moment)?;
         let owner = self.owner(&environment).await?;
         let owner = match owner {
             Some(owner) if principal.may_connect(&environment, &owner) => owner,
-            _ if !principal.may_await(&environment) => {
+            _ if !principal.may_wait_for(&environment) => {
                 return Err(HttpRefusal::forbidden(
                     "you may not connect to this environment",
                 ));
             }
             None => return Err(HttpRefusal::unknown_environment()),
-            Some(_) => return Err(HttpRefusal::unknown_environment().hiding("forbidden")),
+            Some(_) => return Err(HttpRefusal::unknown_environment().with_audit_code("forbidden")),
         };
         let handover = self
             .wait_for_executor(&environment, &owner, &principal)

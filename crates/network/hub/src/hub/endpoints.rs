@@ -65,7 +65,7 @@ impl Site for HubEndpoints {
                 Answer::Reply(reply) => reply.status(),
                 Answer::Upgrade(_) => StatusCode::SWITCHING_PROTOCOLS,
             };
-            self.metrics.answered(route.name(), status);
+            self.metrics.record_response(route.name(), status);
             drop(busy);
             answer
         })

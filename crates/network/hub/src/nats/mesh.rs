@@ -1,7 +1,7 @@
 //! This node's membership in the cluster.
 //!
-//! A [`NatsMesh`] is the [`CircuitDialer`](crate::circuit_dialer::CircuitDialer) of a cluster: it
-//! tries the executors of this process first, and then the node that has the executor's websocket.
+//! A [`NatsMesh`] is the [`CircuitDialer`] of a cluster: it tries the executors of this process
+//! first, and then the node that has the executor's websocket.
 //! Invariant: circuits within this process never use the broker, so they survive its loss.
 
 mod dial;

@@ -162,7 +162,7 @@ impl PresenceRecords {
         let slot = self.bucket.read(&key(environment)).await?;
         let presence = parse::<Presence>(&slot, "a presence")?;
         Ok(presence
-            .filter(|presence| self.is_there(presence))
+            .filter(|presence| self.is_valid(presence))
             .map(|presence| (presence, slot.revision)))
     }
 
@@ -177,7 +177,7 @@ impl PresenceRecords {
     ) -> Result<PresenceRecord, StoreError> {
         let slot = self.bucket.read(&key(environment)).await?;
         Ok(match parse::<Presence>(&slot, "a presence")? {
-            Some(presence) if self.is_there(&presence) => PresenceRecord {
+            Some(presence) if self.is_valid(&presence) => PresenceRecord {
                 connected: Some(presence),
                 ..PresenceRecord::default()
             },
@@ -202,7 +202,7 @@ impl PresenceRecords {
         })
     }
 
-    fn is_there(&self, presence: &Presence) -> bool {
+    fn is_valid(&self, presence: &Presence) -> bool {
         if presence.node == *self.nodes.own() {
             self.lock().holds(presence)
         } else {

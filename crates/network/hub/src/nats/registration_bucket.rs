@@ -84,7 +84,7 @@ impl RegistrationBucket {
     ///
     /// # Errors
     /// Returns [`StoreError`].
-    pub(super) async fn keep_signing_key(&self, key: &SigningKey) -> Result<(), StoreError> {
+    pub(super) async fn restore_signing_key(&self, key: &SigningKey) -> Result<(), StoreError> {
         let slot = self.bucket.read(SIGNING_KEY).await?;
         if let Some(bytes) = &slot.value {
             if SigningKey::from_bytes(bytes).as_ref() != Some(key) {

@@ -85,7 +85,7 @@ impl NatsStore {
     pub(super) async fn restore(&self) -> Result<(), StoreError> {
         self.registry.restore().await?;
         if let Some(key) = self.signing_key.get() {
-            self.registry.keep_signing_key(key).await?;
+            self.registry.restore_signing_key(key).await?;
         }
         self.authorizations.restore().await
     }

@@ -55,7 +55,7 @@ impl ReceiveWindow {
     ///
     /// # Errors
     /// Returns [`CreditOverrun`] if the peer exceeded its credit, which bounds the buffer.
-    pub(super) fn arrived(&mut self, cost: u32) -> Result<(), CreditOverrun> {
+    pub(super) fn receive(&mut self, cost: u32) -> Result<(), CreditOverrun> {
         // Credit that is due but not granted yet is not available to the peer.
         if self.held + u64::from(self.owed) >= u64::from(self.window) {
             return Err(CreditOverrun);
@@ -65,7 +65,7 @@ impl ReceiveWindow {
     }
 
     /// Records that the websocket took a frame. Returns credit to grant, once it is worth a packet.
-    pub(super) fn took(&mut self, cost: u32) -> Option<u32> {
+    pub(super) fn release(&mut self, cost: u32) -> Option<u32> {
         self.held = self.held.saturating_sub(u64::from(cost));
         self.owed = self.owed.saturating_add(cost);
         (self.owed >= self.window / GRANTS_PER_WINDOW).then(|| std::mem::take(&mut self.owed))
@@ -118,38 +118,42 @@ mod tests {
 
     #[test]
     fn credit_is_granted_in_eighths() {
-        let mut debt = ReceiveWindow::new(800);
-        debt.arrived(150).expect("has credit");
-        assert_eq!(debt.took(60), None);
-        assert_eq!(debt.took(60), Some(120));
-        assert_eq!(debt.took(30), None);
+        let mut receive_window = ReceiveWindow::new(800);
+        receive_window.receive(150).expect("has credit");
+        assert_eq!(receive_window.release(60), None);
+        assert_eq!(receive_window.release(60), Some(120));
+        assert_eq!(receive_window.release(30), None);
     }
 
     #[test]
     fn sending_without_credit_is_an_overrun() {
-        let mut debt = ReceiveWindow::new(800);
-        debt.arrived(799).expect("has credit");
-        debt.arrived(500).expect("the last packet may overdraw");
-        assert_eq!(debt.arrived(1), Err(CreditOverrun));
+        let mut receive_window = ReceiveWindow::new(800);
+        receive_window.receive(799).expect("has credit");
+        receive_window
+            .receive(500)
+            .expect("the last packet may overdraw");
+        assert_eq!(receive_window.receive(1), Err(CreditOverrun));
     }
 
     #[test]
     fn both_ends_agree_on_the_credit() {
         let mut credit = SendCredit::new(8_000);
-        let mut debt = ReceiveWindow::new(8_000);
+        let mut receive_window = ReceiveWindow::new(8_000);
         let mut held = std::collections::VecDeque::new();
         let mut sent = 0_u64;
         for round in 0..10_000_u32 {
             let cost = 1 + round * 7 % 3_000;
             if credit.is_open() {
                 credit.spend(cost);
-                debt.arrived(cost).expect("the sender kept to its credit");
+                receive_window
+                    .receive(cost)
+                    .expect("the sender kept to its credit");
                 held.push_back(cost);
                 sent += u64::from(cost);
             }
             if round % 3 != 0
                 && let Some(cost) = held.pop_front()
-                && let Some(grant) = debt.took(cost)
+                && let Some(grant) = receive_window.release(cost)
             {
                 credit.grant(grant);
             }

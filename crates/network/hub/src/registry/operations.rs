@@ -61,7 +61,7 @@ impl RegistryService {
             .await
             .map_err(refuse_registration)?;
         event.registration = Some(made.id.clone());
-        services.close_others(&made.environment).await;
+        services.close_superseded_executors(&made.environment).await;
         let signer = &services.signer;
         let url = signer.executor_url(&websocket, &made.environment, &made.id);
         Ok(ok(&RegisterResponse {
@@ -85,13 +85,13 @@ fn refuse_registration(error: RegisterError) -> HttpRefusal {
         RegisterError::Limit | RegisterError::Full => {
             HttpRefusal::new(StatusCode::FORBIDDEN, "environment_limit", error)
         }
-        RegisterError::Store(error) => later(&error),
+        RegisterError::Store(error) => retry_later(&error),
     }
 }
 
 /// Executors exit on all failures but two. This one makes them retry without limit, so that a store
 /// outage of a minute does not end them all.
-pub(crate) fn later(error: &StoreError) -> HttpRefusal {
+pub(crate) fn retry_later(error: &StoreError) -> HttpRefusal {
     tracing::error!(
         error = error as &dyn std::error::Error,
         "store failed during a registration"
@@ -119,7 +119,7 @@ impl RegistryService {
         let found = found.map_err(|error| HttpRefusal::store(&error))?;
         let current = match found {
             Some(current) if principal.may_connect(&call.environment, &current.owner) => current,
-            _ if !principal.may_await(&call.environment) => {
+            _ if !principal.may_wait_for(&call.environment) => {
                 return Err(HttpRefusal::forbidden(
                     "you may not connect to this environment",
                 ));
@@ -127,7 +127,7 @@ impl RegistryService {
             // A harness may start before its executor: it retries after this response and treats
             // any other as final.
             None => return Err(HttpRefusal::offline()),
-            Some(_) => return Err(HttpRefusal::offline().hiding("forbidden")),
+            Some(_) => return Err(HttpRefusal::offline().with_audit_code("forbidden")),
         };
         event.registration = Some(current.id.clone());
         let presence = services.store.presence(&call.environment).await;
@@ -206,7 +206,7 @@ impl RegistryService {
         let found = found.map_err(|error| HttpRefusal::store(&error))?;
         let current = match found {
             Some(current) if principal.may_register(&call.environment, &current.owner) => current,
-            Some(_) => return Err(HttpRefusal::unknown_environment().hiding("forbidden")),
+            Some(_) => return Err(HttpRefusal::unknown_environment().with_audit_code("forbidden")),
             None => return Err(HttpRefusal::unknown_environment()),
         };
         event.registration = Some(current.id.clone());

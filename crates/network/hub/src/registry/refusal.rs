@@ -93,7 +93,7 @@ impl HttpRefusal {
 
     /// Audits `reason` instead of the code: callers without access must not learn whether an
     /// environment exists.
-    pub(crate) fn hiding(self, reason: &'static str) -> Self {
+    pub(crate) fn with_audit_code(self, reason: &'static str) -> Self {
         Self {
             hidden: Some(reason),
             ..self
@@ -120,7 +120,7 @@ impl HttpRefusal {
 
     /// 502 with this code makes executors retry; they treat other refusals as final. Harnesses
     /// retry after any 5xx.
-    pub(crate) fn unfinished() -> Self {
+    pub(crate) fn incomplete() -> Self {
         let code = Code::AuthenticationServiceUnavailable.as_str();
         let message = "the hub did not finish the request";
         Self::new(StatusCode::BAD_GATEWAY, code, message)

@@ -289,7 +289,7 @@ impl Store for SingleEnvironmentStore {
             environment: environment.clone(),
             id: self.current.lock().unwrap().clone(),
             executor_key: self.executor.clone(),
-            owner: "somebody".parse().unwrap(),
+            owner: "alice".parse().unwrap(),
             created_at: NOW,
         })))
     }

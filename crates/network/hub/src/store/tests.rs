@@ -420,10 +420,10 @@ fn superseded_executors_are_bounded() {
 
 #[test]
 fn another_principal_cannot_register() {
-    let (first, nobody) = (first(&key()), PresenceRecord::default());
+    let (first, absent) = (first(&key()), PresenceRecord::default());
     let refused = EnvironmentRecord::register(
         Some(&first),
-        &nobody,
+        &absent,
         new("env", "bob", &key(), after(9999)),
     );
     assert!(matches!(refused, Err(RegisterError::Foreign)));
@@ -432,7 +432,7 @@ fn another_principal_cannot_register() {
 #[test]
 fn claim_grants_ownership_without_a_registration() {
     let (alice, bob) = ("alice".parse().unwrap(), "bob".parse().unwrap());
-    let nobody = PresenceRecord::default();
+    let absent = PresenceRecord::default();
     let claimed = EnvironmentRecord::claim(None, &alice).unwrap().unwrap();
     assert_eq!((&claimed.owner, &claimed.current), (&alice, &None));
     assert_eq!(
@@ -442,7 +442,7 @@ fn claim_grants_ownership_without_a_registration() {
     let foreign = EnvironmentRecord::claim(Some(&claimed), &bob);
     assert!(matches!(foreign, Err(ClaimError::Foreign)));
     let foreign =
-        EnvironmentRecord::register(Some(&claimed), &nobody, new("env", "bob", &key(), epoch()));
+        EnvironmentRecord::register(Some(&claimed), &absent, new("env", "bob", &key(), epoch()));
     assert!(matches!(foreign, Err(RegisterError::Foreign)));
     let registered = register_first(&claimed);
     assert_eq!(current(&registered).owner, alice);

@@ -55,7 +55,7 @@ impl HubFixture {
             rates,
             ..config(&directory)
         };
-        let token = token(&config, "somebody");
+        let token = token(&config, "alice");
         let hub = Hub::start(config).await.unwrap();
         Self {
             hub,

@@ -193,7 +193,7 @@ async fn tls_is_served_and_reflected_in_urls() {
         tls: Some(tls),
         ..config(&directory)
     };
-    let token = Bearer::new(Token::new(&token(&config, "somebody")).unwrap());
+    let token = Bearer::new(Token::new(&token(&config, "alice")).unwrap());
     let hub = Hub::start(config).await.unwrap();
     assert!(hub.url().starts_with("https://127.0.0.1:"), "{}", hub.url());
     let base = format!("https://localhost:{}", hub.address().port());

@@ -41,7 +41,7 @@ impl Cluster {
         let (broker, url) = broker(&directory.path().join("broker")).await;
         let token_file = directory.path().join("tokens.toml");
         let new = NewToken {
-            principal: "somebody".parse().unwrap(),
+            principal: "alice".parse().unwrap(),
             roles: Roles::default(),
             environments: Environments::default(),
             expires_at: None,

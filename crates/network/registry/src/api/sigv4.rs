@@ -111,7 +111,7 @@ impl Signature {
     }
 
     /// Returns the headers other than `Authorization`.
-    pub fn others(&self) -> impl Iterator<Item = (HeaderName, &HeaderValue)> {
+    pub fn other_headers(&self) -> impl Iterator<Item = (HeaderName, &HeaderValue)> {
         let token = self.session_token.as_ref();
         [(DATE.clone(), &self.date)]
             .into_iter()
@@ -121,7 +121,7 @@ impl Signature {
     /// Adds the signature's headers to a request.
     pub fn apply(&self, headers: &mut HeaderMap) {
         headers.insert(header::AUTHORIZATION, self.authorization.clone());
-        for (name, value) in self.others() {
+        for (name, value) in self.other_headers() {
             headers.insert(name, value.clone());
         }
     }

@@ -377,7 +377,7 @@ async fn try_register_task(
 
 fn is_transient(error: &AgentIdentityError) -> bool {
     match error {
-        AgentIdentityError::Exchange(error) => error.is_passing(),
+        AgentIdentityError::Exchange(error) => error.is_transient(),
         AgentIdentityError::TaskRefused(status) => matches!(status, 429 | 500..=599),
         AgentIdentityError::Token
         | AgentIdentityError::SecretScope(_)

@@ -209,7 +209,7 @@ async fn long_responses_are_rejected() {
     assert_eq!(fits.body.len(), 100);
     let error = http().send(get(url)).await.unwrap_err();
     assert!(matches!(error, ExchangeError::TooLarge(100)));
-    assert!(!error.is_passing());
+    assert!(!error.is_transient());
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn unreachable_server_is_reported_without_the_url() {
         .await
         .unwrap_err();
     assert!(matches!(error, ExchangeError::Unreachable(_)));
-    assert!(error.is_passing());
+    assert!(error.is_transient());
     assert!(!format!("{error:?}").contains("secret-path"));
 }
 
@@ -245,7 +245,7 @@ async fn truncated_response_is_interrupted() {
         let url = raw_server(said, AfterResponse::Close).await;
         let error = http().send(get(url)).await.unwrap_err();
         assert!(matches!(error, ExchangeError::Interrupted(_)), "{error:?}");
-        assert!(error.is_passing());
+        assert!(error.is_transient());
     }
 }
 
@@ -256,7 +256,7 @@ async fn one_deadline_covers_head_and_body() {
         let begun = Instant::now();
         let error = http().send(get(url)).await.unwrap_err();
         assert!(matches!(error, ExchangeError::Timeout(_)), "{error:?}");
-        assert!(error.is_passing());
+        assert!(error.is_transient());
         assert_eq!(begun.elapsed().as_secs(), 10);
     }
 }

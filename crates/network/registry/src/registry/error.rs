@@ -141,7 +141,7 @@ impl RegistryError {
     /// Returns whether to retry `connect`.
     pub fn may_connect_again(&self) -> bool {
         match self {
-            Self::Exchange(error) => error.is_passing(),
+            Self::Exchange(error) => error.is_transient(),
             Self::Refused { status, code, .. } => match status {
                 408 | 429 | 500..=599 => true,
                 409 => *code == Some(Code::EnvironmentOffline),

@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct BridgeReceiver {
     next: u32,
-    debt: ReceiveWindow,
+    receive_window: ReceiveWindow,
     inbox: VecDeque<Bytes>,
     closed: Option<CloseReason>,
 }
@@ -39,7 +39,7 @@ impl BridgeReceiver {
     pub(super) fn new(window: u32) -> Self {
         Self {
             next: 0,
-            debt: ReceiveWindow::new(window),
+            receive_window: ReceiveWindow::new(window),
             inbox: VecDeque::new(),
             closed: None,
         }
@@ -64,7 +64,7 @@ impl BridgeReceiver {
                     return Err(BridgeFault::Frame);
                 }
                 let total = frames.iter().map(cost).fold(0, u32::saturating_add);
-                self.debt.arrived(total)?;
+                self.receive_window.receive(total)?;
                 self.inbox.extend(frames);
                 Ok(PacketEffect::Nothing)
             }
@@ -99,7 +99,7 @@ impl BridgeReceiver {
             let Some(frame) = self.inbox.pop_front() else {
                 break;
             };
-            if let Some(more) = self.debt.took(cost(&frame)) {
+            if let Some(more) = self.receive_window.release(cost(&frame)) {
                 credit = Some(credit.unwrap_or(0_u32).saturating_add(more));
             }
             sender.push(frame)?;

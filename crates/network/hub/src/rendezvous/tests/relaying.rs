@@ -96,7 +96,7 @@ async fn malformed_frames_and_text_of_an_executor_are_dropped() {
     let mut harness = fixture.stream(&mut executor, "s").await;
     executor.send(Bytes::from_static(b"garbage")).await;
     executor.send_message(Message::Text("text".into())).await;
-    executor.send(data("nobody", 0, 1)).await;
+    executor.send(data("unknown", 0, 1)).await;
     executor.send(data("s", 0, 1)).await;
     assert_eq!(harness.next().await, Ok(data("s", 0, 1)));
     assert!(fixture.counts("exec_hub_frames_dropped_total{reason=\"garbage\"} 2"));

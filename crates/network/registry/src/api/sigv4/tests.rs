@@ -160,7 +160,7 @@ fn signatures_match_other_implementations() {
             case.signature,
         );
         assert_eq!(signature.authorization(), &expected, "{}", case.url);
-        let others: Vec<_> = signature.others().collect();
+        let others: Vec<_> = signature.other_headers().collect();
         assert_eq!(others[0].1, case.at);
         assert_eq!(
             others.get(1).map(|(_, value)| value.to_str().unwrap()),
@@ -261,7 +261,7 @@ fn any_change_invalidates_the_signature() {
     assert_eq!(checked(Some(SECRET)), Ok("ASIAEXAMPLE".to_owned()));
     assert_eq!(checked(Some("another")), Err(VerifyError::Signature));
     assert_eq!(checked(None), Err(VerifyError::Signature));
-    let nobody = verify(
+    let unknown = verify(
         SignedRequest {
             headers: &signed_with_placeholder_key(case),
             ..good
@@ -270,7 +270,7 @@ fn any_change_invalidates_the_signature() {
         &at,
         |_| None,
     );
-    assert_eq!(nobody, Err(VerifyError::Signature));
+    assert_eq!(unknown, Err(VerifyError::Signature));
     let elsewhere = verify(good, "iam", &at, |id| case.secret(id));
     assert_eq!(elsewhere, Err(VerifyError::Service));
 }
