@@ -6,7 +6,7 @@
 //! may run and in which sandbox.
 //!
 //! Each command is in a bounded table from its start until its exit was shown. A call holds its
-//! command meanwhile ([`call_guard`]).
+//! command meanwhile (`call_guard`).
 
 mod call;
 mod call_guard;
@@ -236,16 +236,16 @@ impl UnifiedExecShared {
 
     /// Terminates a command and waits for its end event.
     async fn end(&self, process: &UnifiedExecProcess) -> Result<(), WriteStdinError> {
-        let granted = self.settings.terminate_grace;
+        let grace = self.settings.terminate_grace;
         process.process.terminate(self.terminate_mode()).await?;
-        let told = timeout(granted + END_EVENT_TIMEOUT, process.wait_for_end()).await;
-        told.map_err(|_| WriteStdinError::NotEnding(process.details.number))
+        let ended = timeout(grace + END_EVENT_TIMEOUT, process.wait_for_end()).await;
+        ended.map_err(|_| WriteStdinError::NotEnding(process.details.number))
     }
 
     fn terminate_mode(&self) -> TerminateMode {
-        let granted = self.settings.terminate_grace.as_millis();
+        let grace = self.settings.terminate_grace.as_millis();
         TerminateMode::Graceful {
-            timeout_ms: u64::try_from(granted).unwrap_or(u64::MAX),
+            timeout_ms: u64::try_from(grace).unwrap_or(u64::MAX),
         }
     }
 

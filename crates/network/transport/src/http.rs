@@ -77,14 +77,14 @@ impl Door {
 /// one of the `slots`; without a free slot the upgrade is refused.
 pub(crate) async fn serve_endpoint<S: IntoSplit>(
     stream: S,
-    door: Door,
+    endpoint: Door,
     peer: String,
     budget: MessageBudget,
     slots: &Arc<Semaphore>,
 ) -> Option<Link> {
     let pending_upgrade = PendingUpgrade::default();
     let service = service_fn(|mut request: Request<Incoming>| {
-        let (mut response, principal) = respond(&door, &request);
+        let (mut response, principal) = respond(&endpoint, &request);
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             match Arc::clone(slots).try_acquire_owned() {
                 Ok(slot) => pending_upgrade.set(&mut request, (principal, slot)),
@@ -95,7 +95,13 @@ pub(crate) async fn serve_endpoint<S: IntoSplit>(
         }
         async move { Ok::<_, Infallible>(response) }
     });
-    let served = serve_connection(stream, service, &pending_upgrade, &peer, door.timeouts());
+    let served = serve_connection(
+        stream,
+        service,
+        &pending_upgrade,
+        &peer,
+        endpoint.timeouts(),
+    );
     let (stream, (principal, slot)) = served.await?;
     let (already_read, (input, output)) = (stream.already_read, stream.stream.into_boxed_split());
     let link = websocket::boxed_link_with(
@@ -122,7 +128,7 @@ const TOO_MANY_CONNECTIONS: &str = "too many connections";
 /// Answers every request on a new connection with a refusal.
 pub(crate) async fn refuse_connection<S: IntoSplit>(
     stream: S,
-    door: &Door,
+    endpoint: &Door,
     reason: &'static str,
     peer: &str,
 ) {
@@ -130,12 +136,15 @@ pub(crate) async fn refuse_connection<S: IntoSplit>(
         Ok::<_, Infallible>(text_response(StatusCode::FORBIDDEN, reason))
     });
     let pending_upgrade = PendingUpgrade::<Infallible>::default();
-    serve_connection(stream, service, &pending_upgrade, peer, door.timeouts()).await;
+    serve_connection(stream, service, &pending_upgrade, peer, endpoint.timeouts()).await;
 }
 
 /// Answers a request. Returns the principal of an upgrade, if it has one.
-fn respond(door: &Door, request: &Request<Incoming>) -> (Response<Full<Bytes>>, Option<Principal>) {
-    if let Err(refusal) = check_request(request, &door.hosts) {
+fn respond(
+    endpoint: &Door,
+    request: &Request<Incoming>,
+) -> (Response<Full<Bytes>>, Option<Principal>) {
+    if let Err(refusal) = check_request(request, &endpoint.hosts) {
         return (refusal, None);
     }
     let headers = request.headers();
@@ -145,26 +154,26 @@ fn respond(door: &Door, request: &Request<Incoming>) -> (Response<Full<Bytes>>, 
             if upgrade.status() != StatusCode::SWITCHING_PROTOCOLS {
                 return (upgrade, None);
             }
-            return match authorize_upgrade(door, headers) {
+            return match authorize_upgrade(endpoint, headers) {
                 Ok(principal) => (upgrade, principal),
                 Err(refusal) => (refusal, None),
             };
         }
-        "/metrics" if door.metrics.is_none() => text_response(StatusCode::NOT_FOUND, ""),
+        "/metrics" if endpoint.metrics.is_none() => text_response(StatusCode::NOT_FOUND, ""),
         "/healthz" | "/readyz" | "/metrics" if !is_read_method(request.method()) => {
             method_not_allowed()
         }
         "/healthz" => text_response(StatusCode::OK, ""),
-        "/readyz" => readiness_response(&door.draining),
-        "/metrics" => metrics(door, headers),
+        "/readyz" => readiness_response(&endpoint.draining),
+        "/metrics" => metrics(endpoint, headers),
         _ => text_response(StatusCode::NOT_FOUND, ""),
     };
     (response, None)
 }
 
 /// Serves metrics. They reveal the activity of all clients, so they require the same credentials.
-fn metrics(door: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
-    match (authenticate(door, headers), &door.metrics) {
+fn metrics(endpoint: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
+    match (authenticate(endpoint, headers), &endpoint.metrics) {
         (Err(refusal), _) => refusal,
         (Ok(_), Some(metrics)) => metrics.answer(),
         (Ok(_), None) => text_response(StatusCode::NOT_FOUND, ""),
@@ -176,13 +185,14 @@ fn metrics(door: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
     reason = "the refusal is the response, made once per request"
 )]
 fn authenticate(
-    door: &Door,
+    endpoint: &Door,
     headers: &HeaderMap,
 ) -> Result<Option<Principal>, Response<Full<Bytes>>> {
     let authorization = headers
         .get(header::AUTHORIZATION)
         .map(HeaderValue::as_bytes);
-    door.auth
+    endpoint
+        .auth
         .check(authorization, UnixSeconds::from(SystemTime::now()))
         .map_err(|rejection| text_response(StatusCode::UNAUTHORIZED, rejection.to_string()))
 }
@@ -193,11 +203,11 @@ fn authenticate(
     reason = "the refusal is the response, made once per request"
 )]
 fn authorize_upgrade(
-    door: &Door,
+    endpoint: &Door,
     headers: &HeaderMap,
 ) -> Result<Option<Principal>, Response<Full<Bytes>>> {
-    let principal = authenticate(door, headers)?;
-    if door.draining.load(Ordering::Relaxed) {
+    let principal = authenticate(endpoint, headers)?;
+    if endpoint.draining.load(Ordering::Relaxed) {
         let text = "server is shutting down";
         return Err(text_response(StatusCode::SERVICE_UNAVAILABLE, text));
     }

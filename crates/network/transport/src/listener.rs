@@ -94,15 +94,15 @@ impl Listener {
     /// closed.
     pub async fn run(
         mut self,
-        mut door: Door,
+        mut endpoint: Door,
         tls: Option<TlsAcceptor>,
         links: mpsc::Sender<Link>,
     ) {
         if matches!(self.socket, ListenSocket::Unix(_)) {
             // No DNS name resolves to a unix socket.
-            door.hosts = AllowedHosts::any();
+            endpoint.hosts = AllowedHosts::any();
         }
-        let pending = PendingConnections::new(door.pending);
+        let pending = PendingConnections::new(endpoint.pending);
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let budget = MessageBudget::new(MessageBudgetLimits::default());
         loop {
@@ -119,11 +119,11 @@ impl Listener {
                     continue;
                 }
             };
-            let (door, tls, links) = (door.clone(), tls.clone(), links.clone());
+            let (endpoint, tls, links) = (endpoint.clone(), tls.clone(), links.clone());
             let (budget, slots) = (budget.clone(), Arc::clone(&slots));
             let pending = pending.register(stream.peer());
             tokio::spawn(async move {
-                let served = stream.into_link(door, tls, budget, &slots);
+                let served = stream.into_link(endpoint, tls, budget, &slots);
                 if let Some(link) = pending.serve(served).await {
                     // The receiver is closed when the server shuts down.
                     drop(links.send(link).await);
@@ -136,7 +136,7 @@ impl Listener {
     /// websocket. Runs until dropped, which closes all connections that are not yet a websocket.
     pub async fn serve_site<S, F>(
         mut self,
-        site: Arc<S>,
+        handler: Arc<S>,
         tls: Option<TlsAcceptor>,
         options: SiteOptions,
         on_upgrade: F,
@@ -159,11 +159,12 @@ impl Listener {
                     continue;
                 }
             };
-            let (site, tls, on_upgrade) = (Arc::clone(&site), tls.clone(), Arc::clone(&on_upgrade));
+            let (handler, tls, on_upgrade) =
+                (Arc::clone(&handler), tls.clone(), Arc::clone(&on_upgrade));
             let (options, slots) = (options.clone(), Arc::clone(&slots));
             let pending = pending.register(stream.peer());
             connections.spawn(async move {
-                let served = stream.into_socket(&*site, tls, options, slots);
+                let served = stream.into_socket(&*handler, tls, options, slots);
                 if let Some((what, socket)) = pending.serve(served).await {
                     on_upgrade(what, socket);
                 }
@@ -213,27 +214,31 @@ enum AcceptedConnection {
 impl AcceptedConnection {
     async fn into_link(
         self,
-        door: Door,
+        endpoint: Door,
         tls: Option<TlsAcceptor>,
         budget: MessageBudget,
         slots: &Arc<Semaphore>,
     ) -> Option<Link> {
         let (peer, name) = (self.peer(), self.peer().to_string());
         match (self, tls) {
-            (Self::Tcp(stream, _), None) => serve_endpoint(stream, door, name, budget, slots).await,
+            (Self::Tcp(stream, _), None) => {
+                serve_endpoint(stream, endpoint, name, budget, slots).await
+            }
             (Self::Tcp(stream, _), Some(tls)) => {
                 let stream = tls_accept(stream, &tls, peer).await?;
-                serve_endpoint(stream, door, name, budget, slots).await
+                serve_endpoint(stream, endpoint, name, budget, slots).await
             }
             (Self::OtherAccount(stream, _), _) => {
                 tracing::warn!(%peer, "connection of another account refused");
-                refuse_connection(stream, &door, OTHER_ACCOUNT_REFUSAL, &name).await;
+                refuse_connection(stream, &endpoint, OTHER_ACCOUNT_REFUSAL, &name).await;
                 None
             }
-            (Self::Unix(stream, _), _) => serve_endpoint(stream, door, name, budget, slots).await,
+            (Self::Unix(stream, _), _) => {
+                serve_endpoint(stream, endpoint, name, budget, slots).await
+            }
             (Self::Confined(stream, _), _) => {
                 tracing::warn!(%peer, "connection from a sandbox refused");
-                refuse_connection(stream, &door, SANDBOX_REFUSAL, &name).await;
+                refuse_connection(stream, &endpoint, SANDBOX_REFUSAL, &name).await;
                 None
             }
         }
@@ -241,22 +246,24 @@ impl AcceptedConnection {
 
     async fn into_socket<S: Site>(
         self,
-        site: &S,
+        handler: &S,
         tls: Option<TlsAcceptor>,
         options: SiteOptions,
         slots: Arc<Semaphore>,
     ) -> Option<(S::Upgrade, socket::Socket)> {
         let peer = self.peer();
         match (self, tls) {
-            (Self::Tcp(stream, _), None) => site::serve(stream, site, peer, options, slots).await,
+            (Self::Tcp(stream, _), None) => {
+                site::serve(stream, handler, peer, options, slots).await
+            }
             (Self::Tcp(stream, _), Some(tls)) => {
                 let stream = tls_accept(stream, &tls, peer).await?;
-                site::serve(stream, site, peer, options, slots).await
+                site::serve(stream, handler, peer, options, slots).await
             }
             (Self::OtherAccount(..), _) => None,
             // An HTTP service checks its own credentials.
             (Self::Unix(stream, _) | Self::Confined(stream, _), _) => {
-                site::serve(stream, site, peer, options, slots).await
+                site::serve(stream, handler, peer, options, slots).await
             }
         }
     }

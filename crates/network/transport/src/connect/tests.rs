@@ -64,7 +64,7 @@ fn listen_secure(
     auth: Auth,
     tls: Option<tokio_rustls::TlsAcceptor>,
 ) -> mpsc::Receiver<Link> {
-    let door = Door {
+    let endpoint = Door {
         metrics: None,
         auth: Arc::new(auth),
         draining: Arc::new(AtomicBool::new(false)),
@@ -72,7 +72,7 @@ fn listen_secure(
         pending: PendingLimits::default(),
     };
     let (links, accepted) = mpsc::channel(1);
-    tokio::spawn(listener.run(door, tls, links));
+    tokio::spawn(listener.run(endpoint, tls, links));
     accepted
 }
 

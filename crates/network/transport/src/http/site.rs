@@ -101,7 +101,7 @@ impl Default for SiteOptions {
 /// Serves requests on a new connection until one becomes a socket or the client closes.
 pub(crate) fn serve<I: IntoSplit, S: Site>(
     stream: I,
-    site: &S,
+    handler: &S,
     peer: Peer,
     options: SiteOptions,
     slots: Arc<Semaphore>,
@@ -111,7 +111,7 @@ pub(crate) fn serve<I: IntoSplit, S: Site>(
         let pending_upgrade = PendingUpgrade::default();
         let service = service_fn(|request: Request<Incoming>| {
             let (hosts, slots) = (&options.hosts, &slots);
-            let response = answer(site, request, peer, hosts, slots, &pending_upgrade);
+            let response = answer(handler, request, peer, hosts, slots, &pending_upgrade);
             let request_timeout = options.request_timeout;
             async move {
                 let in_time = timeout(request_timeout, response).await;
@@ -135,7 +135,7 @@ pub(crate) fn serve<I: IntoSplit, S: Site>(
 }
 
 async fn answer<S: Site>(
-    site: &S,
+    handler: &S,
     mut request: Request<Incoming>,
     peer: Peer,
     hosts: &AllowedHosts,
@@ -151,7 +151,7 @@ async fn answer<S: Site>(
         text_response(StatusCode::UPGRADE_REQUIRED, "expected a websocket upgrade")
     };
     let upgrade = hyper::upgrade::on(&mut request);
-    match site.answer(request, peer).await {
+    match handler.answer(request, peer).await {
         Answer::Reply(response) => response,
         Answer::Upgrade(_) if upgrade_reply.status() != StatusCode::SWITCHING_PROTOCOLS => {
             upgrade_reply

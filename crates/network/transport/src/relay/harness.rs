@@ -94,26 +94,26 @@ impl Default for HarnessOptions {
 /// Fails if there is no grant, no websocket, or no response in time.
 pub async fn open(
     identity: Arc<Identity>,
-    tickets: Arc<dyn Tickets>,
+    grants: Arc<dyn Tickets>,
     options: HarnessOptions,
 ) -> Result<Link, ConnectError> {
-    let (ticket, mut socket) = fetch_and_dial(&*tickets, &options).await?;
+    let (grant, mut socket) = fetch_and_dial(&*grants, &options).await?;
     let within = options.handshake_timeout;
     let started_at = Instant::now();
-    let handshake_future = handshake(&mut socket, &identity, &ticket, options.offer);
+    let handshake_future = handshake(&mut socket, &identity, &grant, options.offer);
     let accepted = timeout(within, handshake_future)
         .await
         .unwrap_or_else(|_| {
             Err(ConnectError::Timeout {
-                peer: peer(&ticket),
+                peer: peer(&grant),
                 within,
             })
         })?;
-    let peer = peer(&ticket);
+    let peer = peer(&grant);
     let reconnector = Reconnector {
-        tickets,
+        grants,
         options,
-        executor_key: ticket.executor_key,
+        executor_key: grant.executor_key,
     };
     Ok(Link {
         handshake_began: Some(started_at),
@@ -122,17 +122,17 @@ pub async fn open(
 }
 
 async fn fetch_and_dial(
-    tickets: &dyn Tickets,
+    grants: &dyn Tickets,
     options: &HarnessOptions,
 ) -> Result<(Ticket, Socket), ConnectError> {
-    let ticket = tickets.fetch().await?;
-    match dial(&ticket, options).await {
+    let grant = grants.fetch().await?;
+    match dial(&grant, options).await {
         Err(ConnectError::Refused { status: 401, .. }) => {
-            let ticket = tickets.fetch().await?;
-            let socket = dial(&ticket, options).await?;
-            Ok((ticket, socket))
+            let grant = grants.fetch().await?;
+            let socket = dial(&grant, options).await?;
+            Ok((grant, socket))
         }
-        opened => Ok((ticket, opened?)),
+        opened => Ok((grant, opened?)),
     }
 }
 
@@ -163,8 +163,8 @@ fn start_driver(
     }
 }
 
-fn peer(ticket: &Ticket) -> String {
-    format!("environment {:?}", ticket.environment_id)
+fn peer(grant: &Ticket) -> String {
+    format!("environment {:?}", grant.environment_id)
 }
 
 /// Issues rendezvous grants, for example by asking a registry.
@@ -198,7 +198,7 @@ impl fmt::Debug for Ticket {
 }
 
 /// Opens the websocket of a grant.
-async fn dial(ticket: &Ticket, options: &HarnessOptions) -> Result<Socket, ConnectError> {
+async fn dial(grant: &Ticket, options: &HarnessOptions) -> Result<Socket, ConnectError> {
     let mut headers = options.headers.clone();
     for (name, value) in options.trace.iter().flat_map(TraceSource::headers) {
         // A trace header that does not fit is dropped; the connection matters more.
@@ -208,7 +208,7 @@ async fn dial(ticket: &Ticket, options: &HarnessOptions) -> Result<Socket, Conne
         headers,
         trust: options.trust.clone(),
         connect_timeout: options.connect_timeout,
-        ..WebSocket::new(ticket.url.parse::<Address>()?)
+        ..WebSocket::new(grant.url.parse::<Address>()?)
     };
     match &options.proxy {
         Some(proxy) => server.open_socket_through(proxy).await,
@@ -228,18 +228,18 @@ struct AcceptedStream {
 async fn handshake(
     socket: &mut Socket,
     identity: &Identity,
-    ticket: &Ticket,
+    grant: &Ticket,
     offer: Offer,
 ) -> Result<AcceptedStream, ConnectError> {
     let name = Uuid::new_v4().to_string();
     let stream_id = StreamId::new(&name).map_err(|_| ConnectError::Relay("invalid stream id"))?;
     let scope = Scope {
-        environment_id: &ticket.environment_id,
-        registration_id: &ticket.registration_id,
+        environment_id: &grant.environment_id,
+        registration_id: &grant.registration_id,
         stream_id: &name,
     };
     let (initiator, message) =
-        Initiator::start(identity, &ticket.executor_key, scope, &ticket.authorization)?;
+        Initiator::start(identity, &grant.executor_key, scope, &grant.authorization)?;
     let mut push = |frame: Frame| socket.writer.push(frame.encode());
     push(Frame::new(stream_id.clone(), Body::Resume { next_seq: 0 }));
     if offer == Offer::Reliable {

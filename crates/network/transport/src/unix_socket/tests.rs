@@ -159,7 +159,7 @@ async fn socket_locked_by_another_server_is_not_replaced() {
     let _second = UnixSocket::bind(&path).unwrap();
     let before = inode(&path);
     tokio::select! {
-        _accepted = first.accept() => panic!("nobody connected"),
+        _accepted = first.accept() => panic!("unexpected connection"),
         () = tokio::time::sleep(CHECK_INTERVAL * 3) => {}
     }
     assert_eq!(inode(&path), before);

@@ -204,9 +204,9 @@ fn rules_are_checked_in_order() {
         check_token(&auth, &jwt(&early)),
         Err(AuthRejection::JwtNotYetValid)
     );
-    let nobody = json!({"exp": NOW});
+    let without_issuer = json!({"exp": NOW});
     assert_eq!(
-        check_token(&auth, &jwt(&nobody)),
+        check_token(&auth, &jwt(&without_issuer)),
         Err(AuthRejection::IssuerMismatch)
     );
 }

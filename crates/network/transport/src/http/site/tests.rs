@@ -58,11 +58,11 @@ async fn serve_echo_with_tls(options: SiteOptions, tls: Option<TlsAcceptor>) -> 
     let address = url.split_once("://").unwrap().1.to_owned();
     let (send, sockets) = mpsc::unbounded_channel();
     let on_upgrade = move |what, socket| drop(send.send((what, socket)));
-    let site = listener.serve_site(Arc::new(EchoService), tls, options, on_upgrade);
+    let serving = listener.serve_site(Arc::new(EchoService), tls, options, on_upgrade);
     RunningService {
         address,
         sockets,
-        task: tokio::spawn(site),
+        task: tokio::spawn(serving),
     }
 }
 

@@ -20,7 +20,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(2);
 /// Opens further websockets for a stream.
 #[derive(Clone)]
 pub(super) struct Reconnector {
-    pub(super) tickets: Arc<dyn Tickets>,
+    pub(super) grants: Arc<dyn Tickets>,
     pub(super) options: HarnessOptions,
     /// Key of the executor at the other end of the stream.
     pub(super) executor_key: PublicKey,
@@ -78,16 +78,16 @@ impl Reconnector {
     }
 
     async fn attempt(&self) -> Result<Socket, AttemptFailure> {
-        let ticket = self
-            .tickets
+        let grant = self
+            .grants
             .fetch()
             .await
-            .map_err(AttemptFailure::ticket_failure)?;
-        if ticket.executor_key != self.executor_key {
+            .map_err(AttemptFailure::grant_failure)?;
+        if grant.executor_key != self.executor_key {
             return Err(AttemptFailure::Fatal(StreamCloseReason::ExecutorChanged));
         }
         // A relay error may be fixed by a fresh grant.
-        let opened = dial(&ticket, &self.options).await;
+        let opened = dial(&grant, &self.options).await;
         opened.map_err(|error| match error.fault() {
             Fault::Caller => AttemptFailure::Fatal(StreamCloseReason::Refused(error_chain(&error))),
             Fault::Peer | Fault::Transport => AttemptFailure::Transient(error),
@@ -102,7 +102,7 @@ enum AttemptFailure {
 }
 
 impl AttemptFailure {
-    fn ticket_failure(error: ConnectError) -> Self {
+    fn grant_failure(error: ConnectError) -> Self {
         if matches!(error, ConnectError::ExecutorChanged) {
             Self::Fatal(StreamCloseReason::ExecutorChanged)
         } else if error.is_passing() {

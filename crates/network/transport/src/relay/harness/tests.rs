@@ -40,23 +40,23 @@ impl Validator for AcceptAllValidator {
 }
 
 /// Issues and counts grants for a relay.
-struct FakeTickets {
+struct FakeGrants {
     url: String,
-    state: Mutex<FakeTicketState>,
+    state: Mutex<FakeGrantState>,
 }
 
-struct FakeTicketState {
+struct FakeGrantState {
     executor_key: PublicKey,
     fetched: usize,
     /// Whether grants are refused, and whether that refusal is transient.
     refusal: Option<bool>,
 }
 
-impl Tickets for FakeTickets {
+impl Tickets for FakeGrants {
     fn fetch(&self) -> BoxFuture<'_, Result<Ticket, ConnectError>> {
         let mut state = self.state.lock().unwrap();
         state.fetched += 1;
-        let ticket = match state.refusal {
+        let grant = match state.refusal {
             Some(is_passing) => Err(ConnectError::Ticket {
                 fault: crate::connect::Fault::Peer,
                 is_passing,
@@ -70,14 +70,14 @@ impl Tickets for FakeTickets {
                 authorization: "let me in".to_owned(),
             }),
         };
-        Box::pin(async { ticket })
+        Box::pin(async { grant })
     }
 }
 
 /// A relay with an executor that always reconnects.
 struct RelayFixture {
     relay: TestRelay,
-    tickets: Arc<FakeTickets>,
+    grants: Arc<FakeGrants>,
     validator: Arc<AcceptAllValidator>,
     links: mpsc::Receiver<Link>,
 }
@@ -86,9 +86,9 @@ impl RelayFixture {
     async fn new() -> Self {
         let relay = TestRelay::start().await;
         let identity = Arc::new(Identity::generate());
-        let tickets = FakeTickets {
+        let grants = FakeGrants {
             url: relay.url("harness"),
-            state: Mutex::new(FakeTicketState {
+            state: Mutex::new(FakeGrantState {
                 executor_key: identity.public_key().clone(),
                 fetched: 0,
                 refusal: None,
@@ -110,16 +110,16 @@ impl RelayFixture {
         relay.executor_connected().await;
         Self {
             relay,
-            tickets: Arc::new(tickets),
+            grants: Arc::new(grants),
             validator,
             links,
         }
     }
 
     async fn open(&self, options: HarnessOptions) -> Result<Link, ConnectError> {
-        let tickets = Arc::clone(&self.tickets) as Arc<dyn Tickets>;
+        let grants = Arc::clone(&self.grants) as Arc<dyn Tickets>;
         let identity = Arc::new(Identity::generate());
-        within("a link", open(identity, tickets, options)).await
+        within("a link", open(identity, grants, options)).await
     }
 
     /// Opens a link and returns both ends.
@@ -134,11 +134,11 @@ impl RelayFixture {
     }
 
     fn fetched(&self) -> usize {
-        self.tickets.state.lock().unwrap().fetched
+        self.grants.state.lock().unwrap().fetched
     }
 
-    fn refuse_tickets(&self, is_passing: bool) {
-        self.tickets.state.lock().unwrap().refusal = Some(is_passing);
+    fn refuse_grants(&self, is_passing: bool) {
+        self.grants.state.lock().unwrap().refusal = Some(is_passing);
     }
 }
 

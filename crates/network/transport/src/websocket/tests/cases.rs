@@ -85,8 +85,9 @@ async fn run(case: &WebSocketCase, role: Role) -> Result<(), String> {
     }
     let is_message = |reply: &Reply| matches!(reply, Reply::Message(_));
     let messages: Vec<Reply> = messages.into_iter().map(Reply::Message).collect();
-    let (told, control): (Vec<Reply>, Vec<Reply>) = expected.into_iter().partition(is_message);
-    match messages == told && replies == control {
+    let (expected_messages, control): (Vec<Reply>, Vec<Reply>) =
+        expected.into_iter().partition(is_message);
+    match messages == expected_messages && replies == control {
         true => Ok(()),
         false => Err(format!(
             "{} as {role:?}: {replies:?} instead of {control:?}",

@@ -75,7 +75,7 @@ where
     let (near, other) = tokio::io::duplex(1 << 20);
     let mut near = socket(near, Role::Client);
     let identity = Arc::new(Identity::generate());
-    let ticket = Ticket {
+    let grant = Ticket {
         url: "ws://unused".to_owned(),
         environment_id: ENVIRONMENT.to_owned(),
         registration_id: REGISTRATION.to_owned(),
@@ -103,7 +103,7 @@ where
         answering.message = message;
         far(answering).await
     };
-    let handshaking = handshake(&mut near, &harness, &ticket, offer);
+    let handshaking = handshake(&mut near, &harness, &grant, offer);
     let (accepted, _far) = tokio::join!(handshaking, answer);
     accepted
 }
@@ -208,7 +208,7 @@ async fn text_message_fails_the_handshake() {
     let (near, mut far) = tokio::io::duplex(1 << 20);
     far.write_all(&[0x81, 1, b'x']).await.unwrap();
     let identity = Identity::generate();
-    let ticket = Ticket {
+    let grant = Ticket {
         url: String::new(),
         environment_id: ENVIRONMENT.to_owned(),
         registration_id: REGISTRATION.to_owned(),
@@ -216,7 +216,7 @@ async fn text_message_fails_the_handshake() {
         authorization: String::new(),
     };
     let mut near = socket(near, Role::Client);
-    let text = handshake(&mut near, &identity, &ticket, Offer::Plain).await;
+    let text = handshake(&mut near, &identity, &grant, Offer::Plain).await;
     assert!(matches!(
         text,
         Err(ConnectError::Relay("relay sent a text message"))

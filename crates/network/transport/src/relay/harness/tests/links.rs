@@ -79,7 +79,7 @@ async fn binary_data_is_carried_raw() {
 }
 
 #[tokio::test]
-async fn unauthorized_url_is_retried_once_with_a_new_ticket() {
+async fn unauthorized_url_is_retried_once_with_a_new_grant() {
     let mut fixture = RelayFixture::new().await;
     fixture.relay.refuse(&[401]);
     let (mut near, mut far) = fixture.pair(reliable()).await;
@@ -106,7 +106,7 @@ async fn stream_refused_by_the_executor_is_a_transient_error() {
     let fixture = RelayFixture::new().await;
     fixture.relay.cut_executor();
     fixture.relay.executor_connected().await;
-    fixture.tickets.state.lock().unwrap().executor_key = Identity::generate().public_key().clone();
+    fixture.grants.state.lock().unwrap().executor_key = Identity::generate().public_key().clone();
     let error = fixture.open(reliable()).await.unwrap_err();
     assert!(matches!(error, ConnectError::StreamRefused), "{error}");
     assert!(error.is_passing());

@@ -98,7 +98,7 @@ async fn changed_executor_key_ends_a_reliable_link() {
     let mut fixture = RelayFixture::new().await;
     let (mut near, mut far) = fixture.pair(reliable()).await;
     echo(&mut near, &mut far).await;
-    fixture.tickets.state.lock().unwrap().executor_key = Identity::generate().public_key().clone();
+    fixture.grants.state.lock().unwrap().executor_key = Identity::generate().public_key().clone();
     fixture.relay.cut_harnesses();
     let end = end_of(&mut near).await;
     assert!(matches!(end, Err(ReadError::ExecutorChanged)), "{end:?}");
@@ -106,10 +106,10 @@ async fn changed_executor_key_ends_a_reliable_link() {
 }
 
 #[tokio::test]
-async fn permanent_ticket_refusal_ends_a_reliable_link() {
+async fn permanent_grant_refusal_ends_a_reliable_link() {
     let mut fixture = RelayFixture::new().await;
     let (mut near, _far) = fixture.pair(reliable()).await;
-    fixture.refuse_tickets(false);
+    fixture.refuse_grants(false);
     fixture.relay.cut_harnesses();
     let end = end_of(&mut near).await;
     assert!(matches!(end, Err(ReadError::Io(_))), "{end:?}");
@@ -124,7 +124,7 @@ async fn reliable_link_retries_until_its_recovery_timeout() {
         ..reliable()
     };
     let (mut near, _far) = fixture.pair(options).await;
-    fixture.refuse_tickets(true);
+    fixture.refuse_grants(true);
     let start = std::time::Instant::now();
     fixture.relay.cut_harnesses();
     let end = end_of(&mut near).await;
@@ -141,7 +141,7 @@ async fn reliable_link_retries_until_its_recovery_timeout() {
 async fn dropped_link_is_not_reconnected() {
     let mut fixture = RelayFixture::new().await;
     let (mut near, _far) = fixture.pair(reliable()).await;
-    fixture.refuse_tickets(true);
+    fixture.refuse_grants(true);
     fixture.relay.cut_harnesses();
     while fixture.fetched() < 2 {
         tokio::task::yield_now().await;
