@@ -18,7 +18,6 @@ mod grep;
 mod kill;
 mod logs;
 mod ls;
-mod man;
 mod mcp;
 mod mkdir;
 mod mv;
@@ -38,13 +37,13 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use self::connect::drain_connections;
+use crate::command::connect::drain_connections;
 
 pub use self::{
     attach::AttachCommand,
     bench::BenchCommand,
     cat::CatCommand,
-    completions::{CompletionList, CompletionsCommand},
+    completions::{CompletionList, CompletionsCommand, ManCommand},
     connect::EnvArgs,
     cp::CpCommand,
     edit::EditCommand,
@@ -55,7 +54,6 @@ pub use self::{
     kill::{KillCommand, NamedSignal},
     logs::LogsCommand,
     ls::LsCommand,
-    man::ManCommand,
     mcp::McpCommand,
     mkdir::MkdirCommand,
     mv::MvCommand,

@@ -7,7 +7,6 @@
 
 mod endpoint;
 mod file;
-mod foreign;
 mod reader;
 mod relay;
 #[cfg(test)]
@@ -27,8 +26,7 @@ use crate::{
 
 pub use self::{
     endpoint::{EnvEndpoint, ProgramEndpoint, RelayEndpoint, TokenSource, UrlEndpoint},
-    file::{RemoteEntry, parse},
-    foreign::{ForeignKey, foreign_keys},
+    file::{ForeignKey, RemoteEntry, foreign_keys, parse},
     reader::{EnvironmentsError, EnvironmentsFault},
     relay::RelaySettingError,
 };
@@ -187,7 +185,7 @@ pub enum SelectionError {
     Relay {
         /// The variable.
         variable: &'static str,
-        /// What is wrong.
+        /// Cause.
         source: RelaySettingError,
     },
 }

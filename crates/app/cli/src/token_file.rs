@@ -89,7 +89,7 @@ pub enum TokenFileError {
     Token {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Cause.
         source: TokenError,
     },
 }

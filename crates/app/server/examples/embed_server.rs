@@ -4,9 +4,8 @@
 //! cargo run --example embed_server -- ws://127.0.0.1:8765
 //! ```
 //!
-//! The server runs commands through a helper, which is this program again: whoever links the crate
-//! becomes the helper when it is started as one, before `main`. So nothing else is needed, and the
-//! helper need not be installed anywhere.
+//! The server runs commands through a helper, which is this program again: a program that links the
+//! crate becomes the helper before `main` when it is started as one. Nothing else is installed.
 
 use exec_server::{ExecServerRuntimePaths, config::ServerConfig, run_main};
 

@@ -1,8 +1,8 @@
 //! Runs the same code in any environment: this machine, a listening server, or a program such as
 //! `ssh` that connects to one.
 //!
-//! Which environments there are is read from our `environments.toml`, from that of the Codex home, or
-//! else from `CODEX_EXEC_SERVER_URL`; without any there is this machine alone.
+//! The environments are read from our `environments.toml`, from that of the Codex home, or from
+//! `CODEX_EXEC_SERVER_URL`; without any of them, there is only this machine.
 //!
 //! ```text
 //! cargo run --example local_or_remote

@@ -4,7 +4,7 @@
 //! status 2; errors in combination with the environment or the file are found by `config`, `remote`
 //! and `hub`, and exit with status 1.
 
-mod conventions;
+mod argv_rewrite;
 mod executor_args;
 mod hub_args;
 #[cfg(test)]
@@ -146,7 +146,7 @@ impl Cli {
         I: IntoIterator<Item: Into<OsString> + Clone>,
     {
         let line = line.into_iter().map(Into::into).collect();
-        let cli = Self::try_parse_from(conventions::rewrite(line)?)?;
+        let cli = Self::try_parse_from(argv_rewrite::rewrite(line)?)?;
         if cli.command.is_some() && cli.registration.remote.is_some() {
             let text = "--remote before a command has no effect; `forward` has its own";
             return Err(Self::command().error(ErrorKind::ArgumentConflict, text));

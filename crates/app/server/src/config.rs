@@ -4,19 +4,27 @@
 //! the result, so that every [`ServerConfig`] can be served. Invariant: a setting that protects the
 //! server is never dropped silently. Not here: printing, logging, binding.
 
-mod auth;
 mod config_file;
 mod environment;
 mod error;
 mod log_config;
+mod option_values;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod values;
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use exec_transport::{auth::Auth, http::HostNames, listen::ListenUrl};
+use exec_cli::settings_source;
+use exec_transport::{
+    auth::{Auth, JwtRules, TokenDigest},
+    http::HostNames,
+    listen::ListenUrl,
+};
 use exec_wire::limits;
 
 use crate::{cli::Cli, shutdown_signal::StdinClose};
@@ -31,11 +39,11 @@ pub use self::{
         LogConfig, LogFormat, LogFormatParseError, LogLevel, LogLevelParseError, MetricsAddress,
         MetricsAddressParseError,
     },
-    settings::{ServerSettings, SettingError},
-    values::{
+    option_values::{
         ConcurrentRequests, PidNamespace, PidNamespaceParseError, SandboxMechanism,
         SandboxMechanismParseError, Switch, SwitchParseError, WsAuth, WsAuthParseError,
     },
+    settings::{ServerSettings, SettingError},
 };
 
 pub(crate) use self::environment::STDIN_CLOSE;
@@ -75,7 +83,7 @@ pub struct ServerConfig {
     pub stdin_close: StdinClose,
     /// Sandbox settings.
     pub sandbox: exec_sandbox::Settings,
-    /// Log settings, for whoever sets up logging: serving does not.
+    /// Log settings. The caller sets up logging; serving does not.
     pub logs: LogConfig,
     /// Address for metrics and health without a token.
     pub metrics_listen: Option<MetricsAddress>,
@@ -128,7 +136,7 @@ pub fn resolve(
         Some(_) => (ListenUrl::Off, Auth::Open, None),
         None => {
             let listen = settings.listen.clone().unwrap_or_default();
-            let auth = auth::resolve(&settings, &listen)?;
+            let auth = resolve_auth(&settings, &listen)?;
             let tls = tls(&settings, &listen)?;
             (listen, auth, tls)
         }
@@ -241,22 +249,23 @@ pub fn load(mut cli: Cli, lookup: VariableLookup<'_>) -> Result<ServerConfig, Co
 }
 
 impl ServerConfig {
-    /// Reads flags as the command line has them, without the name of a program before them. No variable
-    /// and no file adds to them, but the file that a `--config` among them names.
+    /// Parses flags as on the command line, without the program name. Reads no variables, and no
+    /// file unless `--config` names one.
     ///
     /// ```
     /// use std::time::Duration;
     ///
     /// use exec_server::config::ServerConfig;
     ///
-    /// let config = ServerConfig::from_flags(["--listen", "ws://127.0.0.1:0", "--session-ttl", "60"])?;
+    /// let flags = ["--listen", "ws://127.0.0.1:0", "--session-ttl", "60"];
+    /// let config = ServerConfig::from_flags(flags)?;
     /// assert_eq!(config.session_ttl, Duration::from_secs(60));
     /// assert!(ServerConfig::from_flags(["--listen", "ws://0.0.0.0:80"]).is_err());
     /// # Ok::<(), anyhow::Error>(())
     /// ```
     ///
     /// # Errors
-    /// When a flag is none or has a value that it cannot have, and as [`load`].
+    /// When a flag is unknown or has an invalid value, and as for [`load`].
     pub fn from_flags<I>(flags: I) -> anyhow::Result<Self>
     where
         I: IntoIterator<Item: Into<OsString>>,
@@ -271,3 +280,99 @@ impl ServerConfig {
         Ok(load(cli, &|_| None)?)
     }
 }
+
+/// Builds the authentication, reading the file with the token or secret.
+fn resolve_auth(settings: &ServerSettings, listen: &ListenUrl) -> Result<Auth, ConfigError> {
+    let Some(mode) = settings.ws_auth else {
+        return match given(settings).next() {
+            Some((option, _)) => Err(ConfigError::OptionWithoutAuth(option)),
+            None => Ok(Auth::Open),
+        };
+    };
+    if !listen.is_network() {
+        return Err(ConfigError::AuthWithoutNetwork(listen.clone()));
+    }
+    if let Some((option, needed)) = given(settings).find(|(_, needed)| *needed != mode) {
+        return Err(ConfigError::OptionOfOtherAuth {
+            option,
+            needed: needed.as_str(),
+        });
+    }
+    match mode {
+        WsAuth::CapabilityToken => capability_token(settings).map(Auth::CapabilityToken),
+        WsAuth::SignedBearerToken => signed_bearer(settings).map(Auth::SignedBearer),
+    }
+}
+
+/// Lists the given options that require a kind of authentication.
+fn given(settings: &ServerSettings) -> impl Iterator<Item = (&'static str, WsAuth)> {
+    let (token, signed) = (WsAuth::CapabilityToken, WsAuth::SignedBearerToken);
+    [
+        (TOKEN_FILE, token, settings.ws_token_file.is_some()),
+        (
+            "--ws-token-sha256",
+            token,
+            settings.ws_token_sha256.is_some(),
+        ),
+        (
+            SECRET_FILE,
+            signed,
+            settings.ws_shared_secret_file.is_some(),
+        ),
+        ("--ws-issuer", signed, settings.ws_issuer.is_some()),
+        ("--ws-audience", signed, settings.ws_audience.is_some()),
+        (
+            "--ws-max-clock-skew-seconds",
+            signed,
+            settings.ws_max_clock_skew_seconds.is_some(),
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(option, mode, is_given)| is_given.then_some((option, mode)))
+}
+
+fn capability_token(settings: &ServerSettings) -> Result<TokenDigest, ConfigError> {
+    let path = match (&settings.ws_token_file, &settings.ws_token_sha256) {
+        (None, Some(digest)) => return Ok(digest.clone()),
+        (Some(path), None) => path,
+        (None, None) | (Some(_), Some(_)) => return Err(ConfigError::TokenSource),
+    };
+    let token = settings_source::read_text(path).map_err(unreadable(TOKEN_FILE, path))?;
+    if token.trim().is_empty() {
+        return Err(ConfigError::EmptyToken(path.clone()));
+    }
+    Ok(TokenDigest::of_token(&token))
+}
+
+fn signed_bearer(settings: &ServerSettings) -> Result<JwtRules, ConfigError> {
+    let path = settings
+        .ws_shared_secret_file
+        .as_deref()
+        .ok_or(ConfigError::NoSharedSecret)?;
+    let secret = settings_source::read(path).map_err(unreadable(SECRET_FILE, path))?;
+    let skew = settings
+        .ws_max_clock_skew_seconds
+        .map_or(DEFAULT_SKEW, Duration::from_secs);
+    JwtRules::new(
+        &secret,
+        settings.ws_issuer.clone(),
+        settings.ws_audience.clone(),
+        skew,
+    )
+    .map_err(|source| ConfigError::ShortSecret {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn unreadable(option: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> ConfigError {
+    move |source| ConfigError::ReadSecret {
+        option,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+const TOKEN_FILE: &str = "--ws-token-file";
+const SECRET_FILE: &str = "--ws-shared-secret-file";
+const DEFAULT_SKEW: Duration = Duration::from_secs(30);

@@ -30,8 +30,8 @@ use tokio::{task::spawn_blocking, time::sleep};
 use crate::{
     cli::{HubFlags, TokenFileArgs},
     config::VariableLookup,
-    observe::resident_bytes,
     shutdown_signal::{ShutdownSignal, StdinClose},
+    telemetry::resident_bytes,
 };
 
 pub use self::{environment_list::list_environments, tokens::edit_tokens};

@@ -36,8 +36,9 @@
 //!
 //! # Several environments
 //!
-//! [`EnvironmentManager`] keeps environments under stable ids. [`environments::EnvironmentSelection`] reads
-//! which there are from our `environments.toml`, the settings of Codex, and variables.
+//! [`EnvironmentManager`] keeps environments under stable ids. A selection
+//! ([`environments::EnvironmentSelection`]) reads them from our `environments.toml`, the settings of
+//! Codex, and variables.
 //!
 //! ```no_run
 //! use exec_server::{ExecServerRuntimePaths, environments::EnvironmentSelection};
@@ -75,14 +76,14 @@
 //! The most common names are re-exported here. [`protocol`] has the protocol types; [`process`],
 //! [`manager`], [`roots`], [`capabilities`] and [`thread`] have every type of their subject.
 
-pub mod background;
+pub mod bounded_log;
 pub mod cli;
 pub mod config;
 pub mod hub;
-pub mod observe;
 pub mod remote;
 mod run;
 mod server_runtime;
+pub mod telemetry;
 
 use exec_cli::{local_machine, shutdown_signal};
 

@@ -5,13 +5,13 @@ use std::{io::Write, process::ExitCode};
 use anyhow::Context;
 use clap::CommandFactory;
 use exec_server::{
-    ExecServerRuntimePaths, RemoteEnvironmentConfig, background,
+    ExecServerRuntimePaths, RemoteEnvironmentConfig, bounded_log,
     cli::{Cli, Command, DoctorArgs, HubArgs, HubCommand},
     command::{CommandFailure, warn_of_foreign_keys},
     config::{self, LogConfig, ServerConfig, VariableLookup},
     doctor, hub,
-    observe::Telemetry,
     remote::{self, ForwardConfig, RemoteConfigError},
+    telemetry::Telemetry,
 };
 
 fn main() -> ExitCode {
@@ -48,7 +48,7 @@ fn run() -> ExitCode {
         Err(error) => error.exit(),
     };
     if cli.background {
-        background::detach_from_terminal();
+        bounded_log::detach_from_terminal();
     }
     if let Err(error) = exec_process::spawner::adopt_orphans() {
         // Without it, commands that kill spawner and supervisor leave orphans.

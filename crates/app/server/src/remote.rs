@@ -4,7 +4,7 @@
 //! `exec-registry`. Not here: registry and relay themselves (`hub`).
 
 mod credentials;
-mod run;
+mod executor;
 #[cfg(test)]
 mod tests;
 
@@ -34,7 +34,7 @@ pub use exec_registry::{
 
 pub use self::{
     credentials::{AwsSettings, RemoteCredentials, VendorServices},
-    run::{ForwardConfig, run_forward, run_remote_environment},
+    executor::{ForwardConfig, run_forward, run_remote_environment},
 };
 
 /// How to offer this machine through a registry.
@@ -56,8 +56,8 @@ pub struct RemoteEnvironmentConfig {
 }
 
 impl RemoteEnvironmentConfig {
-    /// Offers this machine through the relay of a registry, with every other setting at its default.
-    /// No variable adds to it.
+    /// Offers this machine through the relay of a registry, with default settings.
+    /// Reads no variables.
     ///
     /// ```
     /// use exec_server::{RemoteEnvironmentConfig, remote::{RemoteCredentials, Token}};
@@ -69,7 +69,7 @@ impl RemoteEnvironmentConfig {
     /// ```
     ///
     /// # Errors
-    /// When the URL is none of a registry, or the name none of an environment.
+    /// When the URL or the name is invalid.
     pub fn new(
         registry_url: &str,
         environment_id: &str,
@@ -130,7 +130,7 @@ pub enum RemoteConfigError {
     Token {
         /// The variable.
         variable: &'static str,
-        /// What is wrong.
+        /// Cause.
         source: TokenError,
     },
     /// Invalid URL in a variable.
@@ -138,7 +138,7 @@ pub enum RemoteConfigError {
     Url {
         /// The variable.
         variable: &'static str,
-        /// What is wrong.
+        /// Cause.
         source: BaseUrlError,
     },
     /// Invalid network variables.

@@ -26,8 +26,8 @@ use tokio::{
 use crate::{
     config::{ConcurrentRequests, ServerConfig},
     local_machine::{ExecServerRuntimePaths, LocalMachine, LocalMachineSettings, run_if_helper},
-    observe::{MetricsRenderer, continue_trace, serve_metrics},
     shutdown_signal::ShutdownSignal,
+    telemetry::{MetricsRenderer, continue_trace, serve_metrics},
 };
 
 /// Maximum links waiting to be served; beyond it, listeners wait (backpressure).

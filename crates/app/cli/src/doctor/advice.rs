@@ -224,7 +224,7 @@ fn processes(can: &Abilities) -> Option<DoctorAdvice> {
              `findmnt -R /proc` shows what is",
         ],
     };
-    let problem = format!("no /proc of its own ({reason}): {effect}");
+    let problem = format!("no private /proc ({reason}): {effect}");
     Some(one("pid namespace", problem, remedies))
 }
 

@@ -289,11 +289,11 @@ pub struct EnvironmentsError {
     pub column: usize,
     /// Key, after the names of its enclosing tables.
     pub key: String,
-    /// What is wrong.
+    /// Cause.
     pub fault: EnvironmentsFault,
 }
 
-/// What is wrong with a key.
+/// Problem with a key.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentsFault {

@@ -18,7 +18,7 @@ pub enum ConfigError {
     Setting {
         /// Where the option is set.
         origin: SettingOrigin,
-        /// What is wrong.
+        /// Cause.
         source: SettingError,
     },
     /// The configuration file cannot be read.

@@ -19,7 +19,7 @@ use crate::{
     cli::{ChatGptAuthArgs, RegistrationArgs, RemoteTransport, TransportArgs},
     config::VariableLookup,
     environments::CodexHome,
-    remote::{RemoteConfigError, run::StdinEnd},
+    remote::{RemoteConfigError, executor::StdinEnd},
     shutdown_signal::StdinClose,
 };
 

@@ -1,7 +1,9 @@
 //! Types of option values, parsed in the same way from every source.
 
-use std::num::{NonZeroUsize, ParseIntError};
-use std::str::FromStr;
+use std::{
+    num::{NonZeroUsize, ParseIntError},
+    str::FromStr,
+};
 
 use clap::ValueEnum;
 use exec_sandbox::{Mechanism, Processes};

@@ -5,8 +5,7 @@ use std::ffi::{OsStr, OsString};
 
 use clap::{Arg, Command, CommandFactory, error::ErrorKind};
 
-use super::Cli;
-use crate::command::NamedSignal;
+use crate::{cli::Cli, command::NamedSignal};
 
 /// Predicates of `find` that ours lacks.
 const FIND_PREDICATES: [&str; 12] = [

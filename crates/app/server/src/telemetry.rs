@@ -31,7 +31,7 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    background::BoundedLog,
+    bounded_log::BoundedLog,
     config::{LogConfig, LogFormat, VariableLookup},
 };
 
