@@ -42,7 +42,7 @@ pub struct DetectedTerminal {
 
 impl DetectedTerminal {
     /// Returns one line for a log or a header: `kitty/0.35.2 tmux/3.4 ssh`, or `unknown`. It is
-    /// printable ASCII without brackets, at most 200 bytes, whatever the variables hold.
+    /// printable ASCII without brackets, at most 200 bytes, for any value of the variables.
     pub fn token(&self) -> String {
         let name = match (self.kind, &self.program, &self.term) {
             (Some(kind), _, _) => kind.name().to_owned(),
@@ -246,7 +246,7 @@ impl PtyVariables {
 }
 
 impl DetectedTerminal {
-    /// Returns the variables for a pty on another host whose output this terminal shows.
+    /// Returns the variables for a pty on another host that is shown on this terminal.
     ///
     /// Common values of `TERM` are passed unchanged. Descriptions that come with a terminal itself,
     /// such as `xterm-kitty`, are unknown on other hosts and become `xterm-256color`, which all of

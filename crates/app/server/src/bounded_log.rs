@@ -10,7 +10,7 @@ use std::{
 /// would show `exe`, and bounds the log from now on, because nothing rotates its file.
 pub fn detach_from_terminal() {
     if let Err(error) = rustix::process::setsid() {
-        // The process already leads a group of its own.
+        // The process already leads its own group.
         tracing::debug!(%error, "cannot create a session");
     }
     if let Err(error) = rustix::thread::set_name(NAME) {

@@ -118,7 +118,7 @@ fn warnings(config: &HubConfig, flags: &HubFlags) -> Vec<String> {
     let file = config.token_file();
     if config.jwt.is_none() && is_without_tokens(&file) {
         warnings.push(format!(
-            "nobody can connect: `{}` has no token; `exec-server hub token create` makes one, \
+            "no client can connect: `{}` has no token; `exec-server hub token create` makes one, \
              without a restart",
             file.display()
         ));

@@ -129,7 +129,7 @@ fn announce(address: &ListenUrl) -> anyhow::Result<()> {
         .context("cannot write to stdout")
 }
 
-/// Tells a user at a terminal what was started, for whom, and what to do next. Launchers, which
+/// Explains the server to a user at a terminal: its clients and the next step. Launchers, which
 /// read stdout or a log, see nothing more.
 fn explain(address: &ListenUrl, config: &ServerConfig) {
     let mut stderr = std::io::stderr();

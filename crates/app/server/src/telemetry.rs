@@ -1,7 +1,7 @@
 //! Telemetry of a server: logs, Prometheus metrics and OpenTelemetry spans.
 //!
 //! Invariant: disabled telemetry costs nothing, and a slow consumer never blocks the server. Not
-//! here: what is counted and traced (`exec-service`).
+//! here: counting and tracing (`exec-service`).
 
 mod metrics_endpoint;
 

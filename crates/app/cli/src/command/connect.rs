@@ -64,7 +64,7 @@ impl ConnectedEnv {
         Ok(Self { asked, ..env })
     }
 
-    /// Opens a second connection to the same environment, in a session of its own.
+    /// Opens a second connection to the same environment, in its own session.
     pub(crate) async fn open_again(&self) -> Result<Self, CommandFailure> {
         let env = Self::connect_route(self.route.clone()).await?;
         let asked = self.asked.clone();

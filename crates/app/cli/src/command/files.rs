@@ -17,7 +17,7 @@ pub(crate) use self::{
     entries::{DirectoryListing, ListedEntry, ListedEntryKind, entries, list_local_directory},
 };
 
-/// Maximum attempts of a request whose connection was lost. The client waits for a connection each
+/// Maximum attempts of a request after lost connections. The client waits for a connection each
 /// time.
 pub(crate) const ATTEMPTS: u32 = 8;
 

@@ -65,7 +65,7 @@ pub(crate) struct ProcessSession {
     pub(crate) signals: SignalListener,
     /// Last event that is not shown.
     pub(crate) after: OutputSeq,
-    /// Who owns the process.
+    /// Owner of the process.
     pub(crate) owner: ProcessOwner,
     /// Input to forward.
     pub(crate) input: Option<StdinReader>,
@@ -110,7 +110,7 @@ pub(crate) enum SessionEnd {
     Signalled(i32),
     /// The user typed the detach keys.
     Detached,
-    /// Local output failed, for example because nobody reads it. A process of ours was terminated.
+    /// Local output failed, for example because the pipe is closed. A process of ours was terminated.
     Unwritten(io::Error),
     /// The process can no longer be reached.
     Lost(ProcessError),
@@ -371,7 +371,7 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// Status of a shell whose command was killed by SIGPIPE.
+/// Exit status of a shell after SIGPIPE killed its command.
 const BROKEN_PIPE: u8 = 128 + 13;
 
 impl SessionEnd {

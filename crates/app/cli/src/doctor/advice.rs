@@ -221,7 +221,7 @@ fn processes(can: &Abilities) -> Option<DoctorAdvice> {
         Some(_) => vec!["a container in which no part of /proc is masked"],
         None => vec![
             "the kernel lets /proc be mounted again only where nothing is mounted over parts of it: \
-             `findmnt -R /proc` shows what is",
+             `findmnt -R /proc` shows them",
         ],
     };
     let problem = format!("no private /proc ({reason}): {effect}");
@@ -236,10 +236,10 @@ fn guards(can: &Abilities) -> Option<DoctorAdvice> {
     }
     let notifies = |action: &String| action == "user_notif";
     let remedies = if !can.host.seccomp_actions.iter().any(notifies) {
-        vec!["a kernel whose seccomp filters can notify: Linux 5.0 or newer"]
+        vec!["a kernel with seccomp user notification: Linux 5.0 or newer"]
     } else if can.host.under_a_filter {
         vec![
-            "a filter of the container without a listener of its own: the kernel allows only one \
+            "a container filter without a listener: the kernel allows only one \
              (LXD's system call interception uses it, for example)",
         ]
     } else {

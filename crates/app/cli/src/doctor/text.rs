@@ -100,7 +100,7 @@ fn table(can: &Abilities) -> Vec<(&'static str, &'static str, String)> {
     let path = path.map_or(String::new(), |path| path.display().to_string());
     let (cgroups, groups) = cgroups(can.host.cgroups);
     rows.extend([
-        row("pid namespace", &can.processes, "with a /proc of its own"),
+        row("pid namespace", &can.processes, "with a private /proc"),
         row(
             "guarded names",
             &can.guards,

@@ -230,7 +230,7 @@ impl EnvEndpoint {
     }
 }
 
-/// Why there is no connection to the server.
+/// Failure to connect to the server.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EndpointError {
     /// Caller: a file or variable is invalid.

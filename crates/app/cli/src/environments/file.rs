@@ -360,7 +360,7 @@ pub(super) const STOCK_KEYS: [&str; 10] = [
     "initialize_timeout_sec",
 ];
 
-/// Key that prevents Codex from starting. Its `Display` tells the user how to repair the file.
+/// Key that prevents Codex from starting. Its `Display` explains how to repair the file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ForeignKey {
     /// The file of Codex.

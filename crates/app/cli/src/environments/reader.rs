@@ -79,7 +79,7 @@ impl<'a> TomlDocument<'a> {
     }
 }
 
-/// Table whose keys are all known.
+/// Table without unknown keys.
 #[derive(Debug)]
 pub(super) struct TomlSection<'a> {
     document: TomlDocument<'a>,

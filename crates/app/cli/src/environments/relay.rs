@@ -30,7 +30,7 @@ pub(crate) const VARIABLES: [&str; 3] = [
 /// Account to use. Selects nothing by itself.
 const ACCOUNT: &str = "CODEX_EXEC_SERVER_NOISE_CHATGPT_ACCOUNT_ID";
 
-/// What is wrong with a relay variable. Never repeats a secret.
+/// Problem with a relay variable. Never repeats a secret.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelaySettingError {

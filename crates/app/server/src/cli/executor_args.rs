@@ -84,7 +84,7 @@ pub struct TransportArgs {
     )]
     pub aws_sigv4: bool,
 
-    /// Profile whose credentials sign [default: the variables, else the default profile].
+    /// Profile with the signing credentials [default: the variables, else the default profile].
     #[arg(long, value_name = "NAME", requires = "aws_sigv4", help_heading = REMOTE)]
     pub aws_profile: Option<String>,
 
@@ -160,7 +160,7 @@ pub enum RemoteTransport {
     /// Through a relay that cannot read the traffic.
     #[default]
     Noise,
-    /// Over a websocket that the registry names, whose other end reads the traffic.
+    /// Over a websocket that the registry names; its other end reads the traffic.
     Direct,
 }
 

@@ -35,7 +35,7 @@ const TOKEN: &str = CredentialVariable::HubToken.name();
 /// Lists the environments of a hub that the token may see, as a table or JSON.
 ///
 /// # Errors
-/// When there is no token, it would be sent unencrypted, or the hub's response is invalid.
+/// When the token is missing, it would be sent unencrypted, or the hub's response is invalid.
 pub async fn list_environments(
     flags: &HubEnvironments,
     lookup: VariableLookup<'_>,

@@ -176,7 +176,7 @@ fn hub_without_tokens_or_tls_causes_warnings() {
     let told = |flags: &[&str]| hub(home.path(), flags).1;
     let nobody = told(&[]);
     assert!(
-        nobody.len() == 1 && nobody[0].contains("nobody can connect"),
+        nobody.len() == 1 && nobody[0].contains("no client can connect"),
         "{nobody:?}"
     );
     assert!(told(&["--jwt-secret-file=s"]).is_empty());

@@ -175,7 +175,7 @@ fn processes(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
     );
     page.counter(
         "exec_server_sandbox_denials_total",
-        "Exited processes whose sandbox may have denied something",
+        "Exited processes with a possible sandbox denial",
         meters.sandbox_denials.value(),
     );
     page.family(

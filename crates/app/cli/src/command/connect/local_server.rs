@@ -142,7 +142,7 @@ fn check(directory: &Path) -> io::Result<()> {
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum number of server starts.
 const STARTS: u32 = 3;
-/// How long a server whose socket file was removed may take to bind it again.
+/// How long a server may take to bind its socket again after the file was removed.
 const RETURN: Duration = Duration::from_secs(4);
 /// Poll interval while another process holds the lock or the socket.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -173,7 +173,7 @@ pub(super) async fn connect(
         starts += 1;
         match start(socket, until).await {
             Ok(()) => {}
-            // A server whose socket file was removed binds it again soon.
+            // A server binds its socket again soon after the file was removed.
             Err(_) if Instant::now() < returns && is_served(socket) => {
                 starts = 0;
                 sleep(RETURN / 20).await;

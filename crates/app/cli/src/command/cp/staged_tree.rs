@@ -31,7 +31,7 @@ use crate::command::{
 /// What existed at the target before the copy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TargetState {
-    /// Nothing, or only what was inspected.
+    /// Nothing, or only inspected files.
     Bare,
     /// The remains of an earlier run.
     Begun,

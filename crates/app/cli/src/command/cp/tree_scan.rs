@@ -198,7 +198,7 @@ impl<'a> TreeScan<'a> {
         Ok(())
     }
 
-    /// Reports dangling links on a server, whose listings omit them.
+    /// Reports dangling links on a server: its listings omit them.
     async fn report_dangling_links(&self) {
         let Some(env) = &self.from.env else {
             return;

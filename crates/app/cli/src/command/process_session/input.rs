@@ -135,7 +135,7 @@ fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-/// Returns whether a descriptor is `/dev/null`, whose end need not be forwarded.
+/// Returns whether a descriptor is `/dev/null`: its end need not be forwarded.
 fn is_null(fd: BorrowedFd<'_>) -> bool {
     fstat(fd).is_ok_and(|found| {
         FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice

@@ -23,7 +23,7 @@ use crate::{
     terminal_detection::DetectedTerminal,
 };
 
-/// Where a command runs, and what it may use.
+/// Directory, variables, sandbox and limits of a command.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ExecArgs {
     /// Working directory [default: the current one on this machine; elsewhere the server's].

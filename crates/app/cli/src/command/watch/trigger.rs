@@ -5,7 +5,7 @@
 //! a directory where three runs in a row created some. Everything else may be an edit and causes
 //! another run.
 //!
-//! Invariant: a command is not rerun forever because of its own writes.
+//! Invariant: a command's own writes do not cause endless reruns.
 
 use std::collections::BTreeMap;
 

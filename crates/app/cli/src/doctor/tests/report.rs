@@ -28,7 +28,7 @@ What works
   Landlock                         yes  ABI 6: enforces read-only policies, protects missing names
   seccomp filters                  yes
   user namespaces                  yes  with mounts, ipc and network
-  pid namespace                    yes  with a /proc of its own
+  pid namespace                    yes  with a private /proc
   guarded names                    yes  missing names stay missing in writable directories
   bubblewrap                       no   bwrap is not installed
   control groups                   v2   not writable for this account; no policy needs them
