@@ -65,10 +65,8 @@ impl Telemetry {
         if !is_wanted(lookup) {
             return Ok(Self::logs(config));
         }
-        let provider = provider(lookup).context(
-            "cannot export spans as configured by OTEL_… \
-                                                 variables",
-        )?;
+        let provider =
+            provider(lookup).context("cannot export spans as configured by OTEL_… variables")?;
         let spans = tracing_opentelemetry::layer()
             .with_tracer(provider.tracer(env!("CARGO_PKG_NAME")))
             .with_location(false)

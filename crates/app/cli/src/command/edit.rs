@@ -87,10 +87,9 @@ impl EditCommand {
             let failure = CommandFailure::new(FailureKind::Failed, what);
             if is_same {
                 draft.remove();
-                return Err(failure.next(
-                    "nothing was changed; set $VISUAL or $EDITOR to another \
-                                         editor",
-                ));
+                return Err(
+                    failure.next("nothing was changed; set $VISUAL or $EDITOR to another editor")
+                );
             }
             return Err(kept(failure));
         }

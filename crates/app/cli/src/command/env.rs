@@ -246,10 +246,7 @@ impl EnvRemoveCommand {
             return Err(match is_default {
                 true => CommandFailure::new(
                     FailureKind::Failed,
-                    format!(
-                        "`{name}` is the default \
-                                                                      environment"
-                    ),
+                    format!("`{name}` is the default environment"),
                 )
                 .next("choose another one first: exec-server env default local"),
                 false => CommandFailure::new(FailureKind::Failed, error),

@@ -411,14 +411,12 @@ pub(crate) fn exit_status(exit: &Exit) -> Result<ExitCode, CommandFailure> {
     }
     match exit.cause {
         ExitCause::WallLimit => return Err(timed_out()),
-        ExitCause::MemoryLimit => print_notice(
-            "the command was terminated: it exceeded its \
-                                                memory limit",
-        ),
-        ExitCause::ProcessLimit => print_notice(
-            "the command was terminated: it had too many \
-                                                 processes",
-        ),
+        ExitCause::MemoryLimit => {
+            print_notice("the command was terminated: it exceeded its memory limit")
+        }
+        ExitCause::ProcessLimit => {
+            print_notice("the command was terminated: it had too many processes")
+        }
         ExitCause::IdleLimit => {
             print_notice("the command was terminated: it was idle for too long")
         }

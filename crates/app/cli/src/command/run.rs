@@ -105,8 +105,7 @@ fn named(name: &str) -> Result<ProcessId, CommandFailure> {
     let wrong = || {
         let what = format!("invalid id `{}`", name.escape_default());
         CommandFailure::new(FailureKind::Usage, what).next(
-            "--name takes up to 64 letters, digits, `-`, `_` and `.`, and does not start \
-                   with `-`",
+            "--name takes up to 64 letters, digits, `-`, `_` and `.`, and does not start with `-`",
         )
     };
     let fits = (1..=64).contains(&name.len()) && !name.starts_with('-');

@@ -233,8 +233,7 @@ fn start_failure(error: StartError, env: &ConnectedEnv) -> CommandFailure {
         }
         StartError::Cwd(error) => CommandFailure::new(FailureKind::Usage, error),
         StartError::Disconnected(gone) => CommandFailure::new(FailureKind::Lost, gone).next(
-            "the command may or may not have been started; the server terminates it soon \
-                   if so",
+            "the command may or may not have been started; the server terminates it soon if so",
         ),
         StartError::Refused { .. } | StartError::Cancelled | _ => {
             explain_refusal(&error.to_string(), false, &env.name)

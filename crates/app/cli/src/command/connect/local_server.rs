@@ -209,8 +209,7 @@ fn unreachable(socket: &LocalSocket, error: &ExecServerError) -> CommandFailure 
     let failure = CommandFailure::new(FailureKind::Unreachable, what);
     if let ExecServerError::Connect(ConnectError::Address(_)) = error {
         return failure.next(
-            "run the command outside the sandbox: commands for this machine do \
-                             not work inside",
+            "run the command outside the sandbox: commands for this machine do not work inside",
         );
     }
     let path = socket.path().display();

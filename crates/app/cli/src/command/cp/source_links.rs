@@ -82,10 +82,8 @@ impl SourceLinks {
                 "cannot list the links below `{}`: {why}",
                 from.display(root)
             );
-            CommandFailure::new(FailureKind::Failed, what).next(
-                "`cp -L` copies the link targets \
-                                                                 instead",
-            )
+            CommandFailure::new(FailureKind::Failed, what)
+                .next("`cp -L` copies the link targets instead")
         })?;
         let mut words = listed.split(|&byte| byte == 0);
         let mut links = BTreeMap::new();

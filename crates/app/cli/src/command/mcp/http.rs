@@ -60,8 +60,7 @@ impl McpHttpServer {
             None if address.ip().is_loopback() => Auth::Open,
             None => {
                 let what = format!(
-                    "{address} is reachable from other machines, which could run \
-                                    commands here"
+                    "{address} is reachable from other machines, which could run commands here"
                 );
                 return Err(CommandFailure::new(FailureKind::Usage, what)
                     .next("give --http-token-file, or listen on 127.0.0.1"));
