@@ -4,7 +4,7 @@
 //! arrive unchanged and in order, or the circuit closes at both ends; no frame is lost silently.
 //! The flow control window bounds the memory of each circuit.
 
-mod inbound;
+mod bridge_receiver;
 
 use std::{future::poll_fn, time::Duration};
 
@@ -16,7 +16,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use self::inbound::{BridgeReceiver, PacketEffect};
+use self::bridge_receiver::{BridgeReceiver, PacketEffect};
 use super::{
     circuits::CircuitRegistration,
     connection::{NatsConnection, NatsLinkState, connection_lost},

@@ -4,7 +4,7 @@
 //! first, and then the node that has the executor's websocket.
 //! Invariant: circuits within this process never use the broker, so they survive its loss.
 
-mod dial;
+mod circuit_request;
 
 use std::{sync::Arc, time::Duration};
 
@@ -103,7 +103,10 @@ impl NatsMesh {
         ));
         tasks.spawn(handle_events(Arc::clone(&shared), executors));
         tasks.spawn(run_maintenance(Arc::clone(&shared)));
-        tasks.spawn(dial::answer_requests(Arc::clone(&shared), requests));
+        tasks.spawn(circuit_request::answer_requests(
+            Arc::clone(&shared),
+            requests,
+        ));
         Ok(Self {
             shared,
             _tasks: tasks,
@@ -164,7 +167,7 @@ impl Drop for NatsMesh {
 
 impl CircuitDialer for NatsMesh {
     fn dial(&self, dial: DialRequest) -> BoxFuture<'_, Result<Circuit, DialError>> {
-        Box::pin(dial::dial(&self.shared, dial))
+        Box::pin(circuit_request::dial(&self.shared, dial))
     }
 
     fn supersede<'a>(
