@@ -3,9 +3,9 @@
 //! Content is copied between descriptors, in blocks. The directories of a tree are open while their
 //! entries are copied, so a directory that is swapped for a link does not redirect the copy.
 
-mod copy_tree;
 #[cfg(test)]
 mod tests;
+mod tree_copy;
 
 use std::{
     ffi::OsStr,
@@ -25,7 +25,7 @@ use rustix::{
     io::Errno,
 };
 
-use self::copy_tree::{TreeCopy, directory_mode};
+use self::tree_copy::{TreeCopy, directory_mode};
 use crate::{
     Stop,
     directory_stack::InodeId,

@@ -21,10 +21,10 @@ use rustix::{
 };
 
 use crate::{
+    cancel_flag::Stop,
     directory_stack::InodeId,
     regular_file::TO_READ,
     resolve::{LinkPolicy, directory_at, open_at},
-    workers::Stop,
 };
 
 /// A root directory, below which others are opened.

@@ -20,10 +20,10 @@ use rustix::{
 
 use self::ignore_rules::{IgnoreRules, IgnoreVerdict};
 use crate::{
+    cancel_flag::Stop,
     descent::{DescentRoot, DirectoryNames, NameKind},
     host_path::host_error,
     resolve::LinkPolicy,
-    workers::Stop,
 };
 
 /// A single traversal of a tree.

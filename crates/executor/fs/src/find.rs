@@ -27,9 +27,9 @@ use nucleo_matcher::{
 use rustix::fs::{FileType, stat};
 
 use crate::{
+    cancel_flag::Stop,
     filtered_tree::FilteredTree,
     host_path::{host_error, invalid_request, native_path, uri},
-    workers::Stop,
 };
 
 /// Finds files and directories below a directory.

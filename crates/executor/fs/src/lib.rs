@@ -9,6 +9,7 @@
 mod ancestor_watch;
 mod block_file;
 mod cached_reader;
+mod cancel_flag;
 mod copy;
 mod descent;
 mod directory;
@@ -28,13 +29,13 @@ mod test_dir;
 mod walk;
 mod watch;
 mod whole_file;
-mod workers;
 mod write_file;
 
 pub use self::{
     ancestor_watch::watch_missing,
     block_file::BlockFile,
     cached_reader::Cached,
+    cancel_flag::Stop,
     copy::copy,
     directory::{create_directory, read_directory},
     find::find,
@@ -45,6 +46,5 @@ pub use self::{
     walk::walk,
     watch::watch,
     whole_file::WholeFile,
-    workers::Stop,
     write_file::write_file,
 };

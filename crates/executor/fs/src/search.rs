@@ -4,7 +4,7 @@
 //! timing. If there are too many matches, it contains the first ones.
 
 mod file_supply;
-mod line_matches;
+mod line_collector;
 #[cfg(test)]
 mod tests;
 
@@ -32,16 +32,16 @@ use rustix::{
 
 use self::{
     file_supply::{FileBatch, FileSupply, MatchSize, SearchedFile},
-    line_matches::{LineCollector, MatchedLine},
+    line_collector::{LineCollector, MatchedLine},
 };
 use crate::{
+    cancel_flag::{self, Stop},
     descent::DescentRoot,
     filtered_tree::FilteredTree,
     find::{PathGlob, check_length, file_name},
     host_path::{host_error, invalid_request, native_path, uri},
     regular_file::RegularFile,
     resolve::LinkPolicy,
-    workers::{self, Stop},
 };
 
 /// Finds matching lines in one file, or in the files of a tree.
@@ -134,7 +134,7 @@ impl SearchJob<'_> {
         thread::scope(|scope| {
             let first = supply.next_batch();
             if first.as_ref().is_some_and(|(_, batch)| batch.is_full()) {
-                for _ in 1..workers::thread_count() {
+                for _ in 1..cancel_flag::thread_count() {
                     // If a thread cannot be started, the others do its work.
                     drop(thread::Builder::new().spawn_scoped(scope, help));
                 }

@@ -138,7 +138,7 @@ pub(crate) fn within_seconds<T: Send + 'static>(work: impl FnOnce() -> T + Send 
         .expect("timed out: the operation blocks")
 }
 
-/// Runs `work` as an unprivileged user who owns nothing. Makes `scratch` readable for that user.
+/// Runs `work` as an unprivileged user without any files. Makes `scratch` readable for that user.
 pub(crate) fn unprivileged<T: Send>(scratch: &TestDir, work: impl FnOnce() -> T + Send) -> T {
     fs::set_permissions(scratch.root(), fs::Permissions::from_mode(0o755)).unwrap();
     let nobody = Uid::from_raw(65_534);

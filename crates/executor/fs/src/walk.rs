@@ -2,8 +2,10 @@
 //!
 //! Behaves like the stock server, including its limits. Changes during a walk are tolerated:
 //! entries that disappear are skipped, and a directory that becomes a link is not entered.
+//!
+//! Several directories are read in parallel before they are listed, because most of the time is
+//! spent in the kernel.
 
-mod read_ahead;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +15,9 @@ use std::{
     io,
     ops::ControlFlow,
     os::unix::ffi::OsStrExt,
+    panic::resume_unwind,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
 };
 
 use exec_env::filesystem::FileError;
@@ -22,17 +27,17 @@ use exec_wire::{
     path_uri::PathUri,
 };
 use rustix::{
+    fd::AsFd,
     fs::{FileType, stat},
     io::Errno,
 };
 
-use self::read_ahead::READ_AHEAD;
 use crate::{
+    cancel_flag::{self, Stop},
     descent::{DescentRoot, DirectoryNames, NameKind},
     directory_stack::InodeId,
     host_path::{host_error, native_path},
     resolve::LinkPolicy,
-    workers::Stop,
 };
 
 /// Lists a tree breadth first, sorted by name in each directory.
@@ -136,7 +141,7 @@ impl TreeWalker {
             let directories: Vec<PendingDirectory> = self.queue.drain(..count).collect();
             // One more than allowed, to detect truncation.
             let keep = self.options.max_entries - self.examined + 1;
-            let read = read_ahead::read(&self.root, &directories, keep, stop);
+            let read = read_directories(&self.root, &directories, keep, stop);
             stop.check()?;
             for (directory, names) in directories.iter().zip(read) {
                 if self.enter(directory, names).is_break() {
@@ -277,3 +282,92 @@ impl WalkAnswer {
 
 /// Why nothing below an opaque URI is listed.
 const NO_CHILDREN: &str = "entries of an opaque path URI have no URI";
+
+/// Most directories that are read at once.
+pub(super) const READ_AHEAD: usize = 64;
+
+/// Reads directories, and returns them in order. The last ones may be missing if the earlier ones
+/// have at least `keep` names.
+fn read_directories(
+    root: &DescentRoot,
+    directories: &[PendingDirectory],
+    keep: usize,
+    stop: &Stop,
+) -> Vec<rustix::io::Result<DirectoryNames>> {
+    let batch = ReadBatch {
+        root,
+        directories,
+        keep,
+        next: AtomicUsize::new(0),
+        found: AtomicUsize::new(0),
+        stop,
+    };
+    if directories.len() < MIN_PARALLEL_DIRECTORIES {
+        return batch.work().into_iter().map(|(_, names)| names).collect();
+    }
+    let mut read = thread::scope(|scope| {
+        let helpers: Vec<_> = (1..cancel_flag::thread_count())
+            .filter_map(|_| {
+                // If a thread cannot be started, the others do its work.
+                let helper = thread::Builder::new().spawn_scoped(scope, || batch.work());
+                helper.ok()
+            })
+            .collect();
+        let mut read = batch.work();
+        for helper in helpers {
+            match helper.join() {
+                Ok(more) => read.extend(more),
+                Err(panic) => resume_unwind(panic),
+            }
+        }
+        read
+    });
+    read.sort_unstable_by_key(|(index, _)| *index);
+    read.into_iter().map(|(_, names)| names).collect()
+}
+
+struct ReadBatch<'a> {
+    root: &'a DescentRoot,
+    directories: &'a [PendingDirectory],
+    keep: usize,
+    next: AtomicUsize,
+    found: AtomicUsize,
+    stop: &'a Stop,
+}
+
+impl ReadBatch<'_> {
+    /// Reads directories that no other thread reads.
+    fn work(&self) -> Vec<(usize, rustix::io::Result<DirectoryNames>)> {
+        let mut buffer = Vec::new();
+        let mut read = Vec::new();
+        while self.found.load(Ordering::Relaxed) < self.keep {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(directory) = self.directories.get(index) else {
+                break;
+            };
+            let names = self.names(directory, &mut buffer);
+            let found = names.as_ref().map_or(0, DirectoryNames::len);
+            self.found.fetch_add(found, Ordering::Relaxed);
+            read.push((index, names));
+        }
+        read
+    }
+
+    fn names(
+        &self,
+        directory: &PendingDirectory,
+        buffer: &mut Vec<u8>,
+    ) -> rustix::io::Result<DirectoryNames> {
+        let opened = self.root.directory(&directory.below)?;
+        // Another directory than the one queued, and possibly one that was entered before.
+        if let Some(identity) = directory.identity
+            && InodeId::of(&opened)? != identity
+        {
+            return Err(Errno::NOENT);
+        }
+        DirectoryNames::read(opened.as_fd(), self.keep, buffer, self.stop)
+    }
+}
+
+/// With fewer directories, reading is faster than starting a thread.
+const MIN_PARALLEL_DIRECTORIES: usize = 16;

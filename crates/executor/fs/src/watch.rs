@@ -22,12 +22,11 @@
 //!
 //! Elsewhere: the kernel's queue (`inotify`), which client watches what, the wire's encoding.
 
+mod directory_scan;
 mod directory_tree;
-mod entry_events;
 mod pending_changes;
 #[cfg(test)]
 mod tests;
-mod tree_scan;
 mod tree_watch;
 
 use std::{

@@ -11,10 +11,10 @@ use rustix::{
 };
 
 use crate::{
+    cancel_flag,
     host_path::{host_error, native_path},
     regular_file::RegularFile,
     resolve::LinkPolicy,
-    workers,
 };
 
 /// An open regular file of at most [`limits::MAX_READ_FILE_BYTES`], to be read at once.
@@ -90,7 +90,7 @@ impl WholeFile {
     /// memory takes as long as filling it. Leaves the cursor after the bytes read.
     fn read_together(&self, length: usize) -> Result<Vec<u8>, FileError> {
         let mut content = vec![0; length];
-        let part = length.div_ceil(workers::thread_count()).max(1);
+        let part = length.div_ceil(cancel_flag::thread_count()).max(1);
         let read = thread::scope(|scope| {
             let readers: Vec<_> = content
                 .chunks_mut(part)

@@ -6,10 +6,10 @@ use rustix::{
 
 use super::{DescentRoot, DirectoryNames, NameKind, open_by_name, open_file};
 use crate::{
+    cancel_flag::Stop,
     directory_stack::InodeId,
     resolve::LinkPolicy,
     test_dir::{TestDir, odd_name, open_directory, within_seconds},
-    workers::Stop,
 };
 
 const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);

@@ -2,8 +2,8 @@ use std::{fs, os::unix::ffi::OsStrExt, path::Path};
 
 use super::FilteredTree;
 use crate::{
+    cancel_flag::Stop,
     test_dir::{Outcome, TestDir, odd_name, outcome, unprivileged, within_seconds},
-    workers::Stop,
 };
 
 /// Returns the entries below a directory, with an ellipsis if truncated.

@@ -8,8 +8,8 @@ use exec_wire::{
 
 use super::find;
 use crate::{
+    cancel_flag::Stop,
     test_dir::{Outcome, TestDir, odd_name, outcome, text, uri},
-    workers::Stop,
 };
 
 fn tree(files: &[&str]) -> TestDir {

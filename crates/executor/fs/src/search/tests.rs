@@ -8,8 +8,8 @@ use exec_wire::{
 
 use super::search;
 use crate::{
+    cancel_flag::Stop,
     test_dir::{TestDir, uri},
-    workers::Stop,
 };
 
 mod files;

@@ -16,8 +16,8 @@ use exec_wire::{
 
 use super::walk;
 use crate::{
+    cancel_flag::Stop,
     test_dir::{Outcome, TestDir, odd_name, outcome, text, unprivileged, uri},
-    workers::Stop,
 };
 
 mod reading;

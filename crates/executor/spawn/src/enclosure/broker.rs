@@ -16,12 +16,11 @@
 //! thread-local state. Elsewhere: which calls notify (`exec-sandbox` writes the filter).
 
 mod bind_call;
-mod caller;
 mod descriptor;
 mod entry_calls;
 mod guard_table;
-mod notification;
 mod open_call;
+mod seccomp_notification;
 mod target_entry;
 #[cfg(test)]
 mod tests;
@@ -30,15 +29,15 @@ use std::ffi::c_int;
 
 use self::{
     bind_call::BindCall,
-    caller::Caller,
     entry_calls::{CreateCall, EntryKind, TwoPathCall},
-    notification::{BrokerReply, SeccompNotification},
     open_call::OpenCall,
+    seccomp_notification::Caller,
+    seccomp_notification::{BrokerReply, SeccompNotification},
     target_entry::PathBuffer,
 };
 use crate::raw::Errno;
 
-pub(crate) use self::{guard_table::GuardTable, notification::prepare};
+pub(crate) use self::{guard_table::GuardTable, seccomp_notification::prepare};
 
 /// Buffers for the paths of one call, which make up most of the broker's stack.
 #[derive(Debug)]

@@ -12,10 +12,10 @@ use std::{
 
 use super::{
     PathBuffers,
-    caller::Caller,
     descriptor::OwnedDescriptor,
     guard_table::GuardTable,
-    notification::BrokerReply,
+    seccomp_notification::BrokerReply,
+    seccomp_notification::Caller,
     target_entry::PathBuffer,
     target_entry::{PathBase, TargetEntry},
 };

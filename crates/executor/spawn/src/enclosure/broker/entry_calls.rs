@@ -5,10 +5,10 @@ use std::ffi::{CStr, c_int};
 
 use super::{
     PathBuffers,
-    caller::Caller,
     descriptor::OwnedDescriptor,
     guard_table::GuardTable,
-    notification::BrokerReply,
+    seccomp_notification::BrokerReply,
+    seccomp_notification::Caller,
     target_entry::{PathBase, TargetEntry},
     target_entry::{PathBuffer, ShortPath},
 };

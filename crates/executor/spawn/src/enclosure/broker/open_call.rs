@@ -4,10 +4,10 @@ use std::ffi::c_int;
 
 use super::{
     PathBuffers,
-    caller::Caller,
     descriptor::{OpenHow, OwnedDescriptor},
     guard_table::GuardTable,
-    notification::BrokerReply,
+    seccomp_notification::BrokerReply,
+    seccomp_notification::Caller,
     target_entry::{PathBase, TargetEntry},
 };
 use crate::raw::{self, Errno};

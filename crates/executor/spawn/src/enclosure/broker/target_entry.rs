@@ -7,10 +7,10 @@ use std::{
 };
 
 use super::{
-    caller::Caller,
     descriptor::{FileFacts, OwnedDescriptor, stat_at},
     guard_table::{GuardTable, is_dots},
-    notification::BrokerReply,
+    seccomp_notification::BrokerReply,
+    seccomp_notification::Caller,
 };
 use crate::raw::{self, Errno};
 
