@@ -1,5 +1,5 @@
-//! Changing what is told of files: modes, owners, times, attributes and flags. None of it needs a file
-//! that is open for writing.
+//! Probes that change file attributes: modes, owners, times, extended attributes and flags. None of
+//! them needs a file that is open for writing.
 
 use std::{
     fs,
@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    attempt::{Args, Attempt, Probe, ok},
-    call::{call, open},
+    probe::{Probe, ProbeArgs, ProbeResult, ok},
+    syscall::{call, open},
 };
 
 pub(crate) const PROBES: &[(&str, Probe)] = &[
@@ -86,13 +86,13 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
 
 const XATTR: &std::ffi::CStr = c"user.probe";
 
-/// The mode that a file has.
-fn mode(args: &Args<'_>) -> Result<u32, crate::attempt::Failure> {
+/// Returns the current mode of a file.
+fn mode(args: &ProbeArgs<'_>) -> Result<u32, crate::probe::ProbeFailure> {
     let permissions = fs::metadata(args.path(0)?)?.permissions();
     Ok(permissions.mode() & 0o7777)
 }
 
-fn setxattrat(args: &Args<'_>) -> Attempt {
+fn setxattrat(args: &ProbeArgs<'_>) -> ProbeResult {
     const SETXATTRAT: i64 = 463;
     let (at, path, value) = (libc::AT_FDCWD, args.text(0)?, *b"1");
     // A `struct xattr_args`: the value's address, its length, flags.
@@ -111,8 +111,8 @@ fn setxattrat(args: &Args<'_>) -> Attempt {
     )?))
 }
 
-/// Gives a file the flags that it has.
-fn setflags(args: &Args<'_>) -> Attempt {
+/// Sets the flags of a file to their current value.
+fn setflags(args: &ProbeArgs<'_>) -> ProbeResult {
     let file = open(&args.text(0)?, libc::O_RDONLY)?;
     let mut flags = [0; 8];
     call!(
@@ -129,8 +129,8 @@ fn setflags(args: &Args<'_>) -> Attempt {
     )?))
 }
 
-/// Gives a file the version that it has.
-fn setversion(args: &Args<'_>) -> Attempt {
+/// Sets the version of a file to its current value.
+fn setversion(args: &ProbeArgs<'_>) -> ProbeResult {
     const GET: u32 = 0x8008_7601;
     const SET: u32 = 0x4008_7602;
     let file = open(&args.text(0)?, libc::O_RDONLY)?;
@@ -139,8 +139,8 @@ fn setversion(args: &Args<'_>) -> Attempt {
     Ok(ok(call!(libc::SYS_ioctl, &file, SET, &version[..])?))
 }
 
-/// Gives a file the attributes that it has.
-fn file_setattr(args: &Args<'_>) -> Attempt {
+/// Sets the attributes of a file to their current value.
+fn file_setattr(args: &ProbeArgs<'_>) -> ProbeResult {
     const GET: i64 = 468;
     const SET: i64 = 469;
     let (at, path) = (libc::AT_FDCWD, args.text(0)?);

@@ -1,4 +1,4 @@
-//! Reading and changing files.
+//! Probes that read and change files.
 
 use std::{
     ffi::CString,
@@ -12,8 +12,8 @@ use std::{
 };
 
 use crate::{
-    attempt::{Args, Attempt, Probe, ok},
-    call::{call, open, owned},
+    probe::{Probe, ProbeArgs, ProbeResult, ok},
+    syscall::{call, open, owned},
 };
 
 pub(crate) const PROBES: &[(&str, Probe)] = &[
@@ -41,7 +41,7 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
     ("mkdir", |args| {
         Ok(ok(DirBuilder::new().mode(0o755).create(args.path(0)?)?))
     }),
-    // Null, which is dangerous to nobody: a device all the same.
+    // The null device: harmless, but a device.
     ("mknod", |args| {
         Ok(ok(mknod(
             &args.text(0)?,
@@ -49,7 +49,7 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
             libc::makedev(1, 3),
         )?))
     }),
-    // Opens for writing and writes nothing: for devices.
+    // Opens for writing without writing anything, for devices.
     ("open-for-write", |args| {
         let flags = libc::O_WRONLY | libc::O_NONBLOCK | libc::O_NOCTTY;
         Ok(ok(open(&args.text(0)?, flags)?))
@@ -76,7 +76,7 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
     ("write-via-root-of", |args| via_proc(args, "root")),
 ];
 
-/// Renames, with flags.
+/// Renames with flags.
 pub(crate) fn rename(from: &CString, to: &CString, flags: u32) -> io::Result<i64> {
     call!(
         libc::SYS_renameat2,
@@ -88,7 +88,7 @@ pub(crate) fn rename(from: &CString, to: &CString, flags: u32) -> io::Result<i64
     )
 }
 
-/// Makes a special file.
+/// Creates a special file.
 pub(crate) fn mknod(path: &CString, kind: u32, device: u64) -> io::Result<i64> {
     call!(
         libc::SYS_mknodat,
@@ -99,7 +99,7 @@ pub(crate) fn mknod(path: &CString, kind: u32, device: u64) -> io::Result<i64> {
     )
 }
 
-/// Overwrites the beginning of a file that exists, or makes it.
+/// Overwrites the beginning of a file, and creates it if it is missing.
 fn write(path: &Path) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options
@@ -110,8 +110,8 @@ fn write(path: &Path) -> io::Result<()> {
     file.write_all(b"probe")
 }
 
-/// Prints the first bytes of a file, up to the end of its first line.
-fn read(args: &Args<'_>) -> Attempt {
+/// Prints the first line of a file.
+fn read(args: &ProbeArgs<'_>) -> ProbeResult {
     let mut bytes = Vec::new();
     File::open(args.path(0)?)?
         .take(64)
@@ -121,7 +121,7 @@ fn read(args: &Args<'_>) -> Attempt {
     Ok(format!("ok {line}").trim_end().to_owned())
 }
 
-fn list(args: &Args<'_>) -> Attempt {
+fn list(args: &ProbeArgs<'_>) -> ProbeResult {
     let mut names = Vec::new();
     for entry in fs::read_dir(args.path(0)?)? {
         names.push(entry?.file_name().to_string_lossy().into_owned());
@@ -130,16 +130,16 @@ fn list(args: &Args<'_>) -> Attempt {
     Ok(format!("ok {}", names.join(" ")).trim_end().to_owned())
 }
 
-/// Writes to a file of settings what it says.
-fn rewrite(args: &Args<'_>) -> Attempt {
+/// Writes the current content of a settings file back to it.
+fn rewrite(args: &ProbeArgs<'_>) -> ProbeResult {
     let path = args.path(0)?;
     let text = fs::read(path)?;
     let mut file = OpenOptions::new().write(true).open(path)?;
     Ok(ok(file.write_all(&text)?))
 }
 
-/// Opens a file for writing by its handle, which passes by every directory above it.
-fn open_by_handle(args: &Args<'_>) -> Attempt {
+/// Opens a file for writing by its handle, which bypasses the directories above it.
+fn open_by_handle(args: &ProbeArgs<'_>) -> ProbeResult {
     let path = args.text(0)?;
     // A `struct file_handle`: the size of the handle, its type, and the handle.
     const SIZE: u32 = 128;
@@ -164,9 +164,9 @@ fn open_by_handle(args: &Args<'_>) -> Attempt {
     ))?))
 }
 
-/// Writes to a path as another process sees it: `PID PATH`, or `every PATH` for each process that
-/// can be seen.
-fn via_proc(args: &Args<'_>, link: &str) -> Attempt {
+/// Writes to a path through another process's `/proc` entry: `PID PATH`, or `every PATH` for each
+/// visible process.
+fn via_proc(args: &ProbeArgs<'_>, link: &str) -> ProbeResult {
     let (pid, path) = (args.word(0)?, args.path(1)?);
     let path = path.strip_prefix("/").unwrap_or(path);
     let attempt = |pid: &Path| write(&Path::new("/proc").join(pid).join(link).join(path));
@@ -187,8 +187,8 @@ fn via_proc(args: &Args<'_>, link: &str) -> Attempt {
     Err(last.into())
 }
 
-/// Opens again, for writing, what another process has open.
-fn write_via_fds(args: &Args<'_>) -> Attempt {
+/// Reopens for writing the files that another process has open.
+fn write_via_fds(args: &ProbeArgs<'_>) -> ProbeResult {
     let directory = Path::new("/proc").join(args.word(0)?).join("fd");
     let mut last = io::Error::from_raw_os_error(libc::ENOENT);
     for entry in fs::read_dir(&directory)? {

@@ -1,7 +1,7 @@
-//! Namespaces, and calls of the kernel's that a command has no use for.
+//! Probes of namespaces and of kernel calls that a command does not need.
 //!
-//! Calls that would do harm are given nonsense which the kernel looks at only after it has asked who
-//! calls.
+//! Calls that would do harm get invalid arguments that the kernel checks only after the caller's
+//! permission.
 
 use std::{
     ffi::CString,
@@ -10,14 +10,14 @@ use std::{
 };
 
 use crate::{
-    attempt::{Args, Attempt, Failure, Probe, ok, reached},
-    call::{call, open, owned, verdict_of, wait},
+    probe::{Probe, ProbeArgs, ProbeFailure, ProbeResult, ok, passed_permission_check},
+    syscall::{call, describe_child_status, open, owned, wait},
 };
 
 pub(crate) const PROBES: &[(&str, Probe)] = &[
     ("acct", |_| {
         let nothing = c"/nothing-of-this-name";
-        reached(call!(libc::SYS_acct, nothing), &[libc::ENOENT])
+        passed_permission_check(call!(libc::SYS_acct, nothing), &[libc::ENOENT])
     }),
     ("add-key", |_| {
         let (kind, name, value) = (c"user", c"exec-hostile", &b"x"[..]);
@@ -40,10 +40,10 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
     ("clone3-newuser", clone3),
     ("init-module", |_| {
         let nonsense = [libc::EFAULT, libc::ENOEXEC, libc::EINVAL];
-        reached(call!(libc::SYS_init_module, 0, 0, c""), &nonsense)
+        passed_permission_check(call!(libc::SYS_init_module, 0, 0, c""), &nonsense)
     }),
     ("finit-module", |_| {
-        reached(call!(libc::SYS_finit_module, -1, c"", 0), &[libc::EBADF])
+        passed_permission_check(call!(libc::SYS_finit_module, -1, c"", 0), &[libc::EBADF])
     }),
     ("io-uring", |_| {
         let mut params = [0; 120];
@@ -53,19 +53,19 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
             &mut params[..]
         ))?))
     }),
-    // No calls, so that nothing can be enforced or exhausted: a wrong descriptor.
+    // Zero operations and an invalid descriptor, so that nothing can change.
     ("io-uring-enter", |_| {
         let nonsense = [libc::EBADF, libc::EOPNOTSUPP];
-        reached(call!(libc::SYS_io_uring_enter, -1, 0, 0, 0), &nonsense)
+        passed_permission_check(call!(libc::SYS_io_uring_enter, -1, 0, 0, 0), &nonsense)
     }),
     ("io-uring-register", |_| {
         let nonsense = [libc::EBADF, libc::EINVAL, libc::EOPNOTSUPP];
-        reached(call!(libc::SYS_io_uring_register, -1, 0, 0, 0), &nonsense)
+        passed_permission_check(call!(libc::SYS_io_uring_register, -1, 0, 0, 0), &nonsense)
     }),
     ("iopl", |_| Ok(ok(call!(libc::SYS_iopl, 3)?))),
     ("ioperm", |_| Ok(ok(call!(libc::SYS_ioperm, 0x80, 1, 1)?))),
     ("kexec", |_| {
-        reached(call!(libc::SYS_kexec_load, 0, 0, 0, -1), &[libc::EINVAL])
+        passed_permission_check(call!(libc::SYS_kexec_load, 0, 0, 0, -1), &[libc::EINVAL])
     }),
     ("keyctl", |_| {
         let (command, keyring) = (libc::KEYCTL_GET_KEYRING_ID, libc::KEY_SPEC_PROCESS_KEYRING);
@@ -75,31 +75,31 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
     ("quotactl", |_| {
         let nonsense = [libc::ENOENT, libc::ENOTBLK, libc::ENODEV];
         let nothing = c"/nothing-of-this-name";
-        // Q_GETINFO of the users' quota.
+        // Q_GETINFO of the user quota.
         let command = 0x80_0005 << 8;
         let mut room = [0; 64];
         let result = call!(libc::SYS_quotactl, command, nothing, 0, &mut room[..]);
-        reached(result, &nonsense)
+        passed_permission_check(result, &nonsense)
     }),
-    // Magic numbers that are none.
+    // Invalid magic numbers.
     ("reboot", |_| {
-        reached(call!(libc::SYS_reboot, 1, 2, 3, 0), &[libc::EINVAL])
+        passed_permission_check(call!(libc::SYS_reboot, 1, 2, 3, 0), &[libc::EINVAL])
     }),
     ("request-key", |_| {
         let (kind, name) = (c"user", c"exec-hostile-none");
         let result = call!(libc::SYS_request_key, kind, name, 0, 0);
-        reached(result, &[libc::ENOKEY])
+        passed_permission_check(result, &[libc::ENOKEY])
     }),
     ("sethostname", sethostname),
     ("settime", settime),
     ("setns", setns),
     ("swapon", |_| {
         let nothing = c"/nothing-of-this-name";
-        reached(call!(libc::SYS_swapon, nothing, 0), &[libc::ENOENT])
+        passed_permission_check(call!(libc::SYS_swapon, nothing, 0), &[libc::ENOENT])
     }),
-    // How much is unread: reads nothing.
+    // Queries the number of unread bytes without reading.
     ("syslog", |_| Ok(ok(call!(libc::SYS_syslog, 9, 0, 0)?))),
-    // Types a newline, into the terminal that standard input is.
+    // Injects a newline into the terminal on stdin.
     ("tiocsti", |_| {
         let key = &b"\n"[..];
         Ok(ok(call!(libc::SYS_ioctl, 0, libc::TIOCSTI, key)?))
@@ -121,21 +121,21 @@ const NAMESPACES: &[(&str, &str, i32)] = &[
 ];
 
 fn namespace(
-    args: &Args<'_>,
+    args: &ProbeArgs<'_>,
     index: usize,
-) -> Result<&'static (&'static str, &'static str, i32), Failure> {
+) -> Result<&'static (&'static str, &'static str, i32), ProbeFailure> {
     let word = args.word(index)?;
     let mut known = NAMESPACES.iter();
-    known.find(|kind| word == kind.0).ok_or(Failure::Usage)
+    known.find(|kind| word == kind.0).ok_or(ProbeFailure::Usage)
 }
 
-/// Leaves a namespace for a new one: `KIND`.
-fn unshare(args: &Args<'_>) -> Attempt {
+/// Moves into a new namespace: `KIND`.
+fn unshare(args: &ProbeArgs<'_>) -> ProbeResult {
     Ok(ok(call!(libc::SYS_unshare, namespace(args, 0)?.2)?))
 }
 
 /// Enters a namespace of another process: `KIND PID`.
-fn setns(args: &Args<'_>) -> Attempt {
+fn setns(args: &ProbeArgs<'_>) -> ProbeResult {
     let (_, file, flag) = namespace(args, 0)?;
     let pid: u32 = args.number(1)?;
     let path = CString::new(format!("/proc/{pid}/ns/{file}")).unwrap_or_default();
@@ -143,8 +143,8 @@ fn setns(args: &Args<'_>) -> Attempt {
     Ok(ok(call!(libc::SYS_setns, &namespace, *flag)?))
 }
 
-fn clone3(_: &Args<'_>) -> Attempt {
-    // A `struct clone_args`: flags first, the signal of the end fifth.
+fn clone3(_: &ProbeArgs<'_>) -> ProbeResult {
+    // A `struct clone_args`: flags come first, the exit signal fifth.
     let mut clone_args = [0; 64];
     let flags = u64::from(libc::CLONE_NEWUSER.cast_unsigned());
     clone_args[..8].copy_from_slice(&flags.to_ne_bytes());
@@ -153,30 +153,30 @@ fn clone3(_: &Args<'_>) -> Attempt {
     clone(call!(libc::SYS_clone3, &clone_args[..], clone_args.len()))
 }
 
-/// Ends the child at once, and reaps it.
-fn clone(result: io::Result<i64>) -> Attempt {
+/// Exits the child immediately and reaps it.
+fn clone(result: io::Result<i64>) -> ProbeResult {
     match result? {
         0 => {
-            // The child does not return from this.
+            // The child does not return from this call.
             let _ended = call!(libc::SYS_exit_group, 0);
-            Err(Failure::Usage)
+            Err(ProbeFailure::Usage)
         }
-        pid => Ok(verdict_of(wait(pid)?)?),
+        pid => Ok(describe_child_status(wait(pid)?)?),
     }
 }
 
-/// Makes a map.
-fn bpf(_: &Args<'_>) -> Attempt {
+/// Creates a map.
+fn bpf(_: &ProbeArgs<'_>) -> ProbeResult {
     const MAP_CREATE: i32 = 0;
-    // An array of one entry with a key and a value of four bytes.
+    // An array with one entry and four-byte key and value.
     let numbers: [u32; 12] = [2, 4, 4, 1, 0, 0, 0, 0, 0, 0, 0, 0];
     let attributes: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
     let result = call!(libc::SYS_bpf, MAP_CREATE, &attributes[..], attributes.len());
     Ok(ok(owned(result)?))
 }
 
-/// Counts this process's own page faults.
-fn perf(_: &Args<'_>) -> Attempt {
+/// Counts page faults of this process.
+fn perf(_: &ProbeArgs<'_>) -> ProbeResult {
     // A `struct perf_event_attr` of the first version: type, size, config.
     let mut attributes = [0; 64];
     attributes[..4].copy_from_slice(&1_u32.to_ne_bytes());
@@ -186,17 +186,17 @@ fn perf(_: &Args<'_>) -> Attempt {
     Ok(ok(owned(result)?))
 }
 
-/// Gives the host the name that it has.
-fn sethostname(_: &Args<'_>) -> Attempt {
+/// Sets the hostname to its current value.
+fn sethostname(_: &ProbeArgs<'_>) -> ProbeResult {
     let mut name = Vec::new();
     fs::File::open("/proc/sys/kernel/hostname")?.read_to_end(&mut name)?;
     name.truncate(name.trim_ascii_end().len());
     Ok(ok(call!(libc::SYS_sethostname, &name[..], name.len())?))
 }
 
-/// Gives the clock the rate that it has.
-fn settime(_: &Args<'_>) -> Attempt {
-    // A `struct timex`: what to set comes first, the length of a tick after ten words.
+/// Sets the clock's tick length to its current value.
+fn settime(_: &ProbeArgs<'_>) -> ProbeResult {
+    // A `struct timex`: the modes come first, the tick length after ten words.
     const TICK: usize = 88;
     const ADJ_TICK: u32 = 0x4000;
     let mut timex = [0; 256];

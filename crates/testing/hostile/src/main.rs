@@ -1,29 +1,26 @@
-//! Tries one thing that a sandbox may refuse, and tells how it went.
+//! Tries one operation that a sandbox may refuse, and prints the result.
 //!
 //! `exec-hostile NAME [ARGS…]` prints `ok`, `ok TEXT` or `refused ERRNO` and exits with 0 in each
-//! case; some print one such line for each of several ways. Usage errors exit with 2.
-//! Invariant: whoever runs it with all privileges loses nothing by it. What succeeds is undone, or
-//! changes nothing, or stays with this process.
-//! Not here: what ought to be refused (`exec-wire-tests`).
+//! case; some probes print one such line for each of several methods. Usage errors exit with 2.
+//! Invariant: running it as root does no harm. Every probe undoes its effect, has none, or affects
+//! only this process. The expected results are in `exec-wire-tests`.
 #![expect(
     unsafe_code,
     reason = "system calls that no library offers, in ways that no library would"
 )]
 
-mod attempt;
 mod attributes;
-mod call;
-mod entries;
+mod create_methods;
 mod files;
 mod ipc;
 mod kernel;
 mod mounts;
 mod network;
-mod own;
-mod peers;
-mod signals;
-mod unix;
-mod ways;
+mod other_processes;
+mod own_process;
+mod probe;
+mod syscall;
+mod syscall_entries;
 
 use std::{
     env,
@@ -32,30 +29,33 @@ use std::{
     process::ExitCode,
 };
 
-use self::attempt::{Args, Failure, Probe};
+use self::probe::{Probe, ProbeArgs, ProbeFailure};
 
-const FAMILIES: &[&[(&str, Probe)]] = &[
+const PROBE_GROUPS: &[&[(&str, Probe)]] = &[
     attributes::PROBES,
-    entries::PROBES,
+    create_methods::PROBES,
     files::PROBES,
     ipc::PROBES,
     kernel::PROBES,
     mounts::PROBES,
     network::PROBES,
-    own::PROBES,
-    peers::PROBES,
-    signals::PROBES,
-    unix::PROBES,
-    ways::PROBES,
+    other_processes::PROBES,
+    own_process::PROBES,
+    syscall_entries::PROBES,
 ];
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = env::args_os().skip(1).collect();
     let line = match run(&words) {
         Ok(text) => text,
-        Err(Failure::Refused(error)) => format!("refused {}", attempt::name_of(&error)),
-        Err(Failure::Usage) => {
-            let names: Vec<&str> = FAMILIES.iter().copied().flatten().map(|p| p.0).collect();
+        Err(ProbeFailure::Refused(error)) => format!("refused {}", probe::errno_name(&error)),
+        Err(ProbeFailure::Usage) => {
+            let names: Vec<&str> = PROBE_GROUPS
+                .iter()
+                .copied()
+                .flatten()
+                .map(|p| p.0)
+                .collect();
             let usage = format!("usage: exec-hostile NAME [ARGS…]\n{}\n", names.join(" "));
             drop(io::stderr().write_all(usage.as_bytes()));
             return ExitCode::from(2);
@@ -67,12 +67,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(words: &[OsString]) -> Result<String, Failure> {
-    let (name, rest) = words.split_first().ok_or(Failure::Usage)?;
-    let probes = FAMILIES.iter().copied().flatten();
+fn run(words: &[OsString]) -> Result<String, ProbeFailure> {
+    let (name, rest) = words.split_first().ok_or(ProbeFailure::Usage)?;
+    let probes = PROBE_GROUPS.iter().copied().flatten();
     let (_, probe) = probes
         .into_iter()
         .find(|(known, _)| name == known)
-        .ok_or(Failure::Usage)?;
-    probe(&Args::new(rest))
+        .ok_or(ProbeFailure::Usage)?;
+    probe(&ProbeArgs::new(rest))
 }

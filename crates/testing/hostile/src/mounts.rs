@@ -1,10 +1,10 @@
-//! Changing what is mounted.
+//! Probes that change mounts.
 
 use std::{env, ffi::CString, os::unix::ffi::OsStrExt};
 
 use crate::{
-    attempt::{Attempt, Probe, ok, reached},
-    call::{call, owned},
+    probe::{Probe, ProbeResult, ok, passed_permission_check},
+    syscall::{call, owned},
 };
 
 pub(crate) const PROBES: &[(&str, Probe)] = &[
@@ -13,21 +13,21 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
     }),
     ("mount", |_| {
         let kind = c"tmpfs";
-        over_here(|here| call!(libc::SYS_mount, kind, here.as_c_str(), kind, 0, 0))
+        mount_over_cwd(|here| call!(libc::SYS_mount, kind, here.as_c_str(), kind, 0, 0))
     }),
     ("mount-bind", |_| {
-        over_here(|here| {
+        mount_over_cwd(|here| {
             let root = c"/";
             call!(libc::SYS_mount, root, here.as_c_str(), 0, libc::MS_BIND, 0)
         })
     }),
-    // Makes what is mounted here writable again.
+    // Remounts the mount point as writable.
     ("remount", |_| {
         let flags = libc::MS_REMOUNT | libc::MS_BIND;
         let result = call!(libc::SYS_mount, 0, c".", 0, flags, 0);
-        reached(result, &[libc::EINVAL])
+        passed_permission_check(result, &[libc::EINVAL])
     }),
-    // Sets nothing.
+    // Changes no attribute.
     ("mount-setattr", |_| {
         let nothing = [0; 32];
         let result = call!(
@@ -42,7 +42,7 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
     }),
     ("move-mount", |_| {
         let result = call!(libc::SYS_move_mount, -1, c"", -1, c"", 0);
-        reached(result, &[libc::EBADF, libc::ENOENT, libc::EINVAL])
+        passed_permission_check(result, &[libc::EBADF, libc::ENOENT, libc::EINVAL])
     }),
     ("open-tree", |_| {
         // OPEN_TREE_CLONE.
@@ -55,7 +55,7 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
         ))?))
     }),
     ("open-tree-attr", |_| {
-        // OPEN_TREE_CLONE, and attributes that set nothing.
+        // OPEN_TREE_CLONE with attributes that change nothing.
         let (flags, nothing) = (1 | libc::O_CLOEXEC, [0; 32]);
         Ok(ok(owned(call!(
             OPEN_TREE_ATTR,
@@ -67,12 +67,12 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
         ))?))
     }),
     ("pivot-root", |_| {
-        reached(call!(libc::SYS_pivot_root, 0, 0), &[libc::EFAULT])
+        passed_permission_check(call!(libc::SYS_pivot_root, 0, 0), &[libc::EFAULT])
     }),
-    // What is not mounted cannot be unmounted; but who may, is told so.
+    // Unmounting something that is not mounted fails, but only after the permission check.
     ("umount", |args| {
         let path = args.text(0)?;
-        reached(
+        passed_permission_check(
             call!(libc::SYS_umount2, path.as_c_str(), libc::MNT_DETACH),
             &[libc::EINVAL],
         )
@@ -82,8 +82,8 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
 /// Since Linux 6.15; the same on every architecture.
 const OPEN_TREE_ATTR: i64 = 467;
 
-/// Mounts something over the working directory, and takes it away again.
-fn over_here(mount: impl FnOnce(&CString) -> std::io::Result<i64>) -> Attempt {
+/// Mounts a file system over the working directory and unmounts it.
+fn mount_over_cwd(mount: impl FnOnce(&CString) -> std::io::Result<i64>) -> ProbeResult {
     let here = env::current_dir()?;
     let here = CString::new(here.as_os_str().as_bytes()).unwrap_or_default();
     mount(&here)?;

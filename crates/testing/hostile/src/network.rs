@@ -1,4 +1,4 @@
-//! Sockets that reach beyond this host, or the kernel.
+//! Probes of sockets that reach beyond this host or into the kernel.
 
 use std::{
     io::{self, Read, Write},
@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    attempt::{Args, Failure, Probe, ok},
-    call::{call, owned},
+    probe::{Probe, ProbeArgs, ProbeFailure, ok},
+    syscall::{call, owned},
 };
 
 pub(crate) const PROBES: &[(&str, Probe)] = &[
@@ -24,11 +24,11 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
             Duration::from_secs(5),
         )?))
     }),
-    ("lo-self", |_| Ok(ok(to_itself()?))),
-    // Connects by sending.
+    ("lo-self", |_| Ok(ok(loopback_round_trip()?))),
+    // Connects with `sendto` (TCP Fast Open).
     ("fast-open", |args| {
         let SocketAddr::V4(to) = address(args)? else {
-            return Err(Failure::Usage);
+            return Err(ProbeFailure::Usage);
         };
         let socket = socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
         let mut name = Vec::from(2_u16.to_ne_bytes());
@@ -92,20 +92,20 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
     }),
 ];
 
-/// Makes a socket.
+/// Creates a socket.
 pub(crate) fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<std::os::fd::OwnedFd> {
     let kind = kind | libc::SOCK_CLOEXEC;
     owned(call!(libc::SYS_socket, family, kind, protocol))
 }
 
-/// `HOST PORT`, in numbers.
-fn address(args: &Args<'_>) -> Result<SocketAddr, Failure> {
+/// Parses `HOST PORT` as numbers.
+fn address(args: &ProbeArgs<'_>) -> Result<SocketAddr, ProbeFailure> {
     let host: IpAddr = args.number(0)?;
     Ok(SocketAddr::new(host, args.number(1)?))
 }
 
-/// Talks to itself by the loopback.
-fn to_itself() -> io::Result<()> {
+/// Sends a byte to itself over loopback.
+fn loopback_round_trip() -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let mut near = TcpStream::connect_timeout(&listener.local_addr()?, Duration::from_secs(5))?;
     near.write_all(b"x")?;

@@ -1,4 +1,4 @@
-//! What a probe is given, and what it tells.
+//! Arguments and results of a probe.
 
 use std::{
     ffi::{CString, OsStr, OsString},
@@ -8,67 +8,67 @@ use std::{
     str::FromStr,
 };
 
-/// One thing to try.
-pub(crate) type Probe = fn(&Args<'_>) -> Attempt;
+/// One operation to try.
+pub(crate) type Probe = fn(&ProbeArgs<'_>) -> ProbeResult;
 
-/// What to print, or why it was not possible.
-pub(crate) type Attempt = Result<String, Failure>;
+/// Text to print, or the reason for a failure.
+pub(crate) type ProbeResult = Result<String, ProbeFailure>;
 
-/// Why there is nothing to print but that.
+/// Reason for a failed probe.
 #[derive(Debug)]
-pub(crate) enum Failure {
-    /// An argument is missing or is not what it should be.
+pub(crate) enum ProbeFailure {
+    /// An argument is missing or invalid.
     Usage,
-    /// The kernel refused.
+    /// The kernel refused the operation.
     Refused(io::Error),
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for ProbeFailure {
     fn from(error: io::Error) -> Self {
         Self::Refused(error)
     }
 }
 
-/// The arguments of a probe.
+/// Arguments of a probe.
 #[derive(Debug)]
-pub(crate) struct Args<'a>(&'a [OsString]);
+pub(crate) struct ProbeArgs<'a>(&'a [OsString]);
 
-impl<'a> Args<'a> {
+impl<'a> ProbeArgs<'a> {
     pub(crate) fn new(words: &'a [OsString]) -> Self {
         Self(words)
     }
 
-    /// Returns an argument as it is.
-    pub(crate) fn word(&self, index: usize) -> Result<&'a OsStr, Failure> {
-        let word = self.0.get(index).ok_or(Failure::Usage)?;
+    /// Returns an argument unchanged.
+    pub(crate) fn word(&self, index: usize) -> Result<&'a OsStr, ProbeFailure> {
+        let word = self.0.get(index).ok_or(ProbeFailure::Usage)?;
         Ok(word)
     }
 
     /// Returns an argument that is a path.
-    pub(crate) fn path(&self, index: usize) -> Result<&'a Path, Failure> {
+    pub(crate) fn path(&self, index: usize) -> Result<&'a Path, ProbeFailure> {
         Ok(Path::new(self.word(index)?))
     }
 
-    /// Returns an argument as the kernel takes a path.
-    pub(crate) fn text(&self, index: usize) -> Result<CString, Failure> {
-        CString::new(self.word(index)?.as_bytes()).map_err(|_| Failure::Usage)
+    /// Returns an argument as a C string.
+    pub(crate) fn text(&self, index: usize) -> Result<CString, ProbeFailure> {
+        CString::new(self.word(index)?.as_bytes()).map_err(|_| ProbeFailure::Usage)
     }
 
     /// Returns an argument that is a number.
-    pub(crate) fn number<T: FromStr>(&self, index: usize) -> Result<T, Failure> {
-        let word = self.word(index)?.to_str().ok_or(Failure::Usage)?;
-        word.parse().map_err(|_| Failure::Usage)
+    pub(crate) fn number<T: FromStr>(&self, index: usize) -> Result<T, ProbeFailure> {
+        let word = self.word(index)?.to_str().ok_or(ProbeFailure::Usage)?;
+        word.parse().map_err(|_| ProbeFailure::Usage)
     }
 }
 
-/// What is printed when something worked.
+/// Returns the text for a successful operation.
 pub(crate) fn ok<T>(_: T) -> String {
     "ok".to_owned()
 }
 
-/// Calls that were given nonsense on purpose: these errors mean that the kernel looked at it, and so
-/// had no objection to the call itself.
-pub(crate) fn reached<T>(result: io::Result<T>, nonsense: &[i32]) -> Attempt {
+/// Maps the result of a call with deliberately invalid arguments: the errors in `nonsense` mean
+/// that the kernel checked the arguments, so it had permitted the call itself.
+pub(crate) fn passed_permission_check<T>(result: io::Result<T>, nonsense: &[i32]) -> ProbeResult {
     match result {
         Ok(_) => Ok("ok".to_owned()),
         Err(error) if error.raw_os_error().is_some_and(|e| nonsense.contains(&e)) => {
@@ -78,16 +78,16 @@ pub(crate) fn reached<T>(result: io::Result<T>, nonsense: &[i32]) -> Attempt {
     }
 }
 
-/// Tells in one word how something went.
-pub(crate) fn verdict<T>(result: &io::Result<T>) -> String {
+/// Describes a result in one word.
+pub(crate) fn describe_outcome<T>(result: &io::Result<T>) -> String {
     match result {
         Ok(_) => "ok".to_owned(),
-        Err(error) => format!("refused {}", name_of(error)),
+        Err(error) => format!("refused {}", errno_name(error)),
     }
 }
 
-/// Returns the kernel's name of an error.
-pub(crate) fn name_of(error: &io::Error) -> String {
+/// Returns the symbolic name of an errno.
+pub(crate) fn errno_name(error: &io::Error) -> String {
     let Some(number) = error.raw_os_error() else {
         return error.to_string();
     };

@@ -1,4 +1,4 @@
-//! Every way to make a name in a directory.
+//! Probe of every method that creates a name in a directory.
 
 use std::{
     ffi::{CStr, CString},
@@ -18,39 +18,40 @@ use std::{
 };
 
 use crate::{
-    attempt::{Args, Attempt, Failure, Probe, verdict},
-    call::{call, open, owned},
     files::{mknod, rename},
+    probe::{Probe, ProbeArgs, ProbeFailure, ProbeResult, describe_outcome},
+    syscall::{call, open, owned},
 };
 
 pub(crate) const PROBES: &[(&str, Probe)] = &[("create-many-ways", create_many_ways)];
 
-/// Where to make what: a directory, a name in it, and an empty directory for what is needed on the
-/// way, on the same file system.
+/// Name to create: its directory, the name, and an empty directory on the same file system for
+/// intermediate files.
 #[derive(Debug)]
-struct Goal {
+struct CreateTarget {
     directory: PathBuf,
     name: PathBuf,
     aside: PathBuf,
 }
 
-type Way = fn(&Goal) -> io::Result<()>;
+type CreateMethod = fn(&CreateTarget) -> io::Result<()>;
 
-/// `DIRECTORY NAME ASIDE`: prints `WAY: ok` or `WAY: refused ERRNO` for each way. What a way has made
-/// is taken away again for the next one; what it denies having made stays, for who looks.
-fn create_many_ways(args: &Args<'_>) -> Attempt {
-    let goal = Goal {
+/// `DIRECTORY NAME ASIDE`: prints `METHOD: ok` or `METHOD: refused ERRNO` for each method. Removes
+/// the result of a successful method before the next one, but leaves anything that a failed method
+/// created, so that the caller sees it.
+fn create_many_ways(args: &ProbeArgs<'_>) -> ProbeResult {
+    let goal = CreateTarget {
         directory: args.path(0)?.to_owned(),
         name: args.path(1)?.to_owned(),
         aside: args.path(2)?.to_owned(),
     };
     if !goal.directory.is_absolute() || goal.name.components().count() != 1 {
-        return Err(Failure::Usage);
+        return Err(ProbeFailure::Usage);
     }
     let mut lines = Vec::new();
-    for (way, attempt) in WAYS {
+    for (way, attempt) in CREATE_METHODS {
         let result = attempt(&goal);
-        lines.push(format!("{way}: {}", verdict(&result)));
+        lines.push(format!("{way}: {}", describe_outcome(&result)));
         if result.is_ok() {
             remove(&goal.path());
         }
@@ -58,7 +59,7 @@ fn create_many_ways(args: &Args<'_>) -> Attempt {
     Ok(lines.join("\n"))
 }
 
-impl Goal {
+impl CreateTarget {
     fn path(&self) -> PathBuf {
         self.directory.join(&self.name)
     }
@@ -67,16 +68,16 @@ impl Goal {
         text(&self.path())
     }
 
-    /// Returns a name aside that nothing has yet.
-    fn fresh(&self, name: &str) -> PathBuf {
+    /// Returns an unused path in the intermediate directory.
+    fn unused_path(&self, name: &str) -> PathBuf {
         let path = self.aside.join(name);
         remove(&path);
         path
     }
 
-    /// Makes a file aside.
+    /// Creates a file in the intermediate directory.
     fn file(&self) -> io::Result<PathBuf> {
-        let path = self.fresh("file");
+        let path = self.unused_path("file");
         fs::write(&path, "x")?;
         Ok(path)
     }
@@ -95,7 +96,7 @@ fn remove(path: &Path) {
     } else {
         fs::remove_file(path)
     };
-    // Whoever looks will find it.
+    // A leftover is visible to the caller.
     drop(removed);
 }
 
@@ -105,7 +106,7 @@ fn directory(path: &Path) -> io::Result<OwnedFd> {
 
 const CREATE: i32 = libc::O_WRONLY | libc::O_CREAT | libc::O_CLOEXEC;
 
-const WAYS: &[(&str, Way)] = &[
+const CREATE_METHODS: &[(&str, CreateMethod)] = &[
     ("open", |goal| {
         let path = goal.text();
         owned(call!(libc::SYS_open, path.as_c_str(), CREATE, 0o644)).map(drop)
@@ -168,8 +169,8 @@ const WAYS: &[(&str, Way)] = &[
         mkdir(&text(&path))
     }),
     ("mkdir-up", |goal| {
-        // By a directory aside, and from there back.
-        let sub = goal.fresh("sub");
+        // Goes through a directory in `aside` and back.
+        let sub = goal.unused_path("sub");
         fs::create_dir(&sub)?;
         let mut path = sub.clone();
         for _ in sub.components().skip(1) {
@@ -179,12 +180,12 @@ const WAYS: &[(&str, Way)] = &[
         mkdir(&text(&path))
     }),
     ("mkdir-by-link", |goal| {
-        let link = goal.fresh("link");
+        let link = goal.unused_path("link");
         symlink(&goal.directory, &link)?;
         mkdir(&text(&link.join(&goal.name)))
     }),
     ("mkdir-by-cwd", |goal| {
-        // One thread has a working directory of its own.
+        // Only one thread changes its working directory.
         let work = || {
             call!(libc::SYS_unshare, libc::CLONE_FS)?;
             call!(libc::SYS_chdir, text(&goal.directory).as_c_str())?;
@@ -200,9 +201,9 @@ const WAYS: &[(&str, Way)] = &[
         let path = PathBuf::from(format!("/proc/self/fd/{}", at.as_raw_fd()));
         mkdir(&text(&path.join(&goal.name)))
     }),
-    ("mkdir-flipped", flipped),
+    ("mkdir-flipped", create_with_changing_name),
     ("mkdir-page-end", |goal| mkdir_at_page_end(&goal.text())),
-    // Nobody without privileges may look into such a process.
+    // Only privileged callers may read the `/proc` entry of such a process.
     ("mkdir-undumpable", |goal| {
         call!(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 0)?;
         let result = mkdir(&goal.text());
@@ -210,7 +211,7 @@ const WAYS: &[(&str, Way)] = &[
         result
     }),
     ("open-by-dangling-link", |goal| {
-        let link = goal.fresh("dangling");
+        let link = goal.unused_path("dangling");
         symlink(goal.path(), &link)?;
         owned(call!(libc::SYS_open, text(&link).as_c_str(), CREATE, 0o644)).map(drop)
     }),
@@ -223,7 +224,7 @@ const WAYS: &[(&str, Way)] = &[
     ("mknod-socket", |goal| {
         mknod(&goal.text(), libc::S_IFSOCK, 0).map(drop)
     }),
-    // A device that everybody may make.
+    // Whiteout device, which needs no privilege.
     ("mknod-whiteout", |goal| {
         mknod(&goal.text(), libc::S_IFCHR, 0).map(drop)
     }),
@@ -237,12 +238,12 @@ const WAYS: &[(&str, Way)] = &[
     ("link", |goal| fs::hard_link(goal.file()?, goal.path())),
     ("rename-file", |goal| fs::rename(goal.file()?, goal.path())),
     ("rename-directory", |goal| {
-        let from = goal.fresh("renamed");
+        let from = goal.unused_path("renamed");
         fs::create_dir(&from)?;
         fs::rename(from, goal.path())
     }),
     ("rename-directory-slash", |goal| {
-        let from = goal.fresh("renamed");
+        let from = goal.unused_path("renamed");
         fs::create_dir(&from)?;
         let mut to = goal.text().into_bytes();
         to.push(b'/');
@@ -253,7 +254,7 @@ const WAYS: &[(&str, Way)] = &[
         rename(&from, &goal.text(), libc::RENAME_NOREPLACE).map(drop)
     }),
     ("rename-link", |goal| {
-        let from = goal.fresh("linked");
+        let from = goal.unused_path("linked");
         symlink(&goal.aside, &from)?;
         fs::rename(from, goal.path())
     }),
@@ -272,7 +273,7 @@ const WAYS: &[(&str, Way)] = &[
         );
         result.map(drop)
     }),
-    // Allowed to who has opened the file.
+    // Allowed for the process that opened the file.
     ("tmpfile-linkat-empty", |goal| {
         let flags = libc::O_TMPFILE | libc::O_WRONLY;
         let file = open(&text(&goal.aside), flags)?;
@@ -299,7 +300,7 @@ fn mkdir(path: &CStr) -> io::Result<()> {
     call!(libc::SYS_mkdir, path, 0o755).map(drop)
 }
 
-/// Makes a directory by a name after which there is no memory to read.
+/// Creates a directory by a name that ends at a page boundary, followed by unmapped memory.
 fn mkdir_at_page_end(path: &CStr) -> io::Result<()> {
     const PAGE: usize = 4096;
     let bytes = path.to_bytes_with_nul();
@@ -308,27 +309,27 @@ fn mkdir_at_page_end(path: &CStr) -> io::Result<()> {
     }
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping, where the kernel finds room.
+    // SAFETY: creates a new mapping at an address that the kernel chooses.
     let pages = unsafe { libc::mmap(ptr::null_mut(), 2 * PAGE, access, kind, -1, 0) };
     if pages == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the second of the two pages.
+    // SAFETY: this is the second of the two mapped pages.
     let second = unsafe { pages.cast::<u8>().add(PAGE) };
     // SAFETY: nothing uses this page.
     if unsafe { libc::mprotect(second.cast(), PAGE, libc::PROT_NONE) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the first page has room for it.
+    // SAFETY: the name fits into the first page.
     let start = unsafe { second.sub(bytes.len()) };
-    // SAFETY: the end of the first page, which nothing else uses.
+    // SAFETY: this is the end of the first page, which nothing else uses.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
     call!(libc::SYS_mkdir, start.expose_provenance(), 0o755).map(drop)
 }
 
-/// Makes directories while another thread changes the last letter of their name: whoever looks at the
-/// name twice sees two.
-fn flipped(goal: &Goal) -> io::Result<()> {
+/// Creates directories while another thread changes the last letter of the name: a checker that
+/// reads the name twice sees two names.
+fn create_with_changing_name(goal: &CreateTarget) -> io::Result<()> {
     const ROUNDS: usize = 500;
     let path = goal.text().into_bytes_with_nul();
     let last = path.len() - 2;
@@ -351,7 +352,7 @@ fn flipped(goal: &Goal) -> io::Result<()> {
                 Err(error) if error.raw_os_error() != Some(libc::EEXIST) => refusal = error,
                 Ok(_) | Err(_) => {}
             }
-            // If it is there.
+            // It may not exist.
             let _removed = call!(libc::SYS_rmdir, harmless.as_c_str());
         }
         done.store(true, Ordering::Relaxed);

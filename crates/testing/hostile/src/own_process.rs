@@ -1,4 +1,4 @@
-//! What this process is and has.
+//! Probes of this process's own attributes.
 
 use std::{
     env, fs,
@@ -8,8 +8,8 @@ use std::{
 };
 
 use crate::{
-    attempt::{Args, Attempt, Failure, Probe},
-    call::call,
+    probe::{Probe, ProbeArgs, ProbeFailure, ProbeResult},
+    syscall::call,
 };
 
 pub(crate) const PROBES: &[(&str, Probe)] = &[
@@ -22,7 +22,7 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
     }),
     ("euid", |_| Ok(format!("ok {}", call!(libc::SYS_geteuid)?))),
     ("exec", |args| {
-        // Of this program under another name, such as a set-uid one: `PROGRAM NAME`.
+        // Runs this program under another name, such as a set-uid copy: `PROGRAM NAME`.
         let error = Command::new(args.path(0)?).arg(args.word(1)?).exec();
         Err(error.into())
     }),
@@ -36,29 +36,29 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
     ("wait", wait),
 ];
 
-/// Prints one field of what the kernel tells of this process, such as its capabilities.
-fn status(args: &Args<'_>) -> Attempt {
-    let name = args.word(0)?.to_str().ok_or(Failure::Usage)?;
+/// Prints one field of `/proc/self/status`, such as the capabilities.
+fn status(args: &ProbeArgs<'_>) -> ProbeResult {
+    let name = args.word(0)?.to_str().ok_or(ProbeFailure::Usage)?;
     let text = fs::read_to_string("/proc/self/status")?;
     let value = text
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .ok_or(Failure::Usage)?;
+        .ok_or(ProbeFailure::Usage)?;
     Ok(format!("ok {}", value.trim()))
 }
 
-/// Prints the descriptors that are open, without a look at a directory of them.
-fn fds(_: &Args<'_>) -> Attempt {
+/// Prints the open descriptors without reading a directory of them.
+fn fds(_: &ProbeArgs<'_>) -> ProbeResult {
     let open = (0..4096).filter(|fd| call!(libc::SYS_fcntl, *fd, libc::F_GETFD).is_ok());
     let open: Vec<String> = open.map(|fd| fd.to_string()).collect();
     Ok(format!("ok {}", open.join(" ")))
 }
 
-/// Says that it is there, and stays until it is killed. Arguments are for who looks for it.
-fn wait(_: &Args<'_>) -> Attempt {
+/// Prints a line and waits until it is killed. Arguments only help to find it.
+fn wait(_: &ProbeArgs<'_>) -> ProbeResult {
     io::stdout().write_all(b"ready\n")?;
     loop {
-        // Interrupted by signals that are handled, which none is.
+        // Only handled signals interrupt it, and none are handled.
         let _interrupted = call!(libc::SYS_pause);
     }
 }

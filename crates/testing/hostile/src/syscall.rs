@@ -7,14 +7,14 @@ use std::{
     sync::atomic::AtomicU8,
 };
 
-/// One argument of a system call. Memory lives as long as the call.
+/// Argument of a system call. Borrowed memory lives as long as the call.
 #[derive(Debug)]
 pub(crate) enum Arg<'a> {
     Number(i64),
     Text(&'a CStr),
     Bytes(&'a [u8]),
     Room(&'a mut [u8]),
-    /// What other threads change meanwhile.
+    /// Memory that other threads change concurrently.
     Shared(&'a [AtomicU8]),
 }
 
@@ -85,24 +85,24 @@ impl<'a> From<&'a OwnedFd> for Arg<'a> {
     }
 }
 
-/// Makes a system call with up to six arguments; the rest are 0.
+/// Makes a system call with up to six arguments; missing ones are 0.
 macro_rules! call {
     ($number:expr $(, $arg:expr)* $(,)?) => {
-        $crate::call::enter($number, &mut [$($crate::call::Arg::from($arg)),*])
+        $crate::syscall::enter($number, &mut [$($crate::syscall::Arg::from($arg)),*])
     };
 }
 
 pub(crate) use call;
 
-/// Makes a system call. Calls that map, unmap or free memory are not made in this way.
+/// Makes a system call. Must not be used for calls that map, unmap or free memory.
 pub(crate) fn enter(number: i64, args: &mut [Arg<'_>]) -> io::Result<i64> {
     let mut words = [0; 6];
     for (word, arg) in words.iter_mut().zip(args) {
         *word = arg.word();
     }
     let [a, b, c, d, e, f] = words;
-    // SAFETY: the kernel reads and writes only the memory that the arguments borrow, with the length
-    // that stands beside each; the calls made here change no mappings of this process.
+    // SAFETY: the kernel accesses only the memory that the arguments borrow, with the length given
+    // for each, and these calls do not change mappings of this process.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -113,7 +113,7 @@ pub(crate) fn enter(number: i64, args: &mut [Arg<'_>]) -> io::Result<i64> {
 /// Owns the descriptor that a system call returned.
 pub(crate) fn owned(result: io::Result<i64>) -> io::Result<OwnedFd> {
     let number = i32::try_from(result?).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
-    // SAFETY: the kernel has just opened it for this call, so nobody else owns it.
+    // SAFETY: the kernel has just opened it for this call, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
@@ -123,30 +123,30 @@ pub(crate) fn open(path: &CStr, flags: i32) -> io::Result<OwnedFd> {
     owned(call!(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0o644))
 }
 
-/// Runs something in a child; returns the status of its end, as `wait4` tells it.
+/// Runs a function in a forked child and returns its `wait4` status.
 pub(crate) fn in_child(child: impl FnOnce() -> i32) -> io::Result<i32> {
-    // SAFETY: this process has one thread here, so the child may do anything.
+    // SAFETY: this process has a single thread here, so the child may run any code.
     let pid = unsafe { libc::fork() };
     match pid {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             let code = child();
-            // SAFETY: ends the child without running what the parent has registered for its end.
+            // SAFETY: exits the child without running the parent's exit handlers.
             unsafe { libc::_exit(code) }
         }
         pid => wait(pid.into()),
     }
 }
 
-/// Waits for a child's end.
+/// Waits for a child to exit.
 pub(crate) fn wait(pid: i64) -> io::Result<i32> {
     let mut status = [0; 4];
     call!(libc::SYS_wait4, pid, &mut status[..], 0, 0)?;
     Ok(i32::from_ne_bytes(status))
 }
 
-/// Tells how a child went that exits with an errno, or is killed.
-pub(crate) fn verdict_of(status: i32) -> io::Result<String> {
+/// Describes the status of a child that exits with an errno or is killed.
+pub(crate) fn describe_child_status(status: i32) -> io::Result<String> {
     if libc::WIFSIGNALED(status) {
         let signal = libc::WTERMSIG(status);
         return Ok(match signal {
@@ -161,7 +161,7 @@ pub(crate) fn verdict_of(status: i32) -> io::Result<String> {
     }
 }
 
-/// The error's number, for a child's exit code.
+/// Returns the errno as a child's exit code.
 pub(crate) fn errno<T>(result: io::Result<T>) -> i32 {
     match result {
         Ok(_) => 0,
