@@ -1,11 +1,12 @@
-//! The extension `acknowledge`: what a client has not taken is kept, and pauses its process.
+//! The extension `acknowledge`: unacknowledged output is retained, and too much of it pauses the
+//! process.
 
 use serde_json::{Value, json};
 
 use crate::{
+    backpressure::settled,
     client::{Client, decode, script_params},
     over_every_socket, over_every_transport, over_one_transport,
-    pressure::settled,
     server::{Server, Transport, proc_line},
     sessions,
 };
@@ -13,10 +14,10 @@ use crate::{
 mod every_transport {
     use super::*;
 
-    over_every_transport!(a_malformed_acknowledgement_is_refused_and_no_more);
+    over_every_transport!(malformed_acknowledgement_is_refused_without_side_effects);
 
-    async fn a_malformed_acknowledgement_is_refused_and_no_more(transport: Transport) {
-        super::malformed(transport).await;
+    async fn malformed_acknowledgement_is_refused_without_side_effects(transport: Transport) {
+        super::check_malformed(transport).await;
     }
 }
 
@@ -24,34 +25,32 @@ mod every_socket {
     use super::*;
 
     over_every_socket!(
-        what_nobody_acknowledges_is_paused_and_what_is_acknowledged_goes_on,
-        a_cut_connection_loses_nothing_that_was_not_acknowledged,
+        process_pauses_without_acknowledgement_and_resumes_with_it,
+        disconnect_loses_no_unacknowledged_output,
     );
 
-    async fn what_nobody_acknowledges_is_paused_and_what_is_acknowledged_goes_on(
-        transport: Transport,
-    ) {
-        super::paused_and_on(transport).await;
+    async fn process_pauses_without_acknowledgement_and_resumes_with_it(transport: Transport) {
+        super::check_pause_and_resume(transport).await;
     }
 
-    async fn a_cut_connection_loses_nothing_that_was_not_acknowledged(transport: Transport) {
-        super::cut(transport).await;
+    async fn disconnect_loses_no_unacknowledged_output(transport: Transport) {
+        super::check_disconnect(transport).await;
     }
 }
 
 over_one_transport!(
-    a_paused_process_does_not_hold_up_its_sibling,
-    a_paused_process_is_not_idle,
-    what_a_paused_process_wrote_is_there_although_it_was_terminated,
-    a_detached_process_is_not_paused,
-    without_the_grant_nothing_is_paused_and_nothing_may_be_acknowledged,
+    paused_process_does_not_block_its_sibling,
+    paused_process_does_not_hit_the_idle_limit,
+    output_of_a_paused_process_survives_terminate,
+    detached_process_is_not_paused,
+    without_the_extension_nothing_pauses_and_acknowledge_is_refused,
 );
 
-/// Writes 8 MB whose every part tells its place.
+/// Writes 8 MB in which every position is recognisable.
 const SCRIPT: &str = "exec seq 1 1188000";
-/// What may be unacknowledged.
+/// Limit of unacknowledged bytes.
 const WINDOW: usize = 1 << 20;
-/// What may have been on its way when the process was paused.
+/// Bytes that may have been in flight when the process paused.
 const SLACK: usize = 512 << 10;
 
 fn written() -> Vec<u8> {
@@ -59,7 +58,7 @@ fn written() -> Vec<u8> {
     lines.concat().into_bytes()
 }
 
-/// Initializes with the grant; returns the session's id.
+/// Initializes with the extension and returns the session id.
 async fn initialize(client: &mut Client) -> String {
     let params = json!({"extensions": ["acknowledge"]});
     let response = client.initialize(params).await;
@@ -74,9 +73,9 @@ async fn acknowledge(client: &mut Client, id: &str, seq: u64) {
     client.send(&note.to_string()).await;
 }
 
-/// What was taken of a process, without holes.
+/// Contiguous events received from a process.
 #[derive(Debug)]
-struct Taken {
+struct ReceivedOutput {
     id: &'static str,
     data: Vec<u8>,
     last: u64,
@@ -84,7 +83,7 @@ struct Taken {
     closed: bool,
 }
 
-impl Taken {
+impl ReceivedOutput {
     fn new(id: &'static str) -> Self {
         Self {
             id,
@@ -95,7 +94,7 @@ impl Taken {
         }
     }
 
-    /// Takes the next event of the process. One that was taken before is passed over.
+    /// Receives the next event of the process and skips repeated ones.
     async fn next(&mut self, client: &mut Client) {
         loop {
             let message = client.recv().await;
@@ -103,7 +102,7 @@ impl Taken {
             if params["processId"] != self.id || params["seq"].as_u64().unwrap() <= self.last {
                 continue;
             }
-            assert_eq!(params["seq"], self.last + 1, "nothing is missing");
+            assert_eq!(params["seq"], self.last + 1, "sequence number gap");
             self.last += 1;
             match message["method"].as_str().unwrap() {
                 "process/output" => self.data.extend(decode(&params["chunk"])),
@@ -115,14 +114,14 @@ impl Taken {
         }
     }
 
-    /// Reads what is there behind the last event taken, or comes in some time. Returns how much.
+    /// Reads the output after the last event, waiting up to `wait_ms`. Returns the number of bytes.
     async fn read(&mut self, client: &mut Client, wait_ms: u64) -> usize {
         let params = json!({"processId": self.id, "afterSeq": self.last, "waitMs": wait_ms});
         let page = client.call("process/read", params).await;
         let before = self.data.len();
         for chunk in page["chunks"].as_array().unwrap() {
             let seq = chunk["seq"].as_u64().unwrap();
-            // The exit has a number of its own, and no chunk.
+            // The exit has its own sequence number and no chunk.
             let exit = u64::from(page["exited"] == true);
             assert!(
                 (self.last + 1..=self.last + 1 + exit).contains(&seq),
@@ -137,7 +136,7 @@ impl Taken {
         self.data.len() - before
     }
 
-    /// Takes what comes without acknowledging it, until nothing more comes.
+    /// Receives events without acknowledging them until the process pauses.
     async fn until_paused(&mut self, client: &mut Client) {
         while self.data.len() < WINDOW {
             self.next(client).await;
@@ -146,7 +145,7 @@ impl Taken {
         assert!(self.data.len() < WINDOW + SLACK, "{}", self.data.len());
     }
 
-    /// Takes and acknowledges the rest.
+    /// Receives and acknowledges the rest.
     async fn finish(&mut self, client: &mut Client) {
         acknowledge(client, self.id, self.last).await;
         while !self.closed {
@@ -156,15 +155,15 @@ impl Taken {
     }
 }
 
-async fn paused_and_on(transport: Transport) {
+async fn check_pause_and_resume(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     initialize(&mut client).await;
     client.start("p", SCRIPT).await;
-    let mut taken = Taken::new("p");
+    let mut taken = ReceivedOutput::new("p");
     taken.until_paused(&mut client).await;
-    // Everything can be had again, although it was sent.
-    let mut again = Taken::new("p");
+    // All unacknowledged output can be read again although it was sent.
+    let mut again = ReceivedOutput::new("p");
     again.read(&mut client, 0).await;
     assert!(again.data == taken.data);
     taken.finish(&mut client).await;
@@ -173,12 +172,12 @@ async fn paused_and_on(transport: Transport) {
     client.expect_alive().await;
 }
 
-async fn cut(transport: Transport) {
+async fn check_disconnect(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let session = initialize(&mut client).await;
     client.start("p", SCRIPT).await;
-    let (mut taken, mut rounds) = (Taken::new("p"), 0);
+    let (mut taken, mut rounds) = (ReceivedOutput::new("p"), 0);
     let mut random = 7_u64;
     let mut below = |most: u64| {
         random = random
@@ -203,7 +202,7 @@ async fn cut(transport: Transport) {
         }
         drop(client);
         rounds += 1;
-        // A client that has forgotten what it did not acknowledge reads it again.
+        // A client that lost its unacknowledged output reads it again.
         taken.last = acknowledged.0;
         taken.data.truncate(acknowledged.1);
         client = resume(&mut server, &session).await;
@@ -221,7 +220,7 @@ async fn resume(server: &mut Server, session: &str) -> Client {
     client
 }
 
-async fn malformed(transport: Transport) {
+async fn check_malformed(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     initialize(&mut client).await;
@@ -245,47 +244,51 @@ async fn malformed(transport: Transport) {
         let text = answer["error"]["message"].as_str().unwrap();
         assert!(text.contains(culprit), "{text}");
     }
-    // What names nobody, or nothing that happened, is ignored.
+    // Acknowledgements of unknown processes or future events are ignored.
     for (id, seq) in [("nobody", 1), ("p", 0), ("p", u64::MAX), ("p", 3)] {
         acknowledge(&mut client, id, seq).await;
     }
     client.expect_alive().await;
 }
 
-async fn a_paused_process_does_not_hold_up_its_sibling(transport: Transport) {
+async fn paused_process_does_not_block_its_sibling(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     initialize(&mut client).await;
     client.start("p", SCRIPT).await;
-    let (mut paused, mut sibling) = (Taken::new("p"), Taken::new("q"));
+    let (mut paused, mut sibling) = (ReceivedOutput::new("p"), ReceivedOutput::new("q"));
     paused.until_paused(&mut client).await;
     client.start("q", SCRIPT).await;
     sibling.finish(&mut client).await;
     assert!(sibling.data == written());
-    assert_eq!(paused.read(&mut client, 0).await, 0, "it stays paused");
+    assert_eq!(
+        paused.read(&mut client, 0).await,
+        0,
+        "process must stay paused"
+    );
     paused.finish(&mut client).await;
     assert!(paused.data == written());
 }
 
-async fn a_paused_process_is_not_idle(transport: Transport) {
+async fn paused_process_does_not_hit_the_idle_limit(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     initialize(&mut client).await;
     let limits = json!({"limits": {"idleMs": 300}});
     client.start_with(script_params("p", SCRIPT), limits).await;
-    let mut taken = Taken::new("p");
+    let mut taken = ReceivedOutput::new("p");
     taken.until_paused(&mut client).await;
     taken.finish(&mut client).await;
     assert_eq!(taken.exited["cause"], "exit");
     assert!(taken.data == written());
 }
 
-async fn what_a_paused_process_wrote_is_there_although_it_was_terminated(transport: Transport) {
+async fn output_of_a_paused_process_survives_terminate(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     initialize(&mut client).await;
     client.start("p", SCRIPT).await;
-    let mut taken = Taken::new("p");
+    let mut taken = ReceivedOutput::new("p");
     taken.until_paused(&mut client).await;
     let list = client.call("process/list", json!({})).await;
     let pid = u32::try_from(list["processes"][0]["osPid"].as_u64().unwrap()).unwrap();
@@ -294,7 +297,7 @@ async fn what_a_paused_process_wrote_is_there_although_it_was_terminated(transpo
     client
         .call("process/terminate", json!({"processId": "p"}))
         .await;
-    // Longer than output is waited for that somebody else holds open.
+    // Longer than the drain timeout for output held open by descendants.
     let exit = taken.last + 1;
     let wait = json!({"processId": "p", "afterSeq": exit, "waitMs": 3000});
     assert_eq!(client.call("process/read", wait).await["closed"], false);
@@ -304,7 +307,7 @@ async fn what_a_paused_process_wrote_is_there_although_it_was_terminated(transpo
     assert!(written().starts_with(&taken.data));
 }
 
-async fn a_detached_process_is_not_paused(transport: Transport) {
+async fn detached_process_is_not_paused(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     initialize(&mut client).await;
@@ -316,14 +319,14 @@ async fn a_detached_process_is_not_paused(transport: Transport) {
     assert_eq!(client.call("process/wait", wait).await["exitCode"], 0);
 }
 
-async fn without_the_grant_nothing_is_paused_and_nothing_may_be_acknowledged(transport: Transport) {
+async fn without_the_extension_nothing_pauses_and_acknowledge_is_refused(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     client.start("p", SCRIPT).await;
     let note = r#"{"method":"process/acknowledge","params":{"processId":"p","seq":1}}"#;
     let text = client.expect_refused(note).await;
     assert!(text.contains("process/acknowledge"), "{text}");
-    let mut taken = Taken::new("p");
+    let mut taken = ReceivedOutput::new("p");
     while !taken.closed {
         taken.next(&mut client).await;
     }

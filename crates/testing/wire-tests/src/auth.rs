@@ -1,4 +1,4 @@
-//! Who may open a websocket.
+//! Authentication of websocket connections.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,14 +10,14 @@ use tempfile::TempDir;
 
 use crate::{
     client::Client,
-    http::{refused_upgrade, request, upgrade},
+    http_listener::{refused_upgrade, request, upgrade},
     server::{Server, Transport},
 };
 
 const TOKEN: &str = "correct horse battery staple é";
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-/// Writes a file for a flag; keeps its directory.
+/// Writes a file for a flag and returns it with its directory.
 fn file(content: &str) -> (TempDir, String) {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("secret");
@@ -53,7 +53,7 @@ async fn expect_101(server: &Server, headers: &str) {
 }
 
 #[tokio::test]
-async fn a_token_from_a_file_opens_the_door() {
+async fn token_from_a_file_is_accepted() {
     let server = server_with_token_file(&format!("  {TOKEN}\n\n")).await;
     let mut client = Client::upgrade(server.stream().await, Some(TOKEN)).await;
     client.handshake().await;
@@ -65,7 +65,7 @@ async fn a_token_from_a_file_opens_the_door() {
 }
 
 #[tokio::test]
-async fn a_token_given_by_its_digest_opens_the_door() {
+async fn token_given_by_digest_is_accepted() {
     let lower: String = Sha256::digest(TOKEN)
         .iter()
         .map(|byte| format!("{byte:02x}"))
@@ -89,7 +89,7 @@ async fn a_token_given_by_its_digest_opens_the_door() {
 }
 
 #[tokio::test]
-async fn without_the_token_the_door_stays_shut() {
+async fn missing_or_wrong_token_is_refused() {
     let server = server_with_token_file(TOKEN).await;
     expect_401(&server, "", "missing websocket bearer token").await;
     for header in ["Basic dXNlcjpwYXNz", "Bearer", "Bearer ", "Token x", TOKEN] {
@@ -105,7 +105,7 @@ async fn without_the_token_the_door_stays_shut() {
         let headers = format!("Authorization: Bearer {token}\r\n");
         expect_401(&server, &headers, "invalid websocket bearer token").await;
     }
-    // Nothing is accepted in cookies.
+    // Cookies are not accepted.
     expect_401(
         &server,
         &format!("Cookie: token={TOKEN}\r\n"),
@@ -115,7 +115,7 @@ async fn without_the_token_the_door_stays_shut() {
 }
 
 #[tokio::test]
-async fn health_needs_no_token_and_an_origin_is_forbidden_first() {
+async fn health_needs_no_token_and_origin_is_checked_first() {
     let server = server_with_token_file(TOKEN).await;
     assert_eq!(request(&server, "GET /readyz", "").await.status, 200);
     assert_eq!(request(&server, "HEAD /healthz", "").await.status, 200);
@@ -130,7 +130,7 @@ async fn health_needs_no_token_and_an_origin_is_forbidden_first() {
 }
 
 #[tokio::test]
-async fn the_token_is_read_once() {
+async fn token_file_is_read_once() {
     let (dir, path) = file(TOKEN);
     let flags = ["--ws-auth", "capability-token", "--ws-token-file", &path];
     let server = Server::start(Transport::WebSocket, &flags).await;
@@ -178,7 +178,7 @@ async fn signed_server(more: &[&str]) -> Server {
 }
 
 #[tokio::test]
-async fn a_signed_token_opens_the_door_while_it_is_valid() {
+async fn signed_token_is_accepted_while_valid() {
     let server = signed_server(&[]).await;
     let now = now();
     for claims in [
@@ -203,7 +203,7 @@ async fn a_signed_token_opens_the_door_while_it_is_valid() {
 }
 
 #[tokio::test]
-async fn refusals_of_signed_tokens_say_why() {
+async fn refused_signed_tokens_give_the_reason() {
     let server = signed_server(&["--ws-issuer", "me", "--ws-audience", "box-7"]).await;
     let now = now();
     let good = json!({"exp": now + 60, "iss": "me", "aud": ["x", "box-7"]});
@@ -271,14 +271,14 @@ async fn refusals_of_signed_tokens_say_why() {
 }
 
 #[tokio::test]
-async fn the_skew_can_be_set() {
+async fn clock_skew_can_be_set() {
     let server = signed_server(&["--ws-max-clock-skew-seconds", "0"]).await;
     let bearer = |exp: i64| format!("Authorization: Bearer {}\r\n", token(&json!({"exp": exp})));
     expect_101(&server, &bearer(now() + 5)).await;
     expect_401(&server, &bearer(now() - 2), "expired websocket jwt").await;
 }
 
-/// Asks a server for its health from another account. Needs privileges.
+/// Requests the health route as another user. Needs privileges.
 async fn answer_to(user: &str, server: &Server) -> String {
     let script = "exec 3<>\"/dev/tcp/127.0.0.1/$0\" && \
                   printf 'GET /healthz HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n' >&3 && \
@@ -287,16 +287,16 @@ async fn answer_to(user: &str, server: &Server) -> String {
     let mut command = tokio::process::Command::new("setpriv");
     let user = ["--reuid", user, "--regid", user, "--clear-groups"];
     command.args(user).args(["bash", "-c", script, &port]);
-    let output = tokio::time::timeout(crate::server::PATIENCE, command.output());
+    let output = tokio::time::timeout(crate::server::TIMEOUT, command.output());
     let output = output.await.unwrap().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[tokio::test]
-async fn another_account_is_refused_over_loopback_without_a_token() {
+async fn another_user_is_refused_over_loopback_without_a_token() {
     let server = Server::start(Transport::WebSocket, &[]).await;
     assert_eq!(request(&server, "GET /healthz", "").await.status, 200);
-    // Only root can become another account.
+    // Only root can switch to another user.
     if !rustix::process::geteuid().is_root() {
         return;
     }

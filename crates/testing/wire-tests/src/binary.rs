@@ -1,4 +1,4 @@
-//! Binary data: output and input as raw bytes beside their header.
+//! The extension `binaryData`: output and input as raw bytes after their header.
 
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
@@ -10,14 +10,14 @@ use crate::{
 };
 
 over_every_socket!(
-    output_travels_raw_once_granted,
-    input_may_travel_raw_or_as_text,
-    raw_input_is_refused_without_the_grant,
-    a_grant_is_not_inherited_by_the_next_connection,
-    data_inside_and_beside_is_refused,
-    only_data_members_travel_raw,
-    a_header_that_is_cut_off_is_malformed,
-    the_first_dialect_travels_raw_too,
+    output_is_binary_once_granted,
+    input_may_be_binary_or_text,
+    binary_input_is_refused_without_the_extension,
+    extension_is_not_inherited_by_the_next_connection,
+    inline_and_binary_data_together_are_refused,
+    only_data_fields_may_be_binary,
+    truncated_binary_header_is_malformed,
+    command_exec_output_is_binary_too,
 );
 
 pub(crate) async fn granted(server: &mut Server) -> Client {
@@ -44,16 +44,16 @@ pub(crate) fn split(frame: &[u8]) -> (Value, &[u8]) {
     let length = u32::from_be_bytes([0, frame[1], frame[2], frame[3]]);
     let (header, data) = frame[4..].split_at(usize::try_from(length).unwrap());
     (
-        serde_json::from_slice(header).expect("the header is JSON"),
+        serde_json::from_slice(header).expect("header is not JSON"),
         data,
     )
 }
 
-/// Collects raw output up to the close; returns it and the other messages.
+/// Collects binary output until the close and returns it with the other messages.
 async fn finish(client: &mut Client) -> (Vec<u8>, Vec<Value>) {
     let (mut output, mut others) = (Vec::new(), Vec::new());
     loop {
-        match client.packet().await.expect("the connection is open") {
+        match client.packet().await.expect("connection closed") {
             Packet::Binary(frame) => {
                 let (header, data) = split(&frame);
                 assert_eq!(header["params"].get("chunk"), None, "{header}");
@@ -73,7 +73,7 @@ async fn finish(client: &mut Client) -> (Vec<u8>, Vec<Value>) {
     }
 }
 
-async fn output_travels_raw_once_granted(transport: Transport) {
+async fn output_is_binary_once_granted(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = granted(&mut server).await;
     client
@@ -85,14 +85,14 @@ async fn output_travels_raw_once_granted(transport: Transport) {
     let (output, _) = finish(&mut client).await;
     assert_eq!(output.len(), 300_004);
     assert!(output.ends_with(b"\0end\n"));
-    // Answers with several data members stay text.
+    // Responses with several data fields stay text.
     let page = client
         .call("process/read", json!({"processId": "p", "maxBytes": 1}))
         .await;
     assert!(page["chunks"][0]["chunk"].is_string(), "{page}");
 }
 
-async fn input_may_travel_raw_or_as_text(transport: Transport) {
+async fn input_may_be_binary_or_text(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = granted(&mut server).await;
     let start = with(script_params("p", "cat"), json!({"pipeStdin": true}));
@@ -118,7 +118,7 @@ async fn input_may_travel_raw_or_as_text(transport: Transport) {
     assert_eq!(accepted.count(), 5, "{others:?}");
 }
 
-async fn raw_input_is_refused_without_the_grant(transport: Transport) {
+async fn binary_input_is_refused_without_the_extension(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     client
@@ -133,11 +133,11 @@ async fn raw_input_is_refused_without_the_grant(transport: Transport) {
     assert_eq!(
         client.finish("q").await.stdout(),
         "x\n",
-        "output stays text"
+        "output must stay text"
     );
 }
 
-async fn a_grant_is_not_inherited_by_the_next_connection(transport: Transport) {
+async fn extension_is_not_inherited_by_the_next_connection(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     granted(&mut server).await;
     let mut client = server.ready().await;
@@ -145,7 +145,7 @@ async fn a_grant_is_not_inherited_by_the_next_connection(transport: Transport) {
     assert_eq!(client.finish("p").await.stdout(), "x\n");
 }
 
-async fn data_inside_and_beside_is_refused(transport: Transport) {
+async fn inline_and_binary_data_together_are_refused(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = granted(&mut server).await;
     let params = json!({"processId": "p", "writeId": "1", "chunk": "YQ=="});
@@ -155,7 +155,7 @@ async fn data_inside_and_beside_is_refused(transport: Transport) {
     assert!(message.contains("chunk"), "{message}");
 }
 
-async fn only_data_members_travel_raw(transport: Transport) {
+async fn only_data_fields_may_be_binary(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = granted(&mut server).await;
     let header = json!({"id": 7, "method": "process/read", "params": {"processId": "p"}});
@@ -169,7 +169,7 @@ async fn only_data_members_travel_raw(transport: Transport) {
     client.expect_alive().await;
 }
 
-async fn a_header_that_is_cut_off_is_malformed(transport: Transport) {
+async fn truncated_binary_header_is_malformed(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = granted(&mut server).await;
     for bytes in [
@@ -186,7 +186,7 @@ async fn a_header_that_is_cut_off_is_malformed(transport: Transport) {
     client.expect_alive().await;
 }
 
-async fn the_first_dialect_travels_raw_too(transport: Transport) {
+async fn command_exec_output_is_binary_too(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = granted(&mut server).await;
     let params = json!({

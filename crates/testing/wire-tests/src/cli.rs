@@ -1,11 +1,11 @@
-//! The command line: what is printed, and how a wrong one ends.
+//! The command line: output, and exit status of invalid invocations.
 
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::server::{Server, Transport, proc_line, run, until};
 
-/// Runs a server that refuses to start; its error must contain each of the words.
+/// Runs a server that must fail to start; its error must contain each of the words.
 async fn refused(code: i32, flags: &[&str], words: &[&str]) {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join("token"), "token").unwrap();
@@ -22,7 +22,7 @@ async fn refused(code: i32, flags: &[&str], words: &[&str]) {
 }
 
 #[tokio::test]
-async fn wrong_arguments_end_with_status_2() {
+async fn invalid_arguments_exit_with_status_2() {
     for flags in [
         &["--nope"][..],
         &["extra"],
@@ -53,7 +53,7 @@ async fn wrong_arguments_end_with_status_2() {
 }
 
 #[tokio::test]
-async fn wrong_combinations_end_with_status_1() {
+async fn invalid_flag_combinations_exit_with_status_1() {
     let token = ["--ws-auth", "capability-token"];
     let signed = ["--ws-auth", "signed-bearer-token"];
     let cases: [(Vec<&str>, &[&str]); 12] = [
@@ -102,7 +102,7 @@ async fn wrong_combinations_end_with_status_1() {
 }
 
 #[tokio::test]
-async fn other_machines_are_not_let_in_without_authentication() {
+async fn non_loopback_listener_needs_authentication() {
     for listen in ["ws://0.0.0.0:0", "ws://[::]:0"] {
         refused(
             1,
@@ -128,7 +128,7 @@ async fn other_machines_are_not_let_in_without_authentication() {
 }
 
 #[tokio::test]
-async fn an_address_in_use_ends_with_status_1() {
+async fn address_in_use_exits_with_status_1() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("ws://{}", taken.local_addr().unwrap());
     refused(1, &["--listen", &listen], &[&listen]).await;
@@ -149,10 +149,10 @@ async fn stdout_has_one_line() {
 }
 
 #[tokio::test]
-async fn off_listens_to_nothing_until_it_is_stopped() {
+async fn listen_off_runs_until_stopped() {
     let mut server = Server::start(Transport::Stdio, &["--listen", "off"]).await;
     let pid = server.pid();
-    // The signal is caught: bit 14 of the mask.
+    // SIGTERM is caught: bit 14 of the mask.
     until("the server catches SIGTERM", || {
         u64::from_str_radix(&proc_line(pid, "status", "SigCgt"), 16)
             .is_ok_and(|mask| mask & 0x4000 != 0)

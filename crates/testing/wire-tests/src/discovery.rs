@@ -1,12 +1,12 @@
-//! `capabilityRoots/discoverV1` and `capabilities/discoverV2`: what is found, and bad questions.
+//! `capabilityRoots/discoverV1` and `capabilities/discoverV2`: results and invalid requests.
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 
 use serde_json::{Value, json};
 
 use crate::{
+    fs_fixture::{FsFixture, uri},
     over_every_transport, over_one_transport,
-    scene::{Scene, uri},
     server::Transport,
 };
 
@@ -14,18 +14,18 @@ const ROOTS: &str = "capabilityRoots/discoverV1";
 const INSTALLED: &str = "capabilities/discoverV2";
 
 over_every_transport!(
-    files_of_a_root_are_told_exactly,
-    what_is_installed_is_told_exactly
+    files_of_a_root_are_listed_exactly,
+    installed_plugins_and_skills_are_listed_exactly
 );
 
 over_one_transport!(
-    roots_with_problems_say_so_in_their_place,
+    failing_roots_report_their_error_in_place,
     declared_files_stay_below_their_root,
-    nested_plugins_are_told_once_each,
-    a_root_has_a_limit_of_bytes,
-    questions_are_checked,
-    metadata_of_a_skill_is_read,
-    one_version_of_a_plugin_counts,
+    nested_plugins_are_listed_once_each,
+    root_has_a_byte_limit,
+    request_params_are_validated,
+    skill_metadata_is_read,
+    only_one_version_of_a_plugin_is_listed,
 );
 
 fn write(path: &Path, text: impl AsRef<[u8]>) {
@@ -33,17 +33,17 @@ fn write(path: &Path, text: impl AsRef<[u8]>) {
     fs::write(path, text).unwrap();
 }
 
-/// Looks below one root.
-async fn below(scene: &mut Scene, name: &str) -> Value {
-    let params = json!({"roots": [{"id": "r", "path": scene.uri(name)}]});
-    let mut result = scene.client.call(ROOTS, params).await;
+/// Discovers below one root.
+async fn below(fixture: &mut FsFixture, name: &str) -> Value {
+    let params = json!({"roots": [{"id": "r", "path": fixture.uri(name)}]});
+    let mut result = fixture.client.call(ROOTS, params).await;
     assert_eq!(result["roots"].as_array().unwrap().len(), 1);
     result["roots"][0].take()
 }
 
-async fn installed(scene: &mut Scene) -> Value {
-    let params = json!({"cwd": scene.uri("")});
-    scene.client.call(INSTALLED, params).await
+async fn installed(fixture: &mut FsFixture) -> Value {
+    let params = json!({"cwd": fixture.uri("")});
+    fixture.client.call(INSTALLED, params).await
 }
 
 fn texts(files: &Value) -> Vec<&str> {
@@ -60,18 +60,18 @@ fn skills(root: &Value) -> Vec<&str> {
         .collect()
 }
 
-async fn files_of_a_root_are_told_exactly(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    write(&scene.path("r/.codex-plugin/plugin.json"), "{}");
-    write(&scene.path("r/.mcp.json"), "m");
-    write(&scene.path("r/s/SKILL.md"), "s");
-    write(&scene.path("r/s/agents/openai.yaml"), "y");
-    write(&scene.path("r/a b/SKILL.md"), "a");
-    let file = |name: &str, text: &str| json!({"path": scene.uri(name), "contents": text});
+async fn files_of_a_root_are_listed_exactly(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    write(&fixture.path("r/.codex-plugin/plugin.json"), "{}");
+    write(&fixture.path("r/.mcp.json"), "m");
+    write(&fixture.path("r/s/SKILL.md"), "s");
+    write(&fixture.path("r/s/agents/openai.yaml"), "y");
+    write(&fixture.path("r/a b/SKILL.md"), "a");
+    let file = |name: &str, text: &str| json!({"path": fixture.uri(name), "contents": text});
     let manifest = file("r/.codex-plugin/plugin.json", "{}");
     let expected = json!({
         "id": "r",
-        "path": scene.uri("r"),
+        "path": fixture.uri("r"),
         "plugin": {
             "manifest": manifest,
             "mcpConfig": file("r/.mcp.json", "m"),
@@ -88,39 +88,39 @@ async fn files_of_a_root_are_told_exactly(transport: Transport) {
         "warnings": [],
         "error": null,
     });
-    assert_eq!(below(&mut scene, "r").await, expected);
+    assert_eq!(below(&mut fixture, "r").await, expected);
 }
 
-async fn roots_with_problems_say_so_in_their_place(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn failing_roots_report_their_error_in_place(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for name in ["none", "file", "fifo", "to-none"] {
-        let root = below(&mut scene, name).await;
+        let root = below(&mut fixture, name).await;
         assert!(root["error"].is_string(), "{root}");
     }
-    assert_eq!(below(&mut scene, "to-dir").await["error"], Value::Null);
+    assert_eq!(below(&mut fixture, "to-dir").await["error"], Value::Null);
     let roots = json!([
-        {"id": "", "path": "file:///C:/x"}, {"id": "", "path": scene.uri("dir")},
+        {"id": "", "path": "file:///C:/x"}, {"id": "", "path": fixture.uri("dir")},
     ]);
-    let result = scene.client.call(ROOTS, json!({"roots": roots})).await;
+    let result = fixture.client.call(ROOTS, json!({"roots": roots})).await;
     assert!(result["roots"][0]["error"].is_string(), "{result}");
     assert_eq!(result["roots"][1]["error"], Value::Null);
-    let nothing = scene.client.call(ROOTS, json!({"roots": []})).await;
+    let nothing = fixture.client.call(ROOTS, json!({"roots": []})).await;
     assert_eq!(nothing, json!({"roots": []}));
-    // Pipes and dangling links in the places of files are no files, and hold nothing up.
-    fs::create_dir_all(scene.path("r/s")).unwrap();
-    fs::rename(scene.path("fifo"), scene.path("r/s/SKILL.md")).unwrap();
-    symlink("none", scene.path("r/.mcp.json")).unwrap();
-    let root = below(&mut scene, "r").await;
+    // FIFOs and dangling symlinks in place of files are ignored and do not block.
+    fs::create_dir_all(fixture.path("r/s")).unwrap();
+    fs::rename(fixture.path("fifo"), fixture.path("r/s/SKILL.md")).unwrap();
+    symlink("none", fixture.path("r/.mcp.json")).unwrap();
+    let root = below(&mut fixture, "r").await;
     assert_eq!((skills(&root).len(), &root["warnings"]), (0, &json!([])));
 }
 
 async fn declared_files_stay_below_their_root(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+    let mut fixture = FsFixture::new(transport).await;
     for (name, text) in [("x.json", "out"), ("r/x.json", "x"), ("r/a/x.json", "ax")] {
-        write(&scene.path(name), text);
+        write(&fixture.path(name), text);
     }
-    write(&scene.path("r/.mcp.json"), "usual");
-    // The declaration, what is told, and how many warnings there are.
+    write(&fixture.path("r/.mcp.json"), "usual");
+    // The declaration, the result, and the number of warnings.
     let rows: [(Value, Value, usize); 11] = [
         (json!("./x.json"), json!("x"), 0),
         (json!("./a/./x.json"), json!("ax"), 0),
@@ -136,8 +136,8 @@ async fn declared_files_stay_below_their_root(transport: Transport) {
     ];
     for (declared, told, warnings) in rows {
         let manifest = json!({"mcpServers": declared}).to_string();
-        write(&scene.path("r/.codex-plugin/plugin.json"), manifest);
-        let root = below(&mut scene, "r").await;
+        write(&fixture.path("r/.codex-plugin/plugin.json"), manifest);
+        let root = below(&mut fixture, "r").await;
         assert_eq!(root["plugin"]["mcpConfig"]["contents"], told, "{declared}");
         assert_eq!(
             root["warnings"].as_array().unwrap().len(),
@@ -147,8 +147,8 @@ async fn declared_files_stay_below_their_root(transport: Transport) {
     }
 }
 
-async fn nested_plugins_are_told_once_each(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn nested_plugins_are_listed_once_each(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for (directory, kind) in [
         ("r", "claude"),
         ("r/b", "cursor"),
@@ -157,12 +157,12 @@ async fn nested_plugins_are_told_once_each(transport: Transport) {
         ("r/a", "codex"),
         ("r/a-b", "codex"),
     ] {
-        let path = scene
+        let path = fixture
             .path(directory)
             .join(format!(".{kind}-plugin/plugin.json"));
         write(&path, format!("{directory} {kind}"));
     }
-    let root = below(&mut scene, "r").await;
+    let root = below(&mut fixture, "r").await;
     let expected = [
         "r claude",
         "r/a codex",
@@ -171,36 +171,36 @@ async fn nested_plugins_are_told_once_each(transport: Transport) {
         "r/b codex",
     ];
     assert_eq!(texts(&root["namespaceManifests"]), expected);
-    // Below a plugin that is not the root, its manifest comes first.
-    fs::create_dir(scene.path("r/b/inner")).unwrap();
-    let root = below(&mut scene, "r/b/inner").await;
+    // Below a nested plugin, its manifest comes first.
+    fs::create_dir(fixture.path("r/b/inner")).unwrap();
+    let root = below(&mut fixture, "r/b/inner").await;
     assert_eq!(root["plugin"], Value::Null);
     assert_eq!(texts(&root["namespaceManifests"]), ["r/b codex"]);
 }
 
-async fn a_root_has_a_limit_of_bytes(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn root_has_a_byte_limit(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for number in 0..17 {
         write(
-            &scene.path(&format!("r/{number:02}/SKILL.md")),
+            &fixture.path(&format!("r/{number:02}/SKILL.md")),
             "x".repeat(1 << 20),
         );
     }
-    write(&scene.path("r/98/SKILL.md"), "x".repeat((1 << 20) + 1));
-    write(&scene.path("r/99/SKILL.md"), b"\xff");
-    let root = below(&mut scene, "r").await;
+    write(&fixture.path("r/98/SKILL.md"), "x".repeat((1 << 20) + 1));
+    write(&fixture.path("r/99/SKILL.md"), b"\xff");
+    let root = below(&mut fixture, "r").await;
     assert_eq!(skills(&root).len(), 16);
     assert_eq!(root["warnings"].as_array().unwrap().len(), 3);
 }
 
-async fn questions_are_checked(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let root = json!({"id": "r", "path": scene.uri("none")});
+async fn request_params_are_validated(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let root = json!({"id": "r", "path": fixture.uri("none")});
     let roots = json!({"roots": vec![root.clone(); 128]});
-    let result = scene.client.call(ROOTS, roots).await;
+    let result = fixture.client.call(ROOTS, roots).await;
     assert_eq!(result["roots"].as_array().unwrap().len(), 128);
     let roots = json!({"roots": vec![root; 129]});
-    scene.client.expect_error(-32600, ROOTS, roots).await;
+    fixture.client.expect_error(-32600, ROOTS, roots).await;
     for params in [
         json!({}),
         json!({"roots": null}),
@@ -210,25 +210,25 @@ async fn questions_are_checked(transport: Transport) {
         json!({"roots": [{"id": "r", "path": "/native"}]}),
         json!({"roots": [{"id": "r", "path": "file:///x", "sandbox": {}}]}),
     ] {
-        scene.client.expect_error(-32602, ROOTS, params).await;
+        fixture.client.expect_error(-32602, ROOTS, params).await;
     }
     for params in [
         json!({}),
         json!({"cwd": 5}),
         json!({"cwd": "file:///x", "sandbox": 5}),
     ] {
-        scene.client.expect_error(-32602, INSTALLED, params).await;
+        fixture.client.expect_error(-32602, INSTALLED, params).await;
     }
     let nothing = json!({"plugins": [], "skills": [], "warnings": []});
     for cwd in ["file:///none", "file:///C:/x"] {
         let params = json!({"cwd": cwd, "sandbox": null});
-        assert_eq!(scene.client.call(INSTALLED, params).await, nothing);
+        assert_eq!(fixture.client.call(INSTALLED, params).await, nothing);
     }
 }
 
-async fn what_is_installed_is_told_exactly(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let home = scene.server.dir.path().to_owned();
+async fn installed_plugins_and_skills_are_listed_exactly(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let home = fixture.server.dir.path().to_owned();
     let skill = home.join(".codex/skills/s/SKILL.md");
     let text = "---\ndescription: use: with care\nmetadata:\n  short-description: care\n---\n";
     write(&skill, text);
@@ -280,17 +280,17 @@ async fn what_is_installed_is_told_exactly(transport: Transport) {
         }],
         "warnings": [],
     });
-    assert_eq!(installed(&mut scene).await, expected);
+    assert_eq!(installed(&mut fixture).await, expected);
 }
 
-async fn metadata_of_a_skill_is_read(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let skill = scene.server.dir.path().join(".agents/skills/s");
+async fn skill_metadata_is_read(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let skill = fixture.server.dir.path().join(".agents/skills/s");
     write(&skill.join("SKILL.md"), "---\ndescription: d\n---\n");
     let text = "policy:\n  allow_implicit_invocation: false\n  products: [codex]\ndependencies:\n  \
                 tools:\n    - type: mcp\n      value: v\n      oauth:\n        callback_port: 80\n";
     write(&skill.join("agents/openai.yaml"), text);
-    let found = installed(&mut scene).await;
+    let found = installed(&mut fixture).await;
     let policy = json!({"allowImplicitInvocation": false, "products": ["codex"]});
     assert_eq!(found["skills"][0]["policy"], policy);
     let tool = json!({
@@ -302,7 +302,7 @@ async fn metadata_of_a_skill_is_read(transport: Transport) {
         found["skills"][0]["discoveryRoot"]["id"],
         "user-agent-skills"
     );
-    // A small file that would become a large one says nothing.
+    // A small file that expands to a large value is ignored.
     let mut bomb = "policy: {}\na0: &a0 x\n".to_owned();
     for level in 1..10 {
         let below = format!("*a{}, ", level - 1).repeat(10);
@@ -310,14 +310,14 @@ async fn metadata_of_a_skill_is_read(transport: Transport) {
     }
     write(&skill.join("agents/openai.yaml"), bomb);
     assert_eq!(
-        installed(&mut scene).await["skills"][0]["policy"],
+        installed(&mut fixture).await["skills"][0]["policy"],
         Value::Null
     );
 }
 
-async fn one_version_of_a_plugin_counts(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let cache = scene.server.dir.path().join(".codex/plugins/cache");
+async fn only_one_version_of_a_plugin_is_listed(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let cache = fixture.server.dir.path().join(".codex/plugins/cache");
     for version in [
         "b/p/1.9.0",
         "b/p/1.10.0",
@@ -330,9 +330,9 @@ async fn one_version_of_a_plugin_counts(transport: Transport) {
         write(&cache.join(version).join(".codex-plugin/plugin.json"), "{}");
     }
     write(&cache.join("b/broken/1/.codex-plugin/plugin.json"), "[]");
-    write(&scene.path("elsewhere/.codex-plugin/plugin.json"), "{}");
-    symlink(scene.path("elsewhere"), cache.join("b/p/2.0.0")).unwrap();
-    let found = installed(&mut scene).await;
+    write(&fixture.path("elsewhere/.codex-plugin/plugin.json"), "{}");
+    symlink(fixture.path("elsewhere"), cache.join("b/p/2.0.0")).unwrap();
+    let found = installed(&mut fixture).await;
     let plugins = found["plugins"].as_array().unwrap().iter();
     let told: Vec<_> = plugins
         .map(|plugin| (&plugin["id"], &plugin["version"]))

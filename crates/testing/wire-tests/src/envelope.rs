@@ -1,4 +1,4 @@
-//! The envelope: what is a message, what is refused with id -1, and that nothing of it is fatal.
+//! The JSON-RPC envelope: valid and malformed messages, none of which is fatal.
 
 use serde_json::json;
 
@@ -10,22 +10,22 @@ use crate::{
 
 over_every_transport!(
     ids_are_echoed_verbatim,
-    ids_of_other_kinds_are_malformed,
+    ids_of_other_types_are_malformed,
     minus_zero_is_echoed_verbatim_or_refused,
     equal_ids_are_each_answered,
-    texts_that_are_no_message_are_refused_and_the_connection_stays,
+    non_messages_are_refused_and_the_connection_stays_open,
     malformed_texts_are_refused_before_initialize,
-    a_member_beside_the_known_ones_is_ignored,
-    presence_of_method_decides_before_result,
+    unknown_envelope_field_is_ignored,
+    method_takes_precedence_over_result,
     trace_is_an_object_or_null,
     duplicate_keys_are_refused_at_any_depth,
-    values_are_bounded,
-    nesting_is_bounded,
-    an_unknown_notification_is_an_error_with_id_minus_one,
-    an_unsolicited_answer_is_ignored,
-    surrounding_whitespace_is_fine,
+    number_of_json_values_is_bounded,
+    json_nesting_is_bounded,
+    unknown_notification_is_an_error_with_id_minus_one,
+    unsolicited_response_is_ignored,
+    surrounding_whitespace_is_accepted,
     two_documents_are_malformed,
-    text_escapes_survive,
+    string_escapes_are_preserved,
 );
 
 async fn ids_are_echoed_verbatim(transport: Transport) {
@@ -58,7 +58,7 @@ async fn ids_are_echoed_verbatim(transport: Transport) {
     assert!(client.text().await.ends_with(&format!(r#""id":{long}}}"#)));
 }
 
-async fn ids_of_other_kinds_are_malformed(transport: Transport) {
+async fn ids_of_other_types_are_malformed(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     for id in [
@@ -110,7 +110,7 @@ async fn equal_ids_are_each_answered(transport: Transport) {
     }
 }
 
-async fn texts_that_are_no_message_are_refused_and_the_connection_stays(transport: Transport) {
+async fn non_messages_are_refused_and_the_connection_stays_open(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     for text in [
@@ -163,7 +163,7 @@ async fn malformed_texts_are_refused_before_initialize(transport: Transport) {
     client.expect_alive().await;
 }
 
-async fn a_member_beside_the_known_ones_is_ignored(transport: Transport) {
+async fn unknown_envelope_field_is_ignored(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let text = r#"{"jsonrpc":"2.0","extra":[{}],"id":1,"method":"environment/status"}"#;
@@ -181,7 +181,7 @@ async fn a_member_beside_the_known_ones_is_ignored(transport: Transport) {
         .await;
 }
 
-async fn presence_of_method_decides_before_result(transport: Transport) {
+async fn method_takes_precedence_over_result(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     client
@@ -256,7 +256,7 @@ async fn duplicate_keys_are_refused_at_any_depth(transport: Transport) {
     assert!(message.contains("`k7`"), "{message}");
 }
 
-async fn values_are_bounded(transport: Transport) {
+async fn number_of_json_values_is_bounded(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     // The root, the id, the method, the array and its items are values; keys are not.
@@ -274,7 +274,7 @@ async fn values_are_bounded(transport: Transport) {
     error_message(-32601, &client.answer(1).await, "keys do not count");
 }
 
-async fn nesting_is_bounded(transport: Transport) {
+async fn json_nesting_is_bounded(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let text = |depth: usize| {
@@ -292,7 +292,7 @@ async fn nesting_is_bounded(transport: Transport) {
     client.expect_alive().await;
 }
 
-async fn an_unknown_notification_is_an_error_with_id_minus_one(transport: Transport) {
+async fn unknown_notification_is_an_error_with_id_minus_one(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let message = client.expect_refused(r#"{"method":"nope"}"#).await;
@@ -308,7 +308,7 @@ async fn an_unknown_notification_is_an_error_with_id_minus_one(transport: Transp
     client.expect_alive().await;
 }
 
-async fn an_unsolicited_answer_is_ignored(transport: Transport) {
+async fn unsolicited_response_is_ignored(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     for text in [
@@ -330,7 +330,7 @@ async fn an_unsolicited_answer_is_ignored(transport: Transport) {
     );
 }
 
-async fn surrounding_whitespace_is_fine(transport: Transport) {
+async fn surrounding_whitespace_is_accepted(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     client
@@ -348,7 +348,7 @@ async fn two_documents_are_malformed(transport: Transport) {
     client.expect_alive().await;
 }
 
-async fn text_escapes_survive(transport: Transport) {
+async fn string_escapes_are_preserved(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     client

@@ -1,29 +1,29 @@
-//! `environmentConfig/read`: layers, and bad questions.
+//! `environmentConfig/read`: layers and invalid requests.
 
 use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
 use crate::{
+    fs_fixture::{FsFixture, uri},
     over_every_transport, over_one_transport,
-    scene::{Scene, uri},
     server::Transport,
 };
 
 const READ: &str = "environmentConfig/read";
 
-over_every_transport!(selected_keys_are_told_layer_by_layer);
+over_every_transport!(selected_keys_are_returned_per_layer);
 
 over_one_transport!(
-    a_server_without_configuration_has_empty_stacks,
+    server_without_configuration_has_empty_layer_stacks,
     worktrees_are_trusted_with_their_repository,
-    questions_are_checked,
-    configuration_that_cannot_be_read_is_an_internal_error,
+    request_params_are_validated,
+    unreadable_configuration_is_an_internal_error,
 );
 
-/// The home of the server's account.
-fn home(scene: &Scene) -> std::path::PathBuf {
-    scene.server.dir.path().to_owned()
+/// Returns the home directory of the server's user.
+fn home(fixture: &FsFixture) -> std::path::PathBuf {
+    fixture.server.dir.path().to_owned()
 }
 
 fn write(path: &Path, text: &str) {
@@ -31,20 +31,20 @@ fn write(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-fn question(scene: &Scene, cwd: &str, keys: Value) -> Value {
-    json!({"cwd": scene.uri(cwd), "configPaths": keys, "requirementsPaths": []})
+fn question(fixture: &FsFixture, cwd: &str, keys: Value) -> Value {
+    json!({"cwd": fixture.uri(cwd), "configPaths": keys, "requirementsPaths": []})
 }
 
-async fn a_server_without_configuration_has_empty_stacks(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let params = question(&scene, "none", json!([["model"]]));
-    let mut result = scene.client.call(READ, params).await;
+async fn server_without_configuration_has_empty_layer_stacks(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let params = question(&fixture, "none", json!([["model"]]));
+    let mut result = fixture.client.call(READ, params).await;
     let hostname = result["hostname"].take();
     assert!(hostname.is_string(), "{hostname}");
     let empty = json!({"layers": [], "cloudInsertionIndex": 0});
     let expected = json!({
-        "userHomeDir": uri(&home(&scene)),
-        "codexHomeDir": uri(&home(&scene).join(".codex")),
+        "userHomeDir": uri(&home(&fixture)),
+        "codexHomeDir": uri(&home(&fixture).join(".codex")),
         "hostname": null,
         "config": empty,
         "requirements": empty,
@@ -52,10 +52,10 @@ async fn a_server_without_configuration_has_empty_stacks(transport: Transport) {
     assert_eq!(result, expected);
 }
 
-async fn selected_keys_are_told_layer_by_layer(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let codex = home(&scene).join(".codex");
-    let project = scene.path("project");
+async fn selected_keys_are_returned_per_layer(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let codex = home(&fixture).join(".codex");
+    let project = fixture.path("project");
     let (user, own) = (
         codex.join("config.toml"),
         project.join(".codex/config.toml"),
@@ -70,8 +70,8 @@ async fn selected_keys_are_told_layer_by_layer(transport: Transport) {
     );
     write(&own, "model = 'p'\nmodel_provider = 'x'\n");
     let keys = json!([["servers", "a"], ["model"], ["model_provider"]]);
-    let params = question(&scene, "project", keys);
-    let result = scene.client.call(READ, params).await;
+    let params = question(&fixture, "project", keys);
+    let result = fixture.client.call(READ, params).await;
     let layer = |kind: &str, path: &Path, toml: &str| {
         json!({
             "source": format!("{kind} ({})", path.display()),
@@ -90,8 +90,8 @@ async fn selected_keys_are_told_layer_by_layer(transport: Transport) {
 }
 
 async fn worktrees_are_trusted_with_their_repository(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let (main, tree) = (scene.path("main"), scene.path("tree"));
+    let mut fixture = FsFixture::new(transport).await;
+    let (main, tree) = (fixture.path("main"), fixture.path("tree"));
     let private = main.join(".git/worktrees/tree");
     write(&main.join(".git/HEAD"), "");
     write(&private.join("commondir"), "../..\n");
@@ -101,23 +101,24 @@ async fn worktrees_are_trusted_with_their_repository(transport: Transport) {
     );
     write(&tree.join(".codex/config.toml"), "model = 't'\n");
     let trust = format!("[projects.'{}']\ntrust_level = 'trusted'\n", main.display());
-    write(&home(&scene).join(".codex/config.toml"), &trust);
-    // The repository must know the worktree: anybody can write a `.git` that names a repository.
+    write(&home(&fixture).join(".codex/config.toml"), &trust);
+    // The repository must list the worktree, since anyone can write a `.git` file that names a
+    // repository.
     for (known, layers) in [
         ("/elsewhere/.git", 0),
         (tree.join(".git").to_str().unwrap(), 1),
     ] {
         write(&private.join("gitdir"), known);
-        let params = question(&scene, "tree", json!([["model"]]));
-        let result = scene.client.call(READ, params).await;
+        let params = question(&fixture, "tree", json!([["model"]]));
+        let result = fixture.client.call(READ, params).await;
         let found = result["config"]["layers"].as_array().unwrap().len();
         assert_eq!(found, layers, "{result}");
     }
 }
 
-async fn questions_are_checked(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let cwd = scene.uri("");
+async fn request_params_are_validated(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let cwd = fixture.uri("");
     let many = vec![json!(["model"]); 1025];
     for params in [
         json!({"cwd": cwd, "configPaths": [], "requirementsPaths": []}),
@@ -132,14 +133,14 @@ async fn questions_are_checked(transport: Transport) {
         json!({"cwd": cwd, "configPaths": ["a"], "requirementsPaths": []}),
         json!({"configPaths": [["a"]], "requirementsPaths": []}),
     ] {
-        scene.client.expect_error(-32602, READ, params).await;
+        fixture.client.expect_error(-32602, READ, params).await;
     }
-    scene.client.expect_alive().await;
+    fixture.client.expect_alive().await;
 }
 
-async fn configuration_that_cannot_be_read_is_an_internal_error(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let config = home(&scene).join(".codex/config.toml");
+async fn unreadable_configuration_is_an_internal_error(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let config = home(&fixture).join(".codex/config.toml");
     let large = format!("a = '{}'", "x".repeat(4 << 20));
     for text in [
         "model = ",
@@ -149,17 +150,17 @@ async fn configuration_that_cannot_be_read_is_an_internal_error(transport: Trans
         &large,
     ] {
         write(&config, text);
-        let params = question(&scene, "", json!([["model"]]));
-        scene.client.expect_error(-32603, READ, params).await;
+        let params = question(&fixture, "", json!([["model"]]));
+        fixture.client.expect_error(-32603, READ, params).await;
     }
     fs::write(&config, b"model = '\xff'").unwrap();
-    let params = question(&scene, "", json!([["model"]]));
-    let text = scene
+    let params = question(&fixture, "", json!([["model"]]));
+    let text = fixture
         .client
         .expect_error(-32603, READ, params.clone())
         .await;
     assert!(text.contains("config.toml"), "{text}");
     fs::remove_file(&config).unwrap();
     fs::create_dir(&config).unwrap();
-    scene.client.expect_error(-32603, READ, params).await;
+    fixture.client.expect_error(-32603, READ, params).await;
 }

@@ -1,31 +1,31 @@
-//! Error texts that clients of the stock server compare, word for word as its releases 0.166.0 and
-//! 0.169.0 give them.
+//! Error texts that clients of the stock server compare, exactly as its releases 0.166.0 and
+//! 0.169.0 send them.
 //!
-//! `scripts/stock-codex error-texts` asks both servers and compares the answers.
+//! `scripts/stock-codex error-texts` compares the responses of both servers.
 
 use serde_json::{Value, json};
 
 use crate::{
     client::with,
+    fs_fixture::FsFixture,
     over_one_transport,
-    scene::Scene,
     server::{Server, Transport},
-    upstream::Upstream,
+    upstream_server::UpstreamServer,
 };
 
 over_one_transport!(
-    empty_selectors_of_a_configuration,
-    copies_that_are_refused,
-    http_requests_with_a_bad_timeout,
-    http_streams_with_one_id,
-    http_headers_with_variables,
-    http_requests_that_are_invalid,
-    malformed_json_on_a_websocket,
+    error_text_of_empty_config_selectors,
+    error_texts_of_refused_copies,
+    error_texts_of_invalid_http_timeouts,
+    error_text_of_a_duplicate_http_stream_id,
+    error_texts_of_http_header_variables,
+    error_texts_of_invalid_http_requests,
+    error_texts_of_malformed_json_on_a_websocket,
 );
 
-async fn empty_selectors_of_a_configuration(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let cwd = scene.uri("");
+async fn error_text_of_empty_config_selectors(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let cwd = fixture.uri("");
     let no_key = "TOML paths must contain at least one key segment";
     for (config, requirements, expected) in [
         (
@@ -38,15 +38,15 @@ async fn empty_selectors_of_a_configuration(transport: Transport) {
         (json!([["a"], []]), json!([["a"]]), no_key),
     ] {
         let params = json!({"cwd": cwd, "configPaths": config, "requirementsPaths": requirements});
-        let text = scene
+        let text = fixture
             .client
             .expect_error(-32602, "environmentConfig/read", params);
         assert_eq!(text.await, expected);
     }
 }
 
-async fn copies_that_are_refused(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn error_texts_of_refused_copies(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     let special = "fs/copy only supports regular files, directories, and symlinks";
     let flat = "fs/copy requires recursive: true when sourcePath is a directory";
     let inside = "fs/copy cannot copy a directory to itself or one of its descendants";
@@ -61,11 +61,11 @@ async fn copies_that_are_refused(transport: Transport) {
         ("dir", "to-dir/sub/new", true, inside),
     ] {
         let params = json!({
-            "sourcePath": scene.uri(source),
-            "destinationPath": scene.uri(destination),
+            "sourcePath": fixture.uri(source),
+            "destinationPath": fixture.uri(destination),
             "recursive": recursive,
         });
-        let text = scene.client.expect_error(-32600, "fs/copy", params);
+        let text = fixture.client.expect_error(-32600, "fs/copy", params);
         assert_eq!(text.await, expected, "{source} {destination}");
     }
 }
@@ -75,7 +75,7 @@ fn get(url: &str, change: Value) -> Value {
     with(request, change)
 }
 
-async fn http_requests_with_a_bad_timeout(transport: Transport) {
+async fn error_texts_of_invalid_http_timeouts(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     for (timeout, expected) in [
@@ -94,8 +94,11 @@ async fn http_requests_with_a_bad_timeout(transport: Transport) {
     assert_eq!(text, "http/request failed: route-aware request timed out");
 }
 
-async fn http_streams_with_one_id(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn error_text_of_a_duplicate_http_stream_id(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
     let params = get(&upstream.url(), json!({"streamResponse": true}));
     client.request("http/request", params.clone()).await;
@@ -105,7 +108,7 @@ async fn http_streams_with_one_id(transport: Transport) {
     assert_eq!(text, expected);
 }
 
-async fn http_headers_with_variables(transport: Transport) {
+async fn error_texts_of_http_header_variables(transport: Transport) {
     let script = "export EMPTY= OPENAI_API_KEY=key; exec \"$0\" \"$@\"";
     let mut server = Server::start_by(script, transport, &[]).await;
     let mut client = server.ready().await;
@@ -129,7 +132,7 @@ async fn http_headers_with_variables(transport: Transport) {
     }
 }
 
-async fn http_requests_that_are_invalid(transport: Transport) {
+async fn error_texts_of_invalid_http_requests(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let header = |name: &str, value: &str| json!({"headers": [{"name": name, "value": value}]});
@@ -161,7 +164,7 @@ async fn http_requests_that_are_invalid(transport: Transport) {
     }
 }
 
-async fn malformed_json_on_a_websocket(transport: Transport) {
+async fn error_texts_of_malformed_json_on_a_websocket(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     for (message, expected) in [

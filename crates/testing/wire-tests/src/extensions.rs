@@ -1,4 +1,4 @@
-//! The methods and notifications that are ours: wait, snapshot, list, resize, lifecycle.
+//! Extension methods and notifications: wait, snapshot, list, resize, lifecycle.
 
 use serde_json::{Value, json};
 
@@ -10,16 +10,16 @@ use crate::{
 
 over_every_transport!(
     wait_reports_exit_and_close,
-    wait_gives_up_in_time,
+    wait_times_out,
     wait_for_exit_does_not_wait_for_close,
-    a_snapshot_has_head_and_tail,
-    a_snapshot_of_a_running_process_tells_so,
-    a_list_has_every_member,
-    a_terminal_has_the_size_it_was_given,
+    snapshot_has_head_and_tail,
+    snapshot_of_a_running_process_says_it_runs,
+    process_list_entry_has_every_field,
+    terminal_has_the_requested_size,
     resize_reaches_the_terminal,
     resize_needs_a_terminal,
-    lifecycle_tells_of_start_and_failure,
-    without_the_grant_nothing_is_told,
+    lifecycle_reports_start_and_failure,
+    without_the_extension_no_lifecycle_is_sent,
 );
 
 async fn wait_reports_exit_and_close(transport: Transport) {
@@ -39,7 +39,7 @@ async fn wait_reports_exit_and_close(transport: Transport) {
     assert_eq!(client.call("process/wait", huge).await["timedOut"], false);
 }
 
-async fn wait_gives_up_in_time(transport: Transport) {
+async fn wait_times_out(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     client.start("p", "exec sleep 1000").await;
@@ -87,7 +87,7 @@ async fn wait_for_exit_does_not_wait_for_close(transport: Transport) {
     );
 }
 
-async fn a_snapshot_has_head_and_tail(transport: Transport) {
+async fn snapshot_has_head_and_tail(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     client
@@ -120,7 +120,7 @@ async fn a_snapshot_has_head_and_tail(transport: Transport) {
     );
 }
 
-async fn a_snapshot_of_a_running_process_tells_so(transport: Transport) {
+async fn snapshot_of_a_running_process_says_it_runs(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     client
@@ -141,7 +141,7 @@ async fn a_snapshot_of_a_running_process_tells_so(transport: Transport) {
     );
 }
 
-async fn a_list_has_every_member(transport: Transport) {
+async fn process_list_entry_has_every_field(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     client.start("b", "exit 3").await;
@@ -179,7 +179,7 @@ async fn a_list_has_every_member(transport: Transport) {
     assert!(age < 60_000, "started {age} ms ago");
 }
 
-async fn a_terminal_has_the_size_it_was_given(transport: Transport) {
+async fn terminal_has_the_requested_size(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let params = |id| {
@@ -224,7 +224,7 @@ async fn resize_reaches_the_terminal(transport: Transport) {
     assert_eq!(
         client.call("process/resize", params).await,
         json!({}),
-        "nobody is left to tell"
+        "resize of an exited process must do nothing"
     );
 }
 
@@ -239,7 +239,7 @@ async fn resize_needs_a_terminal(transport: Transport) {
     }
 }
 
-async fn lifecycle_tells_of_start_and_failure(transport: Transport) {
+async fn lifecycle_reports_start_and_failure(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let granted = client
@@ -264,7 +264,7 @@ async fn lifecycle_tells_of_start_and_failure(transport: Transport) {
     );
 }
 
-async fn without_the_grant_nothing_is_told(transport: Transport) {
+async fn without_the_extension_no_lifecycle_is_sent(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     client.start("p", "true").await;
@@ -275,6 +275,6 @@ async fn without_the_grant_nothing_is_told(transport: Transport) {
     assert_eq!(
         client.recv().await["id"],
         id,
-        "nothing came before the answer"
+        "notification before the response"
     );
 }

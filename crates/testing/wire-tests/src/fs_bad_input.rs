@@ -1,33 +1,33 @@
-//! Requests about files that are not as they should be, or come too early.
+//! Invalid and premature file requests.
 
 use serde_json::{Value, json};
 
 use crate::{
     client::Client,
+    fs_fixture::FsFixture,
     over_every_transport, over_one_transport,
     params::without,
-    scene::Scene,
     server::{Server, Transport},
 };
 
 over_every_transport!(
-    the_gate_names_the_family,
-    bad_params_are_named_before_the_gate,
+    requests_before_initialize_are_refused_by_family,
+    invalid_params_are_reported_before_the_handshake_check,
     unknown_methods_are_not_found,
 );
 
 over_one_transport!(
-    params_of_the_wrong_shape_are_refused,
-    required_members_are_required,
-    optional_members_may_be_null,
-    members_with_a_default_may_not_be_null,
+    params_of_the_wrong_type_are_refused,
+    required_fields_are_required,
+    optional_fields_may_be_null,
+    fields_with_a_default_must_not_be_null,
     flags_are_booleans,
-    unknown_members_are_ignored,
-    capabilities_say_what_works,
-    the_connection_survives_all_of_it,
+    unknown_fields_are_ignored,
+    advertised_capabilities_work,
+    connection_survives_invalid_requests,
 );
 
-/// Every method with params that decode.
+/// Returns every method with valid params.
 fn methods() -> Vec<(&'static str, Value)> {
     let path = "file:///nonexistent/for/tests";
     let walk = json!({
@@ -69,10 +69,10 @@ fn methods() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Answers that are not errors although nothing is there.
-const ALWAYS_FINE: [&str; 3] = ["fs/close", "fs/watchMissing", "fs/unwatch"];
+/// Methods that succeed although the path does not exist.
+const SUCCEED_WITHOUT_A_FILE: [&str; 3] = ["fs/close", "fs/watchMissing", "fs/unwatch"];
 
-async fn the_gate_names_the_family(transport: Transport) {
+async fn requests_before_initialize_are_refused_by_family(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     for (method, params) in methods() {
@@ -90,10 +90,10 @@ async fn the_gate_names_the_family(transport: Transport) {
     expect_served(&mut client).await;
 }
 
-/// Asks everything once of what does not exist.
+/// Sends every request once for a missing path.
 async fn expect_served(client: &mut Client) {
     for (method, params) in methods() {
-        if ALWAYS_FINE.contains(&method) {
+        if SUCCEED_WITHOUT_A_FILE.contains(&method) {
             client.call(method, params).await;
         } else {
             client.expect_error(-32004, method, params).await;
@@ -101,7 +101,7 @@ async fn expect_served(client: &mut Client) {
     }
 }
 
-async fn bad_params_are_named_before_the_gate(transport: Transport) {
+async fn invalid_params_are_reported_before_the_handshake_check(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     for (method, _) in methods() {
@@ -127,7 +127,7 @@ async fn unknown_methods_are_not_found(transport: Transport) {
         client.expect_error(-32601, method, json!({})).await;
     }
     client.handshake().await;
-    // What the server tells is nothing that can be asked.
+    // Server notifications are not methods.
     for method in ["fs/changed", "fs/missingChanged"] {
         client
             .expect_error(-32601, method, json!({"watchId": 1}))
@@ -135,8 +135,8 @@ async fn unknown_methods_are_not_found(transport: Transport) {
     }
 }
 
-async fn params_of_the_wrong_shape_are_refused(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn params_of_the_wrong_type_are_refused(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for (method, _) in methods() {
         for params in [
             json!(null),
@@ -146,17 +146,17 @@ async fn params_of_the_wrong_shape_are_refused(transport: Transport) {
             json!(true),
             json!([]),
         ] {
-            scene.client.expect_error(-32602, method, params).await;
+            fixture.client.expect_error(-32602, method, params).await;
         }
         let text = json!({"id": 7, "method": method}).to_string();
-        scene.client.send(&text).await;
-        let answer = scene.client.answer(7).await;
+        fixture.client.send(&text).await;
+        let answer = fixture.client.answer(7).await;
         assert_eq!(answer["error"]["code"], -32602, "{method}: {answer}");
     }
 }
 
-async fn required_members_are_required(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn required_fields_are_required(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for (method, params) in methods() {
         let members: Vec<String> = params.as_object().unwrap().keys().cloned().collect();
         for member in members {
@@ -170,15 +170,15 @@ async fn required_members_are_required(transport: Transport) {
             let mut null = params.clone();
             null[&member] = json!(null);
             for params in [without(params.clone(), &member), null] {
-                let message = scene.client.expect_error(-32602, method, params).await;
+                let message = fixture.client.expect_error(-32602, method, params).await;
                 assert!(message.contains(&member), "{method} {member}: {message}");
             }
         }
     }
 }
 
-async fn optional_members_may_be_null(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn optional_fields_may_be_null(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for (method, mut params) in methods() {
         let members: &[&str] = match method {
             "fs/readFile" | "fs/getMetadata" => &["followSymlinks", "sandbox"],
@@ -194,16 +194,16 @@ async fn optional_members_may_be_null(transport: Transport) {
         for member in members {
             params[member] = json!(null);
         }
-        if ALWAYS_FINE.contains(&method) {
-            scene.client.call(method, params).await;
+        if SUCCEED_WITHOUT_A_FILE.contains(&method) {
+            fixture.client.call(method, params).await;
         } else {
-            scene.client.expect_error(-32004, method, params).await;
+            fixture.client.expect_error(-32004, method, params).await;
         }
     }
 }
 
-async fn members_with_a_default_may_not_be_null(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn fields_with_a_default_must_not_be_null(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for (method, member) in [
         ("fs/writeFile", "createParents"),
         ("fs/writeFile", "atomic"),
@@ -220,13 +220,13 @@ async fn members_with_a_default_may_not_be_null(transport: Transport) {
         let (_, params) = all.iter().find(|(name, _)| *name == method).unwrap();
         let mut params = params.clone();
         params[member] = json!(null);
-        let message = scene.client.expect_error(-32602, method, params).await;
+        let message = fixture.client.expect_error(-32602, method, params).await;
         assert!(message.contains(member), "{method}: {message}");
     }
 }
 
 async fn flags_are_booleans(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+    let mut fixture = FsFixture::new(transport).await;
     for (method, member) in [
         ("fs/readFile", "followSymlinks"),
         ("fs/writeFile", "followSymlinks"),
@@ -249,7 +249,7 @@ async fn flags_are_booleans(transport: Transport) {
         for value in [json!(0), json!(1), json!("true"), json!([]), json!({})] {
             let mut params = params.clone();
             params[member] = value;
-            let message = scene.client.expect_error(-32602, method, params).await;
+            let message = fixture.client.expect_error(-32602, method, params).await;
             assert!(
                 message.contains(member) && message.contains("expected a boolean"),
                 "{method}: {message}"
@@ -258,40 +258,40 @@ async fn flags_are_booleans(transport: Transport) {
     }
 }
 
-async fn unknown_members_are_ignored(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn unknown_fields_are_ignored(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for (method, mut params) in methods() {
         params["later"] = json!({"x": [1]});
         params["jsonrpc"] = json!("2.0");
-        if ALWAYS_FINE.contains(&method) {
-            scene.client.call(method, params).await;
+        if SUCCEED_WITHOUT_A_FILE.contains(&method) {
+            fixture.client.call(method, params).await;
         } else {
-            scene.client.expect_error(-32004, method, params).await;
+            fixture.client.expect_error(-32004, method, params).await;
         }
     }
 }
 
-async fn capabilities_say_what_works(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let info = scene.client.call("environment/info", json!({})).await;
+async fn advertised_capabilities_work(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let info = fixture.client.call("environment/info", json!({})).await;
     for capability in ["fsWatchMissing", "fileWriteStreaming"] {
         assert_eq!(info["capabilities"][capability], true, "{info}");
     }
-    expect_served(&mut scene.client).await;
+    expect_served(&mut fixture.client).await;
 }
 
-async fn the_connection_survives_all_of_it(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn connection_survives_invalid_requests(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for text in [
         r#"{"id":1,"method":"fs/readFile","params":{"path":"file:///x","path":"file:///y"}}"#,
         r#"{"id":1,"method":"fs/readFile","params":{"path":"file:///x"}"#,
         r#"{"id":1.5,"method":"fs/readFile","params":{"path":"file:///x"}}"#,
     ] {
-        scene.client.expect_refused(text).await;
+        fixture.client.expect_refused(text).await;
     }
     for method in ["fs/changed", "fs/readFile"] {
         let text = json!({"method": method, "params": {"path": "file:///x"}}).to_string();
-        scene.client.expect_refused(&text).await;
+        fixture.client.expect_refused(&text).await;
     }
-    assert_eq!(scene.read("file").await, b"hello");
+    assert_eq!(fixture.read("file").await, b"hello");
 }

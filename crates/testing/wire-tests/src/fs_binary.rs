@@ -1,4 +1,4 @@
-//! Files as raw bytes beside their header.
+//! File data as raw bytes after their header.
 
 use std::fs;
 
@@ -7,33 +7,33 @@ use serde_json::{Value, json};
 use crate::{
     binary::{frame, granted, split},
     client::{Client, Packet, encode, error_message},
+    fs_fixture::FsFixture,
     over_every_socket,
-    scene::Scene,
     server::{Server, Transport},
 };
 
 over_every_socket!(
-    whole_files_travel_raw_both_ways,
-    blocks_travel_raw_both_ways,
-    text_is_taken_beside_raw_data,
-    errors_and_other_answers_stay_text,
-    without_the_grant_everything_is_text,
-    data_inside_and_beside_is_refused,
-    only_methods_with_data_take_it,
-    raw_blocks_have_1_byte_to_1_mib,
-    a_large_file_arrives_in_one_message,
-    order_is_kept_among_raw_and_text,
+    files_are_binary_in_both_directions,
+    blocks_are_binary_in_both_directions,
+    inline_data_is_accepted_with_the_extension,
+    errors_and_other_responses_stay_text,
+    without_the_extension_everything_is_text,
+    inline_and_binary_data_together_are_refused,
+    only_methods_with_data_accept_binary,
+    binary_blocks_have_1_byte_to_1_mib,
+    large_file_arrives_in_one_message,
+    binary_and_text_requests_keep_their_order,
 );
 
-/// Sends a request with raw data.
+/// Sends a request with binary data.
 async fn send(client: &mut Client, id: i64, method: &str, params: Value, data: &[u8]) {
     let header = json!({"id": id, "method": method, "params": params});
     client.send_frame(frame(&header, data)).await;
 }
 
-/// Receives a raw answer: its result and its data.
+/// Receives a binary response and returns its result and data.
 async fn raw(client: &mut Client, id: i64) -> (Value, Vec<u8>) {
-    match client.packet().await.expect("the connection is open") {
+    match client.packet().await.expect("connection closed") {
         Packet::Binary(frame) => {
             let (mut header, data) = split(&frame);
             assert_eq!(header["id"], id, "{header}");
@@ -43,29 +43,29 @@ async fn raw(client: &mut Client, id: i64) -> (Value, Vec<u8>) {
     }
 }
 
-/// Sets a scene whose client may use binary data.
-async fn scene(transport: Transport) -> (Scene, Client) {
-    let mut scene = Scene::on(Server::start(transport, &[]).await).await;
-    let client = granted(&mut scene.server).await;
-    (scene, client)
+/// Creates a fixture whose client has the `binaryData` extension.
+async fn fixture(transport: Transport) -> (FsFixture, Client) {
+    let mut fixture = FsFixture::on(Server::start(transport, &[]).await).await;
+    let client = granted(&mut fixture.server).await;
+    (fixture, client)
 }
 
-async fn whole_files_travel_raw_both_ways(transport: Transport) {
-    let (scene, mut client) = scene(transport).await;
+async fn files_are_binary_in_both_directions(transport: Transport) {
+    let (fixture, mut client) = fixture(transport).await;
     let contents: [&[u8]; 4] = [b"", b"raw\0\xff\n", b"{}", &[1; 300_000]];
     for content in contents {
         send(
             &mut client,
             1,
             "fs/writeFile",
-            scene.params("new", json!({})),
+            fixture.params("new", json!({})),
             content,
         )
         .await;
         assert_eq!(client.recv().await, json!({"id": 1, "result": {}}));
-        assert_eq!(fs::read(scene.path("new")).unwrap(), content);
+        assert_eq!(fs::read(fixture.path("new")).unwrap(), content);
         let read = client
-            .request("fs/readFile", scene.params("new", json!({})))
+            .request("fs/readFile", fixture.params("new", json!({})))
             .await;
         let (result, data) = raw(&mut client, read).await;
         assert_eq!(result, json!({}), "the data member is beside it");
@@ -73,11 +73,11 @@ async fn whole_files_travel_raw_both_ways(transport: Transport) {
     }
 }
 
-async fn blocks_travel_raw_both_ways(transport: Transport) {
-    let (scene, mut client) = scene(transport).await;
-    let open = scene.params("new", json!({"handleId": "w", "mode": "replace"}));
+async fn blocks_are_binary_in_both_directions(transport: Transport) {
+    let (fixture, mut client) = fixture(transport).await;
+    let open = fixture.params("new", json!({"handleId": "w", "mode": "replace"}));
     client.call("fs/open", open).await;
-    let open = scene.params("new", json!({"handleId": "r"}));
+    let open = fixture.params("new", json!({"handleId": "r"}));
     client.call("fs/open", open).await;
     let block: Vec<u8> = (0..1_u32 << 18).flat_map(u32::to_le_bytes).collect();
     let params = json!({"handleId": "w", "offset": 3});
@@ -96,31 +96,31 @@ async fn blocks_travel_raw_both_ways(transport: Transport) {
     );
 }
 
-async fn text_is_taken_beside_raw_data(transport: Transport) {
-    let (scene, mut client) = scene(transport).await;
-    let write = scene.params("new", json!({"dataBase64": encode(b"text")}));
+async fn inline_data_is_accepted_with_the_extension(transport: Transport) {
+    let (fixture, mut client) = fixture(transport).await;
+    let write = fixture.params("new", json!({"dataBase64": encode(b"text")}));
     assert_eq!(client.call("fs/writeFile", write).await, json!({}));
-    assert_eq!(scene.content("new"), "text");
-    let broken = scene.params("new", json!({"dataBase64": "!"}));
+    assert_eq!(fixture.content("new"), "text");
+    let broken = fixture.params("new", json!({"dataBase64": "!"}));
     client.expect_error(-32600, "fs/writeFile", broken).await;
     let more = json!({"atomic": true, "createParents": true, "mode": 0o600});
     send(
         &mut client,
         1,
         "fs/writeFile",
-        scene.params("a/b", more),
+        fixture.params("a/b", more),
         b"raw",
     )
     .await;
     assert_eq!(client.recv().await, json!({"id": 1, "result": {}}));
-    assert_eq!(scene.content("a/b"), "raw");
+    assert_eq!(fixture.content("a/b"), "raw");
 }
 
-async fn errors_and_other_answers_stay_text(transport: Transport) {
-    let (scene, mut client) = scene(transport).await;
-    let missing = scene.params("none", json!({}));
+async fn errors_and_other_responses_stay_text(transport: Transport) {
+    let (fixture, mut client) = fixture(transport).await;
+    let missing = fixture.params("none", json!({}));
     client.expect_error(-32004, "fs/readFile", missing).await;
-    let dir = scene.params("dir", json!({}));
+    let dir = fixture.params("dir", json!({}));
     client.call("fs/readDirectory", dir.clone()).await;
     client.call("fs/getMetadata", dir.clone()).await;
     send(&mut client, 1, "fs/writeFile", dir, b"raw").await;
@@ -129,41 +129,41 @@ async fn errors_and_other_answers_stay_text(transport: Transport) {
     client.expect_error(-32004, "fs/readBlock", block).await;
 }
 
-async fn without_the_grant_everything_is_text(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let params = scene.params("file", json!({}));
-    send(&mut scene.client, 7, "fs/writeFile", params, b"raw").await;
-    let answer = scene.client.recv().await;
+async fn without_the_extension_everything_is_text(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let params = fixture.params("file", json!({}));
+    send(&mut fixture.client, 7, "fs/writeFile", params, b"raw").await;
+    let answer = fixture.client.recv().await;
     assert_eq!(answer["id"], 7);
     error_message(-32600, &answer, "raw data");
-    assert_eq!(scene.read("file").await, b"hello");
+    assert_eq!(fixture.read("file").await, b"hello");
     let open = json!({"handleId": "w", "mode": "replace"});
-    scene.call("fs/open", "new", open).await;
+    fixture.call("fs/open", "new", open).await;
     let params = json!({"handleId": "w", "offset": 0});
-    send(&mut scene.client, 8, "fs/writeBlock", params, b"raw").await;
-    error_message(-32600, &scene.client.recv().await, "raw data");
-    assert_eq!(scene.content("new"), "");
+    send(&mut fixture.client, 8, "fs/writeBlock", params, b"raw").await;
+    error_message(-32600, &fixture.client.recv().await, "raw data");
+    assert_eq!(fixture.content("new"), "");
 }
 
-async fn data_inside_and_beside_is_refused(transport: Transport) {
-    let (scene, mut client) = scene(transport).await;
-    let params = scene.params("file", json!({"dataBase64": "eA=="}));
+async fn inline_and_binary_data_together_are_refused(transport: Transport) {
+    let (fixture, mut client) = fixture(transport).await;
+    let params = fixture.params("file", json!({"dataBase64": "eA=="}));
     send(&mut client, 1, "fs/writeFile", params, b"raw").await;
     let message = error_message(-32602, &client.recv().await, "twice");
     assert!(message.contains("dataBase64"), "{message}");
-    assert_eq!(scene.content("file"), "hello");
-    let open = scene.params("new", json!({"handleId": "w", "mode": "replace"}));
+    assert_eq!(fixture.content("file"), "hello");
+    let open = fixture.params("new", json!({"handleId": "w", "mode": "replace"}));
     client.call("fs/open", open).await;
     let params = json!({"handleId": "w", "offset": 0, "chunk": "eA=="});
     send(&mut client, 2, "fs/writeBlock", params, b"raw").await;
     let message = error_message(-32602, &client.recv().await, "twice");
     assert!(message.contains("chunk"), "{message}");
-    assert_eq!(scene.content("new"), "");
+    assert_eq!(fixture.content("new"), "");
 }
 
-async fn only_methods_with_data_take_it(transport: Transport) {
-    let (scene, mut client) = scene(transport).await;
-    let path = scene.params("file", json!({}));
+async fn only_methods_with_data_accept_binary(transport: Transport) {
+    let (fixture, mut client) = fixture(transport).await;
+    let path = fixture.params("file", json!({}));
     for (id, method) in [
         "fs/readFile",
         "fs/getMetadata",
@@ -184,12 +184,12 @@ async fn only_methods_with_data_take_it(transport: Transport) {
     let block = json!({"handleId": "h", "offset": 0, "len": 1});
     send(&mut client, 9, "fs/readBlock", block, b"raw").await;
     error_message(-32602, &client.recv().await, "fs/readBlock");
-    assert_eq!(scene.content("file"), "hello");
+    assert_eq!(fixture.content("file"), "hello");
 }
 
-async fn raw_blocks_have_1_byte_to_1_mib(transport: Transport) {
-    let (scene, mut client) = scene(transport).await;
-    let open = scene.params("new", json!({"handleId": "w", "mode": "replace"}));
+async fn binary_blocks_have_1_byte_to_1_mib(transport: Transport) {
+    let (fixture, mut client) = fixture(transport).await;
+    let open = fixture.params("new", json!({"handleId": "w", "mode": "replace"}));
     client.call("fs/open", open).await;
     for length in [0, (1 << 20) + 1] {
         let params = json!({"handleId": "w", "offset": 0});
@@ -197,33 +197,33 @@ async fn raw_blocks_have_1_byte_to_1_mib(transport: Transport) {
         let message = error_message(-32600, &client.recv().await, "length");
         assert!(message.contains("1048576"), "{message}");
     }
-    assert_eq!(scene.content("new"), "");
+    assert_eq!(fixture.content("new"), "");
 }
 
-async fn a_large_file_arrives_in_one_message(transport: Transport) {
-    let (scene, mut client) = scene(transport).await;
+async fn large_file_arrives_in_one_message(transport: Transport) {
+    let (fixture, mut client) = fixture(transport).await;
     let data: Vec<u8> = (0..5_u32 << 20).flat_map(u32::to_le_bytes).collect();
     send(
         &mut client,
         1,
         "fs/writeFile",
-        scene.params("new", json!({})),
+        fixture.params("new", json!({})),
         &data,
     )
     .await;
     assert_eq!(client.recv().await, json!({"id": 1, "result": {}}));
-    assert!(fs::read(scene.path("new")).unwrap() == data);
+    assert!(fs::read(fixture.path("new")).unwrap() == data);
     let read = client
-        .request("fs/readFile", scene.params("new", json!({})))
+        .request("fs/readFile", fixture.params("new", json!({})))
         .await;
     assert!(raw(&mut client, read).await.1 == data);
 }
 
-async fn order_is_kept_among_raw_and_text(transport: Transport) {
-    let (scene, mut client) = scene(transport).await;
+async fn binary_and_text_requests_keep_their_order(transport: Transport) {
+    let (fixture, mut client) = fixture(transport).await;
     for round in 0..30 {
         let (raw_text, text) = (format!("raw {round}"), format!("text {round}"));
-        let params = scene.params("file", json!({}));
+        let params = fixture.params("file", json!({}));
         send(
             &mut client,
             -5,
@@ -233,7 +233,7 @@ async fn order_is_kept_among_raw_and_text(transport: Transport) {
         )
         .await;
         let first = client.request("fs/readFile", params.clone()).await;
-        let write = scene.params("file", json!({"dataBase64": encode(text.as_bytes())}));
+        let write = fixture.params("file", json!({"dataBase64": encode(text.as_bytes())}));
         let write = client.request("fs/writeFile", write).await;
         let second = client.request("fs/readFile", params).await;
         assert_eq!(client.recv().await["id"], -5);

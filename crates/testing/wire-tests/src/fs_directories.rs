@@ -1,4 +1,4 @@
-//! Directories: made and listed.
+//! Creating and listing directories.
 
 use std::{
     ffi::OsStr,
@@ -9,24 +9,24 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
+    fs_fixture::{FsFixture, in_memory, uri},
     over_every_transport, over_one_transport,
-    scene::{Scene, in_memory, uri},
     server::Transport,
 };
 
-over_every_transport!(directories_are_made_and_listed);
+over_every_transport!(directories_are_created_and_listed);
 
 over_one_transport!(
-    recursive_is_the_default_and_takes_what_exists,
-    without_recursive_exactly_one_is_made,
-    without_links_none_may_be_on_the_way,
-    kinds_of_entries_are_those_behind_links,
-    what_is_no_directory_is_not_listed,
-    names_that_are_not_utf_8_are_listed,
-    fifty_thousand_entries_are_listed_and_no_more,
+    create_directory_is_recursive_by_default_and_accepts_existing,
+    non_recursive_create_directory_creates_exactly_one,
+    create_directory_without_following_refuses_symlinks,
+    entry_types_follow_symlinks,
+    listing_a_non_directory_fails,
+    non_utf8_names_are_listed,
+    directory_listing_is_limited_to_fifty_thousand_entries,
 );
 
-/// Returns name, directory, file of each entry, sorted.
+/// Returns name, `isDirectory` and `isFile` of each entry, sorted.
 fn listed(result: &Value) -> Vec<(String, bool, bool)> {
     assert_eq!(result.as_object().unwrap().len(), 1, "{result}");
     let entries = result["entries"].as_array().unwrap().iter();
@@ -46,22 +46,22 @@ fn entry(name: &str, is_directory: bool, is_file: bool) -> (String, bool, bool) 
     (name.to_owned(), is_directory, is_file)
 }
 
-async fn directories_are_made_and_listed(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    scene.done("fs/createDirectory", "a/b/c", json!({})).await;
-    assert!(scene.path("a/b/c").is_dir());
-    scene.write("a/b/f", b"").await;
-    let result = scene.call("fs/readDirectory", "a/b", json!({})).await;
+async fn directories_are_created_and_listed(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    fixture.done("fs/createDirectory", "a/b/c", json!({})).await;
+    assert!(fixture.path("a/b/c").is_dir());
+    fixture.write("a/b/f", b"").await;
+    let result = fixture.call("fs/readDirectory", "a/b", json!({})).await;
     assert_eq!(
         listed(&result),
         [entry("c", true, false), entry("f", false, true)]
     );
-    let result = scene.call("fs/readDirectory", "a/b/c", json!({})).await;
+    let result = fixture.call("fs/readDirectory", "a/b/c", json!({})).await;
     assert_eq!(result, json!({"entries": []}));
 }
 
-async fn recursive_is_the_default_and_takes_what_exists(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn create_directory_is_recursive_by_default_and_accepts_existing(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     let rows: &[(&str, i64)] = &[
         ("dir", 0),
         ("dir/", 0),
@@ -84,13 +84,13 @@ async fn recursive_is_the_default_and_takes_what_exists(transport: Transport) {
         json!({"recursive": null}),
         json!({"recursive": true}),
     ] {
-        scene.table("fs/createDirectory", &more, rows).await;
+        fixture.table("fs/createDirectory", &more, rows).await;
     }
-    assert!(!scene.path("nothing").exists());
+    assert!(!fixture.path("nothing").exists());
 }
 
-async fn without_recursive_exactly_one_is_made(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn non_recursive_create_directory_creates_exactly_one(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     let rows: &[(&str, i64)] = &[
         ("new", 0),
         ("dir/new", 0),
@@ -105,11 +105,11 @@ async fn without_recursive_exactly_one_is_made(transport: Transport) {
         ("file:///", -32603),
     ];
     let more = json!({"recursive": false});
-    scene.table("fs/createDirectory", &more, rows).await;
+    fixture.table("fs/createDirectory", &more, rows).await;
 }
 
-async fn without_links_none_may_be_on_the_way(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn create_directory_without_following_refuses_symlinks(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     let rows: &[(&str, i64)] = &[
         ("dir", 0),
         ("dir/new", 0),
@@ -122,7 +122,7 @@ async fn without_links_none_may_be_on_the_way(transport: Transport) {
         ("to-dir/new/below", -32603),
     ];
     let more = json!({"followSymlinks": false});
-    scene.table("fs/createDirectory", &more, rows).await;
+    fixture.table("fs/createDirectory", &more, rows).await;
     let rows: &[(&str, i64)] = &[
         ("new", 0),
         ("dir", -32603),
@@ -132,12 +132,12 @@ async fn without_links_none_may_be_on_the_way(transport: Transport) {
         ("new/below", -32004),
     ];
     let more = json!({"followSymlinks": false, "recursive": false});
-    scene.table("fs/createDirectory", &more, rows).await;
-    assert_eq!(scene.names("dir"), ["inner", "sub"]);
+    fixture.table("fs/createDirectory", &more, rows).await;
+    assert_eq!(fixture.names("dir"), ["inner", "sub"]);
 }
 
-async fn kinds_of_entries_are_those_behind_links(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn entry_types_follow_symlinks(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     let expected = [
         entry("dir", true, false),
         entry("fifo", false, false),
@@ -146,16 +146,16 @@ async fn kinds_of_entries_are_those_behind_links(transport: Transport) {
         entry("to-dir", true, false),
         entry("to-file", false, true),
     ];
-    let result = scene.call("fs/readDirectory", "", json!({})).await;
+    let result = fixture.call("fs/readDirectory", "", json!({})).await;
     assert_eq!(listed(&result), expected, "dangling links are omitted");
-    symlink(".", scene.path("again")).unwrap();
-    let result = scene.call("fs/readDirectory", "again/", json!({})).await;
+    symlink(".", fixture.path("again")).unwrap();
+    let result = fixture.call("fs/readDirectory", "again/", json!({})).await;
     assert_eq!(listed(&result)[0], entry("again", true, false));
     assert_eq!(listed(&result)[1..], expected);
 }
 
-async fn what_is_no_directory_is_not_listed(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn listing_a_non_directory_fails(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     let rows: &[(&str, i64)] = &[
         ("none", -32004),
         ("to-none", -32004),
@@ -167,15 +167,15 @@ async fn what_is_no_directory_is_not_listed(transport: Transport) {
         ("fifo", -32603),
         ("socket", -32603),
     ];
-    scene.table("fs/readDirectory", &json!({}), rows).await;
+    fixture.table("fs/readDirectory", &json!({}), rows).await;
 }
 
-async fn names_that_are_not_utf_8_are_listed(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let sub = scene.path("dir/sub");
+async fn non_utf8_names_are_listed(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let sub = fixture.path("dir/sub");
     fs::write(sub.join(OsStr::from_bytes(b"n\xff")), "x").unwrap();
     fs::write(sub.join("new\nline \u{e9}\\\"%"), "x").unwrap();
-    let result = scene.call("fs/readDirectory", "dir/sub", json!({})).await;
+    let result = fixture.call("fs/readDirectory", "dir/sub", json!({})).await;
     assert_eq!(
         listed(&result),
         [
@@ -185,19 +185,19 @@ async fn names_that_are_not_utf_8_are_listed(transport: Transport) {
     );
 }
 
-async fn fifty_thousand_entries_are_listed_and_no_more(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn directory_listing_is_limited_to_fifty_thousand_entries(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     let many = in_memory();
     for number in 0..50_000 {
         fs::write(many.path().join(number.to_string()), "").unwrap();
     }
-    // One that is omitted is not counted.
+    // Omitted entries are not counted.
     symlink("nowhere", many.path().join("dangling")).unwrap();
     let root = uri(many.path());
-    let result = scene.call("fs/readDirectory", &root, json!({})).await;
+    let result = fixture.call("fs/readDirectory", &root, json!({})).await;
     assert_eq!(result["entries"].as_array().unwrap().len(), 50_000);
     symlink(".", many.path().join("one more")).unwrap();
-    let message = scene
+    let message = fixture
         .refused(-32603, "fs/readDirectory", &root, json!({}))
         .await;
     assert!(message.contains("50000"), "{message}");

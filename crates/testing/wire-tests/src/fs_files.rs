@@ -1,4 +1,4 @@
-//! Whole files: read, written, looked at.
+//! Reading, writing and inspecting whole files.
 
 use std::{
     fs,
@@ -10,36 +10,36 @@ use serde_json::{Value, json};
 
 use crate::{
     client::encode,
+    fs_fixture::FsFixture,
     over_every_transport, over_one_transport,
-    scene::Scene,
     server::{Server, Transport},
 };
 
 over_every_transport!(
-    what_is_written_is_read,
-    a_file_above_512_mib_is_refused,
-    metadata_tells_what_a_path_names,
-    a_missing_file_is_not_found,
+    written_content_is_read_back,
+    file_above_512_mib_is_refused,
+    metadata_reports_the_file_type,
+    missing_file_is_not_found,
 );
 
 over_one_transport!(
-    each_kind_of_file_reads_in_its_way,
-    each_kind_of_file_is_written_in_its_way,
-    null_and_true_follow_links,
-    a_write_keeps_permissions_and_other_names,
-    a_write_behind_a_link_writes_its_target,
-    new_files_obey_the_umask,
-    broken_base64_is_an_invalid_request_and_writes_nothing,
-    a_file_that_says_it_is_empty_is_read,
-    metadata_of_links_and_without_links,
+    read_outcome_of_each_file_type,
+    write_outcome_of_each_file_type,
+    follow_symlinks_null_and_true_follow,
+    write_keeps_permissions_and_hard_links,
+    write_through_a_symlink_writes_its_target,
+    new_files_respect_the_umask,
+    invalid_base64_is_an_invalid_request_and_writes_nothing,
+    file_with_reported_size_zero_is_read,
+    metadata_of_symlinks_with_and_without_following,
     times_are_milliseconds,
     canonical_paths_have_no_links,
-    what_may_not_be_done_is_an_invalid_request,
-    names_as_long_as_names_can_be,
+    permission_denied_is_an_invalid_request,
+    names_of_maximum_length_are_accepted,
 );
 
-async fn what_is_written_is_read(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn written_content_is_read_back(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     let large: Vec<u8> = (0..500_000_u32).flat_map(u32::to_le_bytes).collect();
     let contents = [
         Vec::new(),
@@ -50,14 +50,14 @@ async fn what_is_written_is_read(transport: Transport) {
         b"short again".to_vec(),
     ];
     for content in contents {
-        scene.write("new", &content).await;
-        assert!(fs::read(scene.path("new")).unwrap() == content);
-        assert!(scene.read("new").await == content);
+        fixture.write("new", &content).await;
+        assert!(fs::read(fixture.path("new")).unwrap() == content);
+        assert!(fixture.read("new").await == content);
     }
 }
 
-async fn a_missing_file_is_not_found(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn missing_file_is_not_found(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for method in [
         "fs/readFile",
         "fs/getMetadata",
@@ -68,34 +68,34 @@ async fn a_missing_file_is_not_found(transport: Transport) {
     ] {
         for name in ["none", "none/", "none/below", "to-none"] {
             let more = json!({"pattern": "x", "glob": "*"});
-            let message = scene.refused(-32004, method, name, more).await;
+            let message = fixture.refused(-32004, method, name, more).await;
             assert!(message.contains("os error 2"), "{method} {name}: {message}");
         }
     }
 }
 
-async fn a_file_above_512_mib_is_refused(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let file = fs::File::create(scene.path("large")).unwrap();
+async fn file_above_512_mib_is_refused(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let file = fs::File::create(fixture.path("large")).unwrap();
     file.set_len((512 << 20) + 1).unwrap();
-    let message = scene
+    let message = fixture
         .refused(-32600, "fs/readFile", "large", json!({}))
         .await;
     assert!(message.contains("536870912"), "{message}");
-    let metadata = scene.call("fs/getMetadata", "large", json!({})).await;
+    let metadata = fixture.call("fs/getMetadata", "large", json!({})).await;
     assert_eq!(metadata["size"], 536_870_913);
-    // By blocks it can be read.
+    // It can be read in blocks.
     let open = json!({"handleId": "h"});
-    scene.call("fs/open", "large", open).await;
+    fixture.call("fs/open", "large", open).await;
     let block = json!({"handleId": "h", "offset": 536_870_912_u64, "len": 5});
     assert_eq!(
-        scene.client.call("fs/readBlock", block).await,
+        fixture.client.call("fs/readBlock", block).await,
         json!({"chunk": "AA==", "eof": true})
     );
 }
 
-async fn each_kind_of_file_reads_in_its_way(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn read_outcome_of_each_file_type(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     let follow: &[(&str, i64)] = &[
         ("dir", -32600),
         ("dir/", -32600),
@@ -111,9 +111,9 @@ async fn each_kind_of_file_reads_in_its_way(transport: Transport) {
         ("file:///dev/null", -32600),
         ("file:///dev/zero", -32600),
     ];
-    scene.table("fs/readFile", &json!({}), follow).await;
+    fixture.table("fs/readFile", &json!({}), follow).await;
     for name in ["file", "file/", "to-file", "to-file/", "to-dir/../file"] {
-        assert_eq!(scene.read(name).await, b"hello", "{name}");
+        assert_eq!(fixture.read(name).await, b"hello", "{name}");
     }
     let refuse: &[(&str, i64)] = &[
         ("to-file", -32603),
@@ -127,13 +127,13 @@ async fn each_kind_of_file_reads_in_its_way(transport: Transport) {
         ("file/x", -32603),
     ];
     let more = json!({"followSymlinks": false});
-    scene.table("fs/readFile", &more, refuse).await;
-    let result = scene.call("fs/readFile", "dir/inner", more).await;
+    fixture.table("fs/readFile", &more, refuse).await;
+    let result = fixture.call("fs/readFile", "dir/inner", more).await;
     assert_eq!(result, json!({"dataBase64": "eA=="}));
 }
 
-async fn each_kind_of_file_is_written_in_its_way(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn write_outcome_of_each_file_type(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     let data = json!({"dataBase64": "ZGF0YQ=="});
     let follow: &[(&str, i64)] = &[
         ("new", 0),
@@ -148,7 +148,7 @@ async fn each_kind_of_file_is_written_in_its_way(transport: Transport) {
         ("file/x", -32603),
         ("to-itself", -32603),
     ];
-    scene.table("fs/writeFile", &data, follow).await;
+    fixture.table("fs/writeFile", &data, follow).await;
     let refuse: &[(&str, i64)] = &[
         ("new", 0),
         ("file", 0),
@@ -161,97 +161,95 @@ async fn each_kind_of_file_is_written_in_its_way(transport: Transport) {
         ("file/x", -32603),
     ];
     let data = json!({"dataBase64": "ZGF0YQ==", "followSymlinks": false});
-    scene.table("fs/writeFile", &data, refuse).await;
-    assert_eq!(
-        scene.content("file"),
-        "hello",
-        "links were not written through"
-    );
-    assert!(!scene.path("nothing").exists());
+    fixture.table("fs/writeFile", &data, refuse).await;
+    assert_eq!(fixture.content("file"), "hello", "symlink was not followed");
+    assert!(!fixture.path("nothing").exists());
 }
 
-async fn null_and_true_follow_links(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn follow_symlinks_null_and_true_follow(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for follow in [json!(null), json!(true)] {
         let follow = json!({"followSymlinks": follow, "sandbox": null});
-        let read = scene.call("fs/readFile", "to-file", follow.clone()).await;
+        let read = fixture.call("fs/readFile", "to-file", follow.clone()).await;
         assert_eq!(read, json!({"dataBase64": "aGVsbG8="}));
-        let seen = scene
+        let seen = fixture
             .call("fs/getMetadata", "to-dir/inner", follow.clone())
             .await;
         assert_eq!(seen["size"], 1);
-        scene
+        fixture
             .done("fs/createDirectory", "to-dir/new", follow.clone())
             .await;
-        scene.done("fs/remove", "to-dir/new", follow.clone()).await;
+        fixture
+            .done("fs/remove", "to-dir/new", follow.clone())
+            .await;
         let mut write = follow;
         write["dataBase64"] = json!("aGVsbG8=");
-        scene.done("fs/writeFile", "to-file", write).await;
+        fixture.done("fs/writeFile", "to-file", write).await;
     }
 }
 
-async fn a_write_keeps_permissions_and_other_names(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let file = scene.path("file");
+async fn write_keeps_permissions_and_hard_links(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let file = fixture.path("file");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o751)).unwrap();
-    fs::hard_link(&file, scene.path("other-name")).unwrap();
+    fs::hard_link(&file, fixture.path("other-name")).unwrap();
     let before = fs::metadata(&file).unwrap();
-    scene.write("file", b"new").await;
+    fixture.write("file", b"new").await;
     let after = fs::metadata(&file).unwrap();
     assert_eq!((before.ino(), before.mode()), (after.ino(), after.mode()));
-    assert_eq!(scene.content("other-name"), "new");
+    assert_eq!(fixture.content("other-name"), "new");
 }
 
-async fn a_write_behind_a_link_writes_its_target(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    scene.write("to-file", b"one").await;
-    scene.write("to-none", b"two").await;
-    assert_eq!(scene.content("file"), "one");
-    assert_eq!(scene.content("nothing"), "two");
-    assert!(scene.path("to-file").is_symlink() && scene.path("to-none").is_symlink());
+async fn write_through_a_symlink_writes_its_target(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    fixture.write("to-file", b"one").await;
+    fixture.write("to-none", b"two").await;
+    assert_eq!(fixture.content("file"), "one");
+    assert_eq!(fixture.content("nothing"), "two");
+    assert!(fixture.path("to-file").is_symlink() && fixture.path("to-none").is_symlink());
 }
 
-async fn new_files_obey_the_umask(transport: Transport) {
+async fn new_files_respect_the_umask(transport: Transport) {
     let server = Server::start_by("umask 027; exec \"$0\" \"$@\"", transport, &[]).await;
-    let mut scene = Scene::on(server).await;
-    scene.write("new", b"").await;
-    scene
+    let mut fixture = FsFixture::on(server).await;
+    fixture.write("new", b"").await;
+    fixture
         .done("fs/createDirectory", "made/below", json!({}))
         .await;
     let open = json!({"handleId": "h", "mode": "replace"});
-    scene.call("fs/open", "opened", open).await;
+    fixture.call("fs/open", "opened", open).await;
     for (name, mode) in [
         ("new", 0o640),
         ("opened", 0o640),
         ("made", 0o750),
         ("made/below", 0o750),
     ] {
-        let found = fs::metadata(scene.path(name)).unwrap().mode() & 0o7777;
+        let found = fs::metadata(fixture.path(name)).unwrap().mode() & 0o7777;
         assert_eq!(found, mode, "{name} has {found:o}");
     }
 }
 
-async fn broken_base64_is_an_invalid_request_and_writes_nothing(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn invalid_base64_is_an_invalid_request_and_writes_nothing(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for data in [
         "!!!!", "YQ", "YQ=", "YR==", "_-8=", "YQ==\n", " YQ==", "Y", "====",
     ] {
         for name in ["new", "file", "none/x"] {
             let data = json!({"dataBase64": data});
-            let message = scene.refused(-32600, "fs/writeFile", name, data).await;
+            let message = fixture.refused(-32600, "fs/writeFile", name, data).await;
             assert!(message.contains("dataBase64"), "{message}");
         }
     }
-    assert!(!scene.path("new").exists());
-    assert_eq!(scene.content("file"), "hello");
+    assert!(!fixture.path("new").exists());
+    assert_eq!(fixture.content("file"), "hello");
 }
 
-async fn a_file_that_says_it_is_empty_is_read(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let status = scene.read("file:///proc/self/status").await;
+async fn file_with_reported_size_zero_is_read(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let status = fixture.read("file:///proc/self/status").await;
     let status = String::from_utf8(status).unwrap();
     assert!(
-        status.contains(&format!("Pid:\t{}\n", scene.server.pid())),
+        status.contains(&format!("Pid:\t{}\n", fixture.server.pid())),
         "{status}"
     );
 }
@@ -261,8 +259,8 @@ fn kinds(metadata: &Value) -> (bool, bool, bool) {
     (flag("isDirectory"), flag("isFile"), flag("isSymlink"))
 }
 
-async fn metadata_tells_what_a_path_names(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn metadata_reports_the_file_type(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for (name, kind, size) in [
         ("file", (false, true, false), Some(5)),
         ("file/", (false, true, false), Some(5)),
@@ -277,7 +275,7 @@ async fn metadata_tells_what_a_path_names(transport: Transport) {
         ("file:///", (true, false, false), None),
         ("file:///dev/null", (false, false, false), Some(0)),
     ] {
-        let metadata = scene.call("fs/getMetadata", name, json!({})).await;
+        let metadata = fixture.call("fs/getMetadata", name, json!({})).await;
         assert_eq!(kinds(&metadata), kind, "{name}: {metadata}");
         assert_eq!(metadata.as_object().unwrap().len(), 7, "{metadata}");
         assert!(metadata["mode"].is_u64(), "{metadata}");
@@ -286,8 +284,8 @@ async fn metadata_tells_what_a_path_names(transport: Transport) {
     }
 }
 
-async fn metadata_of_links_and_without_links(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn metadata_of_symlinks_with_and_without_following(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     let refused: &[(&str, i64)] = &[
         ("to-file", -32600),
         ("to-dir", -32600),
@@ -299,22 +297,22 @@ async fn metadata_of_links_and_without_links(transport: Transport) {
         ("file/x", -32603),
     ];
     let more = json!({"followSymlinks": false});
-    scene.table("fs/getMetadata", &more, refused).await;
+    fixture.table("fs/getMetadata", &more, refused).await;
     for name in ["file", "dir", "fifo", "socket", "dir/inner", "file:///"] {
-        let with = scene.call("fs/getMetadata", name, json!({})).await;
-        let without = scene.call("fs/getMetadata", name, more.clone()).await;
+        let with = fixture.call("fs/getMetadata", name, json!({})).await;
+        let without = fixture.call("fs/getMetadata", name, more.clone()).await;
         assert_eq!(kinds(&with), kinds(&without), "{name}");
         assert_eq!(with["modifiedAtMs"], without["modifiedAtMs"], "{name}");
     }
     let refused: &[(&str, i64)] = &[("to-itself", -32603), ("file/x", -32603)];
-    scene.table("fs/getMetadata", &json!({}), refused).await;
+    fixture.table("fs/getMetadata", &json!({}), refused).await;
 }
 
 async fn times_are_milliseconds(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+    let mut fixture = FsFixture::new(transport).await;
     let file = fs::File::options()
         .write(true)
-        .open(scene.path("file"))
+        .open(fixture.path("file"))
         .unwrap();
     let late = Duration::from_nanos(1_700_000_000_123_456_789);
     let times = [
@@ -324,15 +322,15 @@ async fn times_are_milliseconds(transport: Transport) {
     ];
     for (time, expected) in times {
         file.set_modified(time).unwrap();
-        let metadata = scene.call("fs/getMetadata", "file", json!({})).await;
+        let metadata = fixture.call("fs/getMetadata", "file", json!({})).await;
         assert_eq!(metadata["modifiedAtMs"], expected, "{metadata}");
         assert!(metadata["createdAtMs"].is_i64(), "{metadata}");
     }
 }
 
 async fn canonical_paths_have_no_links(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    symlink("../to-dir/sub", scene.path("dir/back")).unwrap();
+    let mut fixture = FsFixture::new(transport).await;
+    symlink("../to-dir/sub", fixture.path("dir/back")).unwrap();
     for (name, expected) in [
         ("file", "file"),
         ("file/", "file"),
@@ -344,10 +342,10 @@ async fn canonical_paths_have_no_links(transport: Transport) {
         ("dir/./sub//", "dir/sub"),
         ("", ""),
     ] {
-        let result = scene.call("fs/canonicalize", name, json!({})).await;
-        assert_eq!(result, json!({"path": scene.uri(expected)}), "{name}");
+        let result = fixture.call("fs/canonicalize", name, json!({})).await;
+        assert_eq!(result, json!({"path": fixture.uri(expected)}), "{name}");
     }
-    let root = scene.call("fs/canonicalize", "file:///", json!({})).await;
+    let root = fixture.call("fs/canonicalize", "file:///", json!({})).await;
     assert_eq!(root, json!({"path": "file:///"}));
     let refused: &[(&str, i64)] = &[
         ("none", -32004),
@@ -355,20 +353,20 @@ async fn canonical_paths_have_no_links(transport: Transport) {
         ("to-itself", -32603),
         ("file/x", -32603),
     ];
-    scene.table("fs/canonicalize", &json!({}), refused).await;
+    fixture.table("fs/canonicalize", &json!({}), refused).await;
 }
 
-async fn what_may_not_be_done_is_an_invalid_request(transport: Transport) {
-    // Root is not asked for permission, unless it gives up that privilege.
+async fn permission_denied_is_an_invalid_request(transport: Transport) {
+    // Root bypasses permissions unless it drops that capability.
     let script = if rustix::process::geteuid().is_root() {
         "exec setpriv --bounding-set=-dac_override,-dac_read_search -- \"$0\" \"$@\""
     } else {
         "exec \"$0\" \"$@\""
     };
-    let mut scene = Scene::on(Server::start_by(script, transport, &[]).await).await;
+    let mut fixture = FsFixture::on(Server::start_by(script, transport, &[]).await).await;
     let mode = fs::Permissions::from_mode;
-    fs::set_permissions(scene.path("file"), mode(0)).unwrap();
-    fs::set_permissions(scene.path("dir"), mode(0o600)).unwrap();
+    fs::set_permissions(fixture.path("file"), mode(0)).unwrap();
+    fs::set_permissions(fixture.path("dir"), mode(0o600)).unwrap();
     let data = json!({"dataBase64": encode(b"x"), "handleId": "h"});
     for (method, name) in [
         ("fs/readFile", "file"),
@@ -382,25 +380,25 @@ async fn what_may_not_be_done_is_an_invalid_request(transport: Transport) {
         ("fs/open", "file"),
         ("fs/open", "dir/inner"),
     ] {
-        scene.refused(-32600, method, name, data.clone()).await;
+        fixture.refused(-32600, method, name, data.clone()).await;
     }
     let replace = json!({"handleId": "h", "mode": "replace"});
-    scene.refused(-32600, "fs/open", "file", replace).await;
-    fs::set_permissions(scene.path("dir"), mode(0o100)).unwrap();
-    scene
+    fixture.refused(-32600, "fs/open", "file", replace).await;
+    fs::set_permissions(fixture.path("dir"), mode(0o100)).unwrap();
+    fixture
         .refused(-32600, "fs/readDirectory", "dir", json!({}))
         .await;
-    assert_eq!(scene.read("dir/inner").await, b"x");
-    fs::set_permissions(scene.path("dir"), mode(0o700)).unwrap();
+    assert_eq!(fixture.read("dir/inner").await, b"x");
+    fs::set_permissions(fixture.path("dir"), mode(0o700)).unwrap();
 }
 
-async fn names_as_long_as_names_can_be(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn names_of_maximum_length_are_accepted(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     let longest = "n".repeat(255);
-    scene.write(&longest, b"x").await;
+    fixture.write(&longest, b"x").await;
     let atomic = json!({"dataBase64": "eQ==", "atomic": true});
-    scene.done("fs/writeFile", &longest, atomic).await;
-    assert_eq!(scene.read(&longest).await, b"y");
+    fixture.done("fs/writeFile", &longest, atomic).await;
+    assert_eq!(fixture.read(&longest).await, b"y");
     let longer = "n".repeat(256);
     let data = json!({"dataBase64": "eQ==", "handleId": "h"});
     for method in [
@@ -413,8 +411,10 @@ async fn names_as_long_as_names_can_be(transport: Transport) {
         "fs/remove",
         "fs/open",
     ] {
-        scene.refused(-32603, method, &longer, data.clone()).await;
+        fixture.refused(-32603, method, &longer, data.clone()).await;
     }
     let deep = "d/".repeat(3000);
-    scene.refused(-32603, "fs/readFile", &deep, json!({})).await;
+    fixture
+        .refused(-32603, "fs/readFile", &deep, json!({}))
+        .await;
 }

@@ -8,20 +8,20 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::{
     client::{decode, encode},
-    http::upgrade,
+    fs_fixture::FsFixture,
+    http_listener::upgrade,
     over_every_transport, over_one_transport,
-    scene::Scene,
-    server::{PATIENCE, Transport},
+    server::{TIMEOUT, Transport},
 };
 
 over_every_transport!(forty_mib_are_read, thirty_mib_are_written);
 
 over_one_transport!(
-    a_large_answer_is_cut_into_frames,
+    large_response_is_split_into_frames,
     thirty_two_mib_in_one_text_frame_are_written,
-    a_message_above_64_mib_ends_the_connection_and_writes_nothing,
-    many_large_files_are_read_at_once,
-    a_client_that_does_not_read_costs_bounded_memory,
+    message_above_64_mib_closes_the_connection_and_writes_nothing,
+    many_large_files_are_read_concurrently,
+    client_that_does_not_read_uses_bounded_memory,
 );
 
 fn content(mib: usize) -> Vec<u8> {
@@ -30,42 +30,42 @@ fn content(mib: usize) -> Vec<u8> {
 }
 
 async fn forty_mib_are_read(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+    let mut fixture = FsFixture::new(transport).await;
     let content = content(40);
-    fs::write(scene.path("large"), &content).unwrap();
-    assert!(scene.read("large").await == content);
+    fs::write(fixture.path("large"), &content).unwrap();
+    assert!(fixture.read("large").await == content);
 }
 
 async fn thirty_mib_are_written(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+    let mut fixture = FsFixture::new(transport).await;
     let content = content(30);
-    scene.write("large", &content).await;
-    assert!(fs::read(scene.path("large")).unwrap() == content);
+    fixture.write("large", &content).await;
+    assert!(fs::read(fixture.path("large")).unwrap() == content);
 }
 
 async fn thirty_two_mib_in_one_text_frame_are_written(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+    let mut fixture = FsFixture::new(transport).await;
     let content = content(32);
-    let params = scene.params("large", json!({"dataBase64": encode(&content)}));
+    let params = fixture.params("large", json!({"dataBase64": encode(&content)}));
     let text = json!({"id": 1, "method": "fs/writeFile", "params": params}).to_string();
     assert!(text.len() > 32 << 20);
-    scene.client.send_frame(Message::text(text)).await;
-    assert_eq!(scene.client.recv().await, json!({"id": 1, "result": {}}));
-    assert!(fs::read(scene.path("large")).unwrap() == content);
+    fixture.client.send_frame(Message::text(text)).await;
+    assert_eq!(fixture.client.recv().await, json!({"id": 1, "result": {}}));
+    assert!(fs::read(fixture.path("large")).unwrap() == content);
 }
 
-async fn a_message_above_64_mib_ends_the_connection_and_writes_nothing(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let params = scene.params("file", json!({"dataBase64": encode(&content(48))}));
+async fn message_above_64_mib_closes_the_connection_and_writes_nothing(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let params = fixture.params("file", json!({"dataBase64": encode(&content(48))}));
     let text = json!({"id": 1, "method": "fs/writeFile", "params": params}).to_string();
     assert!(text.len() > 64 << 20);
-    scene.client.try_send_frame(Message::text(text)).await;
-    assert_eq!(scene.client.packet().await, None, "there is no answer");
-    assert_eq!(scene.content("file"), "hello");
-    scene.server.ready().await.expect_alive().await;
+    fixture.client.try_send_frame(Message::text(text)).await;
+    assert_eq!(fixture.client.packet().await, None, "there is no answer");
+    assert_eq!(fixture.content("file"), "hello");
+    fixture.server.ready().await.expect_alive().await;
 }
 
-/// Reads one frame from the server: whether it is the last of its message, its kind, its payload.
+/// Reads one frame from the server and returns FIN, opcode and payload.
 async fn frame(stream: &mut (impl AsyncReadExt + Unpin)) -> (bool, u8, Vec<u8>) {
     let mut head = [0; 2];
     stream.read_exact(&mut head).await.unwrap();
@@ -81,7 +81,7 @@ async fn frame(stream: &mut (impl AsyncReadExt + Unpin)) -> (bool, u8, Vec<u8>) 
     (head[0] & 0x80 != 0, head[0] & 0x0f, payload)
 }
 
-/// A masked text frame whose mask is zero.
+/// Builds a masked text frame with a zero mask.
 fn text_frame(text: &str) -> Vec<u8> {
     let mut frame = vec![0x81, 0x80 | 126];
     frame.extend(u16::try_from(text.len()).unwrap().to_be_bytes());
@@ -90,16 +90,16 @@ fn text_frame(text: &str) -> Vec<u8> {
     frame
 }
 
-async fn a_large_answer_is_cut_into_frames(transport: Transport) {
-    let scene = Scene::new(transport).await;
-    // The second is larger than what the server itself would take.
+async fn large_response_is_split_into_frames(transport: Transport) {
+    let fixture = FsFixture::new(transport).await;
+    // The second exceeds the server's own receive limit.
     for mib in [20, 60] {
         let content = content(mib);
-        fs::write(scene.path("large"), &content).unwrap();
-        let mut stream = scene.server.stream().await;
+        fs::write(fixture.path("large"), &content).unwrap();
+        let mut stream = fixture.server.stream().await;
         upgrade(&mut stream, "").await;
         let pad = "x".repeat(200);
-        let read = scene.params("large", json!({"pad": pad}));
+        let read = fixture.params("large", json!({"pad": pad}));
         let messages = [
             json!({"id": 1, "method": "initialize", "params": {"clientName": pad}}),
             json!({"method": "initialized", "params": {"pad": pad}}),
@@ -127,38 +127,38 @@ async fn a_large_answer_is_cut_into_frames(transport: Transport) {
                 }
             }
         };
-        let (answer, frames) = tokio::time::timeout(PATIENCE, receive).await.unwrap();
+        let (answer, frames) = tokio::time::timeout(TIMEOUT, receive).await.unwrap();
         assert!(frames > 1, "one frame would be too large");
         assert!(decode(&answer["result"]["dataBase64"]) == content);
     }
 }
 
-async fn many_large_files_are_read_at_once(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn many_large_files_are_read_concurrently(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     let content = content(6);
-    fs::write(scene.path("large"), &content).unwrap();
-    let params = scene.params("large", json!({}));
-    let ids = scene.client.pipeline(20, "fs/readFile", &params).await;
+    fs::write(fixture.path("large"), &content).unwrap();
+    let params = fixture.params("large", json!({}));
+    let ids = fixture.client.pipeline(20, "fs/readFile", &params).await;
     for id in ids {
-        let answer = scene.client.answer(id).await;
+        let answer = fixture.client.answer(id).await;
         assert!(decode(&answer["result"]["dataBase64"]) == content);
     }
 }
 
-async fn a_client_that_does_not_read_costs_bounded_memory(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    fs::write(scene.path("large"), content(6)).unwrap();
-    let mut lazy = scene.server.ready().await;
-    let params = scene.params("large", json!({}));
+async fn client_that_does_not_read_uses_bounded_memory(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    fs::write(fixture.path("large"), content(6)).unwrap();
+    let mut lazy = fixture.server.ready().await;
+    let params = fixture.params("large", json!({}));
     let ids = lazy.pipeline(200, "fs/readFile", &params).await;
-    // Another is served as if nothing were.
+    // Another client is served normally.
     for _ in 0..20 {
-        assert_eq!(scene.read("file").await, b"hello");
+        assert_eq!(fixture.read("file").await, b"hello");
     }
-    let resident = crate::server::proc_line(scene.server.pid(), "status", "VmRSS");
+    let resident = crate::server::proc_line(fixture.server.pid(), "status", "VmRSS");
     let kib: u64 = resident.trim_end_matches(" kB").trim().parse().unwrap();
     assert!(kib < 300 << 10, "{kib} KiB for 200 files of 6 MiB");
-    // What was asked for is there when it is fetched.
+    // The responses arrive once the client reads them.
     let answer = lazy.answer(ids[0]).await;
     assert!(answer["result"]["dataBase64"].is_string());
 }

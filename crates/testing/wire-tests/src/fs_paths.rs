@@ -1,28 +1,29 @@
-//! Paths are `file:` URIs; every other text has its code.
+//! Paths are `file:` URIs; other texts are refused.
 
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt};
 
 use serde_json::{Value, json};
 
 use crate::{
-    over_every_transport, over_one_transport, params::without, scene::Scene, server::Transport,
+    fs_fixture::FsFixture, over_every_transport, over_one_transport, params::without,
+    server::Transport,
 };
 
-over_every_transport!(texts_that_are_no_path_are_refused_by_every_method);
+over_every_transport!(invalid_path_uris_are_refused_by_every_method);
 
 over_one_transport!(
-    spellings_of_one_path_name_one_file,
+    different_spellings_of_a_path_name_one_file,
     foreign_paths_are_invalid_requests,
-    opaque_paths_are_for_what_has_no_other_spelling,
-    names_of_all_bytes_work_with_every_method,
-    answers_are_canonical,
+    opaque_paths_are_only_for_otherwise_unspellable_paths,
+    names_with_any_byte_work_with_every_method,
+    returned_paths_are_canonical,
     an_encoded_slash_is_a_slash,
-    dots_are_resolved_before_links,
+    dot_segments_are_resolved_before_symlinks,
 );
 
-/// Every method with a path, its params, and the members that are paths.
-fn methods(scene: &Scene) -> Vec<(&'static str, Value, &'static [&'static str])> {
-    let path = scene.uri("none");
+/// Returns every method with a path, its params, and its path fields.
+fn methods(fixture: &FsFixture) -> Vec<(&'static str, Value, &'static [&'static str])> {
+    let path = fixture.uri("none");
     let walk = json!({
         "maxDepth": 1, "maxDirectories": 1, "maxEntries": 1, "followDirectorySymlinks": false,
     });
@@ -53,9 +54,9 @@ fn methods(scene: &Scene) -> Vec<(&'static str, Value, &'static [&'static str])>
     ]
 }
 
-async fn texts_that_are_no_path_are_refused_by_every_method(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let native = scene.path("file").display().to_string();
+async fn invalid_path_uris_are_refused_by_every_method(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let native = fixture.path("file").display().to_string();
     let bad = [
         json!(null),
         json!(1),
@@ -69,24 +70,24 @@ async fn texts_that_are_no_path_are_refused_by_every_method(transport: Transport
         json!("file:///a#f"),
         json!("file:///a%00b"),
     ];
-    for (method, params, members) in methods(&scene) {
+    for (method, params, members) in methods(&fixture) {
         for member in members {
             for value in &bad {
                 let mut params = params.clone();
                 params[member] = value.clone();
-                let message = scene.client.expect_error(-32602, method, params).await;
+                let message = fixture.client.expect_error(-32602, method, params).await;
                 assert!(message.contains(member), "{method} {value}: {message}");
             }
             let params = without(params.clone(), member);
-            let message = scene.client.expect_error(-32602, method, params).await;
+            let message = fixture.client.expect_error(-32602, method, params).await;
             assert!(message.contains(member), "{method}: {message}");
         }
     }
 }
 
 async fn foreign_paths_are_invalid_requests(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    for (method, params, members) in methods(&scene) {
+    let mut fixture = FsFixture::new(transport).await;
+    for (method, params, members) in methods(&fixture) {
         for member in members {
             for uri in [
                 "file:///C:/x",
@@ -100,18 +101,18 @@ async fn foreign_paths_are_invalid_requests(transport: Transport) {
             ] {
                 let mut params = params.clone();
                 params[member] = uri.into();
-                scene.client.expect_error(-32600, method, params).await;
+                fixture.client.expect_error(-32600, method, params).await;
             }
         }
     }
-    assert!(!scene.path("none").exists());
+    assert!(!fixture.path("none").exists());
 }
 
-async fn opaque_paths_are_for_what_has_no_other_spelling(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    // `/C:/d/f` looks like another host's path, but can be named.
+async fn opaque_paths_are_only_for_otherwise_unspellable_paths(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    // `/C:/d/f` looks like a Windows path, but is a valid local path.
     let opaque = "file:///%00/bad/path/L0M6L2QvZg";
-    scene
+    fixture
         .refused(-32004, "fs/getMetadata", opaque, json!({}))
         .await;
     for broken in [
@@ -122,20 +123,20 @@ async fn opaque_paths_are_for_what_has_no_other_spelling(transport: Transport) {
         "file:///%00/bad/L0M6L2QvZg",
         "file:///%00",
     ] {
-        scene
+        fixture
             .refused(-32602, "fs/getMetadata", broken, json!({}))
             .await;
     }
-    // Three letters are no drive.
-    scene
+    // Three letters are not a drive.
+    fixture
         .refused(-32004, "fs/getMetadata", "file:///CC:/x", json!({}))
         .await;
 }
 
-async fn spellings_of_one_path_name_one_file(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let native = scene.path("file").display().to_string();
-    let root = scene.path("").display().to_string();
+async fn different_spellings_of_a_path_name_one_file(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let native = fixture.path("file").display().to_string();
+    let root = fixture.path("").display().to_string();
     for uri in [
         format!("file:{native}"),
         format!("FILE://{native}"),
@@ -152,82 +153,84 @@ async fn spellings_of_one_path_name_one_file(transport: Transport) {
         format!("file://{root}/dir/%2E./file"),
     ] {
         let params = json!({"path": uri});
-        let read = scene.client.call("fs/readFile", params).await;
+        let read = fixture.client.call("fs/readFile", params).await;
         assert_eq!(read, json!({"dataBase64": "aGVsbG8="}), "{uri}");
     }
 }
 
-async fn names_of_all_bytes_work_with_every_method(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn names_with_any_byte_work_with_every_method(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     let all: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').collect();
     for part in all.chunks(40) {
-        let native = scene.path("").join(OsStr::from_bytes(part));
+        let native = fixture.path("").join(OsStr::from_bytes(part));
         let name: String = part.iter().map(|byte| format!("%{byte:02X}")).collect();
-        scene.write(&name, part).await;
+        fixture.write(&name, part).await;
         assert_eq!(fs::read(&native).unwrap(), part);
-        assert_eq!(scene.read(&name).await, part);
-        let canonical = scene.call("fs/canonicalize", &name, json!({})).await;
+        assert_eq!(fixture.read(&name).await, part);
+        let canonical = fixture.call("fs/canonicalize", &name, json!({})).await;
         let canonical = canonical["path"].as_str().unwrap().to_owned();
         assert_eq!(
-            scene.read(&canonical).await,
+            fixture.read(&canonical).await,
             part,
-            "what is answered can be asked"
+            "returned path is not accepted as input"
         );
         let to = json!({
-            "sourcePath": scene.uri(&name), "destinationPath": scene.uri("dir/copy"),
+            "sourcePath": fixture.uri(&name), "destinationPath": fixture.uri("dir/copy"),
             "recursive": false,
         });
-        scene.client.call("fs/copy", to).await;
-        assert_eq!(fs::read(scene.path("dir/copy")).unwrap(), part);
+        fixture.client.call("fs/copy", to).await;
+        assert_eq!(fs::read(fixture.path("dir/copy")).unwrap(), part);
         let to = json!({
-            "sourcePath": scene.uri(&name), "destinationPath": scene.uri(&format!("dir/{name}")),
+            "sourcePath": fixture.uri(&name), "destinationPath": fixture.uri(&format!("dir/{name}")),
         });
-        scene.client.call("fs/rename", to).await;
-        scene
+        fixture.client.call("fs/rename", to).await;
+        fixture
             .done("fs/remove", &format!("dir/{name}"), json!({"force": false}))
             .await;
         assert!(!native.exists());
     }
 }
 
-async fn answers_are_canonical(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn returned_paths_are_canonical(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     let name = "sp ace%#?\u{e9}{}<>`\"~+,;=@&$!'()*[]|^";
-    fs::write(scene.path("dir/sub").join(name), "").unwrap();
+    fs::write(fixture.path("dir/sub").join(name), "").unwrap();
     let walk = json!({"options": {
         "maxDepth": 0, "maxDirectories": 1, "maxEntries": 10, "followDirectorySymlinks": false,
     }});
-    let walked = scene.call("fs/walk", "dir/sub", walk).await;
+    let walked = fixture.call("fs/walk", "dir/sub", walk).await;
     let path = walked["entries"][0]["path"].as_str().unwrap().to_owned();
-    let tail = path.strip_prefix(&scene.uri("dir/sub/")).unwrap();
+    let tail = path.strip_prefix(&fixture.uri("dir/sub/")).unwrap();
     assert!(
         tail.starts_with("sp%20ace%25%23%3F%C3%A9%7B%7D%3C%3E%60%22"),
         "{tail}"
     );
     assert!(tail.is_ascii());
-    let canonical = scene.call("fs/canonicalize", &path, json!({})).await;
+    let canonical = fixture.call("fs/canonicalize", &path, json!({})).await;
     assert_eq!(canonical, json!({"path": path}), "one spelling everywhere");
-    let found = scene
+    let found = fixture
         .call("fs/find", "dir/sub", json!({"query": "space"}))
         .await;
     assert_eq!(found["paths"], json!([path]));
 }
 
 async fn an_encoded_slash_is_a_slash(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    assert_eq!(scene.read("dir%2Finner").await, b"x");
-    assert_eq!(scene.read("dir%2F..%2Ffile").await, b"hello");
-    let path = scene.call("fs/canonicalize", "dir%2Fsub", json!({})).await;
-    assert_eq!(path, json!({"path": scene.uri("dir/sub")}));
+    let mut fixture = FsFixture::new(transport).await;
+    assert_eq!(fixture.read("dir%2Finner").await, b"x");
+    assert_eq!(fixture.read("dir%2F..%2Ffile").await, b"hello");
+    let path = fixture
+        .call("fs/canonicalize", "dir%2Fsub", json!({}))
+        .await;
+    assert_eq!(path, json!({"path": fixture.uri("dir/sub")}));
 }
 
-async fn dots_are_resolved_before_links(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    std::os::unix::fs::symlink("dir/sub", scene.path("down")).unwrap();
-    // Not `dir/inner`, which is where the link's parent is.
-    scene
+async fn dot_segments_are_resolved_before_symlinks(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    std::os::unix::fs::symlink("dir/sub", fixture.path("down")).unwrap();
+    // Not `dir/inner`, which is relative to the symlink's target.
+    fixture
         .refused(-32004, "fs/readFile", "down/../inner", json!({}))
         .await;
-    assert_eq!(scene.read("down/../file").await, b"hello");
-    assert_eq!(scene.read("down%2F..%2Ffile").await, b"hello");
+    assert_eq!(fixture.read("down/../file").await, b"hello");
+    assert_eq!(fixture.read("down%2F..%2Ffile").await, b"hello");
 }

@@ -1,4 +1,4 @@
-//! Text and names, looked for in a tree.
+//! `fs/search` and `fs/find`.
 
 use std::{
     ffi::OsStr,
@@ -8,56 +8,56 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{over_every_transport, over_one_transport, scene::Scene, server::Transport};
+use crate::{fs_fixture::FsFixture, over_every_transport, over_one_transport, server::Transport};
 
 over_every_transport!(matching_lines_are_found, names_are_found);
 
 over_one_transport!(
-    text_is_plain_unless_it_is_a_pattern,
-    case_counts_unless_it_does_not,
-    context_is_lines_around,
-    a_glob_chooses_files,
+    search_text_is_literal_unless_regex_is_set,
+    search_is_case_sensitive_by_default,
+    context_lines_surround_each_match,
+    glob_selects_files,
     matches_are_limited,
-    search_numbers_have_limits,
-    broken_patterns_are_bad_parameters,
+    numeric_search_options_have_limits,
+    invalid_patterns_are_invalid_parameters,
     patterns_run_in_linear_time,
     ignore_files_are_respected,
-    odd_files_do_not_stop_a_search,
-    long_lines_are_cut,
+    special_files_do_not_stop_a_search,
+    long_lines_are_truncated,
     one_file_can_be_searched,
-    defaults_may_not_be_null,
+    fields_with_defaults_must_not_be_null,
     globs_find_sorted_names,
-    queries_find_the_best_first,
-    either_a_glob_or_a_query,
-    found_names_are_limited,
-    what_cannot_be_looked_through_is_refused,
+    queries_return_the_best_match_first,
+    find_needs_a_glob_or_a_query,
+    find_results_are_limited,
+    unsearchable_roots_are_refused,
 );
 
-/// Lays out a tree to look through.
-async fn library(transport: Transport) -> Scene {
-    let scene = Scene::new(transport).await;
-    fs::create_dir_all(scene.path("lib/src/deep")).unwrap();
+/// Creates a tree to search.
+async fn create_search_tree(transport: Transport) -> FsFixture {
+    let fixture = FsFixture::new(transport).await;
+    fs::create_dir_all(fixture.path("lib/src/deep")).unwrap();
     for (name, content) in [
         ("lib/a.txt", "one\nTwo needle two\nthree\n"),
         ("lib/b.md", "needle and needle\nNEEDLE\n"),
         ("lib/src/c.rs", "fn a.b() {}\r\nlet needle = 1;\r\nend"),
         ("lib/src/deep/d.txt", "x\ny\nneedle\nz\n"),
     ] {
-        fs::write(scene.path(name), content).unwrap();
+        fs::write(fixture.path(name), content).unwrap();
     }
-    scene
+    fixture
 }
 
-/// Searches; returns file below the library, line, column and text of each match.
-async fn search(scene: &mut Scene, more: Value) -> Vec<(String, u64, u64, String)> {
-    let result = scene.call("fs/search", "lib", more).await;
+/// Searches and returns file, line, column and text of each match.
+async fn search(fixture: &mut FsFixture, more: Value) -> Vec<(String, u64, u64, String)> {
+    let result = fixture.call("fs/search", "lib", more).await;
     assert_eq!(result["truncated"], false, "{result}");
-    matches(scene, &result)
+    matches(fixture, &result)
 }
 
-fn matches(scene: &Scene, result: &Value) -> Vec<(String, u64, u64, String)> {
+fn matches(fixture: &FsFixture, result: &Value) -> Vec<(String, u64, u64, String)> {
     assert_eq!(result.as_object().unwrap().len(), 2, "{result}");
-    let root = scene.uri("lib/");
+    let root = fixture.uri("lib/");
     let matches = result["matches"].as_array().unwrap().iter();
     let matches = matches.map(|found| {
         assert_eq!(found.as_object().unwrap().len(), 6, "{found}");
@@ -75,13 +75,13 @@ fn found(path: &str, line: u64, column: u64, text: &str) -> (String, u64, u64, S
 }
 
 async fn matching_lines_are_found(transport: Transport) {
-    let mut scene = library(transport).await;
-    let result = scene
+    let mut fixture = create_search_tree(transport).await;
+    let result = fixture
         .call("fs/search", "lib", json!({"pattern": "needle"}))
         .await;
     assert_eq!(result["truncated"], false);
     assert_eq!(
-        matches(&scene, &result),
+        matches(&fixture, &result),
         [
             found("a.txt", 2, 5, "Two needle two"),
             found("b.md", 1, 1, "needle and needle"),
@@ -91,53 +91,57 @@ async fn matching_lines_are_found(transport: Transport) {
     );
     assert_eq!(result["matches"][0]["before"], json!([]));
     assert_eq!(result["matches"][0]["after"], json!([]));
-    let nothing = scene
+    let nothing = fixture
         .call("fs/search", "lib", json!({"pattern": "absent"}))
         .await;
     assert_eq!(nothing, json!({"matches": [], "truncated": false}));
 }
 
-async fn text_is_plain_unless_it_is_a_pattern(transport: Transport) {
-    let mut scene = library(transport).await;
-    let plain = search(&mut scene, json!({"pattern": "a.b()"})).await;
+async fn search_text_is_literal_unless_regex_is_set(transport: Transport) {
+    let mut fixture = create_search_tree(transport).await;
+    let plain = search(&mut fixture, json!({"pattern": "a.b()"})).await;
     assert_eq!(plain, [found("src/c.rs", 1, 4, "fn a.b() {}")]);
-    let plain = search(&mut scene, json!({"pattern": "n[e]+dle", "regex": false})).await;
+    let plain = search(&mut fixture, json!({"pattern": "n[e]+dle", "regex": false})).await;
     assert_eq!(plain, []);
-    let regex = search(&mut scene, json!({"pattern": "^n[e]+dle$", "regex": true})).await;
+    let regex = search(
+        &mut fixture,
+        json!({"pattern": "^n[e]+dle$", "regex": true}),
+    )
+    .await;
     assert_eq!(regex, [found("src/deep/d.txt", 3, 1, "needle")]);
-    let regex = search(&mut scene, json!({"pattern": r"1;$", "regex": true})).await;
+    let regex = search(&mut fixture, json!({"pattern": r"1;$", "regex": true})).await;
     assert_eq!(regex, [found("src/c.rs", 2, 14, "let needle = 1;")]);
 }
 
-async fn case_counts_unless_it_does_not(transport: Transport) {
-    let mut scene = library(transport).await;
+async fn search_is_case_sensitive_by_default(transport: Transport) {
+    let mut fixture = create_search_tree(transport).await;
     let pattern = |sensitive: bool| json!({"pattern": "TWO", "caseSensitive": sensitive});
-    assert_eq!(search(&mut scene, pattern(true)).await, []);
+    assert_eq!(search(&mut fixture, pattern(true)).await, []);
     assert_eq!(
-        search(&mut scene, pattern(false)).await,
+        search(&mut fixture, pattern(false)).await,
         [found("a.txt", 2, 1, "Two needle two")]
     );
-    let loud = search(&mut scene, json!({"pattern": "NEEDLE"})).await;
+    let loud = search(&mut fixture, json!({"pattern": "NEEDLE"})).await;
     assert_eq!(loud, [found("b.md", 2, 1, "NEEDLE")]);
 }
 
-async fn context_is_lines_around(transport: Transport) {
-    let mut scene = library(transport).await;
+async fn context_lines_surround_each_match(transport: Transport) {
+    let mut fixture = create_search_tree(transport).await;
     let more = json!({"pattern": "needle", "contextLines": 2, "glob": "d.txt"});
-    let result = scene.call("fs/search", "lib", more).await;
+    let result = fixture.call("fs/search", "lib", more).await;
     let found = &result["matches"][0];
     assert_eq!(found["before"], json!(["x", "y"]));
     assert_eq!(found["after"], json!(["z"]));
     let more =
         json!({"pattern": "needle", "contextLines": 1, "glob": "*.md", "caseSensitive": false});
-    let result = scene.call("fs/search", "lib", more).await;
+    let result = fixture.call("fs/search", "lib", more).await;
     assert_eq!(result["matches"].as_array().unwrap().len(), 2, "{result}");
     assert_eq!(result["matches"][0]["after"], json!(["NEEDLE"]));
     assert_eq!(result["matches"][1]["before"], json!(["needle and needle"]));
 }
 
-async fn a_glob_chooses_files(transport: Transport) {
-    let mut scene = library(transport).await;
+async fn glob_selects_files(transport: Transport) {
+    let mut fixture = create_search_tree(transport).await;
     for (glob, files) in [
         (json!("*.txt"), vec!["a.txt", "src/deep/d.txt"]),
         (json!("src/**"), vec!["src/c.rs", "src/deep/d.txt"]),
@@ -150,15 +154,15 @@ async fn a_glob_chooses_files(transport: Transport) {
         ),
     ] {
         let more = json!({"pattern": "needle", "glob": glob});
-        let found = search(&mut scene, more).await;
+        let found = search(&mut fixture, more).await;
         let found: Vec<&str> = found.iter().map(|found| found.0.as_str()).collect();
         assert_eq!(found, files, "{glob}");
     }
 }
 
 async fn matches_are_limited(transport: Transport) {
-    let mut scene = library(transport).await;
-    fs::write(scene.path("lib/many"), "needle\n".repeat(12_000)).unwrap();
+    let mut fixture = create_search_tree(transport).await;
+    fs::write(fixture.path("lib/many"), "needle\n".repeat(12_000)).unwrap();
     for (limit, count, truncated) in [
         (json!({"maxMatches": 1}), 1, true),
         (json!({"maxMatches": 3}), 3, true),
@@ -167,7 +171,7 @@ async fn matches_are_limited(transport: Transport) {
         (json!({"glob": "*.txt", "maxMatches": 2}), 2, false),
     ] {
         let more = crate::client::with(json!({"pattern": "needle"}), limit.clone());
-        let result = scene.call("fs/search", "lib", more).await;
+        let result = fixture.call("fs/search", "lib", more).await;
         let matches = result["matches"].as_array().unwrap();
         assert_eq!(
             (matches.len(), &result["truncated"]),
@@ -177,8 +181,8 @@ async fn matches_are_limited(transport: Transport) {
     }
 }
 
-async fn search_numbers_have_limits(transport: Transport) {
-    let mut scene = library(transport).await;
+async fn numeric_search_options_have_limits(transport: Transport) {
+    let mut fixture = create_search_tree(transport).await;
     for (change, member) in [
         (json!({"maxMatches": 0}), "maxMatches"),
         (json!({"maxMatches": 10_001}), "maxMatches"),
@@ -187,15 +191,15 @@ async fn search_numbers_have_limits(transport: Transport) {
         (json!({"glob": "x".repeat((16 << 10) + 1)}), "glob"),
     ] {
         let more = crate::client::with(json!({"pattern": "needle"}), change);
-        let message = scene.refused(-32602, "fs/search", "lib", more).await;
+        let message = fixture.refused(-32602, "fs/search", "lib", more).await;
         assert!(message.contains(member), "{message}");
     }
     let edge = json!({"pattern": "x".repeat(16 << 10), "maxMatches": 1, "contextLines": 100});
-    assert_eq!(search(&mut scene, edge).await, []);
+    assert_eq!(search(&mut fixture, edge).await, []);
 }
 
-async fn broken_patterns_are_bad_parameters(transport: Transport) {
-    let mut scene = library(transport).await;
+async fn invalid_patterns_are_invalid_parameters(transport: Transport) {
+    let mut fixture = create_search_tree(transport).await;
     for pattern in [
         "(x",
         "[a",
@@ -206,33 +210,33 @@ async fn broken_patterns_are_bad_parameters(transport: Transport) {
         "a{100000}{100000}",
     ] {
         let more = json!({"pattern": pattern, "regex": true});
-        let message = scene.refused(-32602, "fs/search", "lib", more).await;
+        let message = fixture.refused(-32602, "fs/search", "lib", more).await;
         assert!(message.contains("pattern"), "{message}");
         let more = json!({"pattern": pattern});
-        assert_eq!(search(&mut scene, more).await, [], "as text it is fine");
+        assert_eq!(search(&mut fixture, more).await, [], "as text it is fine");
     }
     for glob in ["[a", "{a"] {
         let more = json!({"pattern": "x", "glob": glob});
-        let message = scene.refused(-32602, "fs/search", "lib", more).await;
+        let message = fixture.refused(-32602, "fs/search", "lib", more).await;
         assert!(message.contains("glob"), "{message}");
-        scene
+        fixture
             .refused(-32602, "fs/find", "lib", json!({"glob": glob}))
             .await;
     }
 }
 
 async fn patterns_run_in_linear_time(transport: Transport) {
-    let mut scene = library(transport).await;
-    fs::write(scene.path("lib/evil"), "a".repeat(100_000)).unwrap();
+    let mut fixture = create_search_tree(transport).await;
+    fs::write(fixture.path("lib/evil"), "a".repeat(100_000)).unwrap();
     for pattern in ["(a+)+$b", "(a|aa)+b", "(a*)*b", "(.*)(.*)(.*)(.*)b$"] {
         let more = json!({"pattern": pattern, "regex": true, "glob": "evil"});
-        assert_eq!(search(&mut scene, more).await, []);
+        assert_eq!(search(&mut fixture, more).await, []);
     }
 }
 
 async fn ignore_files_are_respected(transport: Transport) {
-    let mut scene = library(transport).await;
-    fs::create_dir(scene.path("lib/target")).unwrap();
+    let mut fixture = create_search_tree(transport).await;
+    fs::create_dir(fixture.path("lib/target")).unwrap();
     for (name, content) in [
         ("lib/.gitignore", "target/\n*.log\n"),
         ("lib/src/.ignore", "c.rs\n"),
@@ -240,63 +244,63 @@ async fn ignore_files_are_respected(transport: Transport) {
         ("lib/x.log", "needle"),
         ("lib/.hidden", "needle"),
     ] {
-        fs::write(scene.path(name), content).unwrap();
+        fs::write(fixture.path(name), content).unwrap();
     }
-    let found = search(&mut scene, json!({"pattern": "needle"})).await;
+    let found = search(&mut fixture, json!({"pattern": "needle"})).await;
     let files: Vec<&str> = found.iter().map(|found| found.0.as_str()).collect();
     assert_eq!(files, ["a.txt", "b.md", "src/deep/d.txt"]);
-    let result = scene.call("fs/find", "lib", json!({"glob": "**"})).await;
-    let paths = below(&scene, &result);
+    let result = fixture.call("fs/find", "lib", json!({"glob": "**"})).await;
+    let paths = below(&fixture, &result);
     assert_eq!(
         paths,
         ["a.txt", "b.md", "src", "src/deep", "src/deep/d.txt"]
     );
 }
 
-async fn odd_files_do_not_stop_a_search(transport: Transport) {
-    let mut scene = library(transport).await;
-    fs::rename(scene.path("fifo"), scene.path("lib/fifo")).unwrap();
-    fs::rename(scene.path("socket"), scene.path("lib/socket")).unwrap();
-    symlink(".", scene.path("lib/loop")).unwrap();
-    symlink("a.txt", scene.path("lib/link")).unwrap();
-    fs::write(scene.path("lib/binary"), b"needle\0\xff\n").unwrap();
-    let odd = scene.path("lib").join(OsStr::from_bytes(b"n\xff"));
+async fn special_files_do_not_stop_a_search(transport: Transport) {
+    let mut fixture = create_search_tree(transport).await;
+    fs::rename(fixture.path("fifo"), fixture.path("lib/fifo")).unwrap();
+    fs::rename(fixture.path("socket"), fixture.path("lib/socket")).unwrap();
+    symlink(".", fixture.path("lib/loop")).unwrap();
+    symlink("a.txt", fixture.path("lib/link")).unwrap();
+    fs::write(fixture.path("lib/binary"), b"needle\0\xff\n").unwrap();
+    let odd = fixture.path("lib").join(OsStr::from_bytes(b"n\xff"));
     fs::write(odd, b"\xff\xfe needle \xff\n").unwrap();
     let more = json!({"pattern": "needle", "glob": "[!abcd]*"});
-    let result = scene.call("fs/search", "lib", more).await;
+    let result = fixture.call("fs/search", "lib", more).await;
     assert_eq!(result["truncated"], false);
-    let found = matches(&scene, &result);
+    let found = matches(&fixture, &result);
     assert!(found.iter().all(|found| found.0 == "n%FF"), "{found:?}");
-    let all = search(&mut scene, json!({"pattern": "needle"})).await;
+    let all = search(&mut fixture, json!({"pattern": "needle"})).await;
     assert!(all.iter().any(|found| found.0 == "a.txt"), "{all:?}");
 }
 
-async fn long_lines_are_cut(transport: Transport) {
-    let mut scene = library(transport).await;
+async fn long_lines_are_truncated(transport: Transport) {
+    let mut fixture = create_search_tree(transport).await;
     let line = format!("needle{}\n", "\u{e9}".repeat(100_000));
-    fs::write(scene.path("lib/long"), line).unwrap();
+    fs::write(fixture.path("lib/long"), line).unwrap();
     let more = json!({"pattern": "needle", "glob": "long"});
-    let found = search(&mut scene, more).await;
+    let found = search(&mut fixture, more).await;
     assert_eq!(found.len(), 1);
     assert!(found[0].3.len() <= 4096, "{} bytes", found[0].3.len());
     assert!(found[0].3.starts_with("needle\u{e9}"));
 }
 
 async fn one_file_can_be_searched(transport: Transport) {
-    let mut scene = library(transport).await;
+    let mut fixture = create_search_tree(transport).await;
     let more = json!({"pattern": "needle"});
-    let result = scene.call("fs/search", "lib/b.md", more.clone()).await;
+    let result = fixture.call("fs/search", "lib/b.md", more.clone()).await;
     assert_eq!(
-        matches(&scene, &result),
+        matches(&fixture, &result),
         [found("b.md", 1, 1, "needle and needle")]
     );
     for (name, code) in [("none", -32004), ("lib/a.txt/x", -32603), ("fifo", -32600)] {
-        scene.refused(code, "fs/search", name, more.clone()).await;
+        fixture.refused(code, "fs/search", name, more.clone()).await;
     }
 }
 
-async fn defaults_may_not_be_null(transport: Transport) {
-    let mut scene = library(transport).await;
+async fn fields_with_defaults_must_not_be_null(transport: Transport) {
+    let mut fixture = create_search_tree(transport).await;
     for member in [
         "regex",
         "caseSensitive",
@@ -306,22 +310,22 @@ async fn defaults_may_not_be_null(transport: Transport) {
     ] {
         for value in [json!(null), json!([]), json!(1.5)] {
             let more = crate::client::with(json!({"pattern": "x"}), json!({member: value}));
-            let message = scene.refused(-32602, "fs/search", "lib", more).await;
+            let message = fixture.refused(-32602, "fs/search", "lib", more).await;
             assert!(message.contains(member), "{message}");
         }
     }
-    let message = scene.refused(-32602, "fs/search", "lib", json!({})).await;
+    let message = fixture.refused(-32602, "fs/search", "lib", json!({})).await;
     assert!(message.contains("pattern"), "{message}");
     for value in [json!(null), json!(-1), json!("1")] {
         let more = json!({"glob": "*", "maxResults": value});
-        let message = scene.refused(-32602, "fs/find", "lib", more).await;
+        let message = fixture.refused(-32602, "fs/find", "lib", more).await;
         assert!(message.contains("maxResults"), "{message}");
     }
 }
 
-fn below(scene: &Scene, result: &Value) -> Vec<String> {
+fn below(fixture: &FsFixture, result: &Value) -> Vec<String> {
     assert_eq!(result.as_object().unwrap().len(), 2, "{result}");
-    let root = scene.uri("lib/");
+    let root = fixture.uri("lib/");
     let paths = result["paths"].as_array().unwrap().iter();
     let paths = paths.map(|path| {
         path.as_str()
@@ -334,19 +338,21 @@ fn below(scene: &Scene, result: &Value) -> Vec<String> {
 }
 
 async fn names_are_found(transport: Transport) {
-    let mut scene = library(transport).await;
-    let result = scene.call("fs/find", "lib", json!({"glob": "*.txt"})).await;
+    let mut fixture = create_search_tree(transport).await;
+    let result = fixture
+        .call("fs/find", "lib", json!({"glob": "*.txt"}))
+        .await;
     assert_eq!(
         result,
         json!({
-            "paths": [scene.uri("lib/a.txt"), scene.uri("lib/src/deep/d.txt")],
+            "paths": [fixture.uri("lib/a.txt"), fixture.uri("lib/src/deep/d.txt")],
             "truncated": false,
         })
     );
 }
 
 async fn globs_find_sorted_names(transport: Transport) {
-    let mut scene = library(transport).await;
+    let mut fixture = create_search_tree(transport).await;
     for (glob, expected) in [
         (
             "*",
@@ -365,56 +371,58 @@ async fn globs_find_sorted_names(transport: Transport) {
         ("?.rs", &["src/c.rs"]),
         ("none", &[]),
     ] {
-        let result = scene.call("fs/find", "lib", json!({"glob": glob})).await;
-        assert_eq!(below(&scene, &result), expected, "{glob}");
+        let result = fixture.call("fs/find", "lib", json!({"glob": glob})).await;
+        assert_eq!(below(&fixture, &result), expected, "{glob}");
         assert_eq!(result["truncated"], false);
     }
 }
 
-async fn queries_find_the_best_first(transport: Transport) {
-    let mut scene = library(transport).await;
+async fn queries_return_the_best_match_first(transport: Transport) {
+    let mut fixture = create_search_tree(transport).await;
     for name in [
         "lib/src/main_window.rs",
         "lib/src/mxaxixn.rs",
         "lib/src/main.rs",
     ] {
-        fs::write(scene.path(name), "").unwrap();
+        fs::write(fixture.path(name), "").unwrap();
     }
-    let result = scene
+    let result = fixture
         .call("fs/find", "lib", json!({"query": "main.rs"}))
         .await;
-    let paths = below(&scene, &result);
+    let paths = below(&fixture, &result);
     assert_eq!(paths[0], "src/main.rs", "{paths:?}");
     assert!(
         paths.contains(&"src/main_window.rs".to_owned()),
         "{paths:?}"
     );
-    let result = scene.call("fs/find", "lib", json!({"query": "zzz"})).await;
-    assert_eq!(below(&scene, &result), Vec::<String>::new());
+    let result = fixture
+        .call("fs/find", "lib", json!({"query": "zzz"}))
+        .await;
+    assert_eq!(below(&fixture, &result), Vec::<String>::new());
 }
 
-async fn either_a_glob_or_a_query(transport: Transport) {
-    let mut scene = library(transport).await;
+async fn find_needs_a_glob_or_a_query(transport: Transport) {
+    let mut fixture = create_search_tree(transport).await;
     for more in [
         json!({}),
         json!({"glob": null, "query": null}),
         json!({"glob": "*", "query": "a"}),
     ] {
-        let message = scene.refused(-32602, "fs/find", "lib", more).await;
+        let message = fixture.refused(-32602, "fs/find", "lib", more).await;
         assert!(
             message.contains("glob") && message.contains("query"),
             "{message}"
         );
     }
     let more = json!({"glob": "*.md", "query": null, "sandbox": null});
-    let result = scene.call("fs/find", "lib", more).await;
-    assert_eq!(below(&scene, &result), ["b.md"]);
+    let result = fixture.call("fs/find", "lib", more).await;
+    assert_eq!(below(&fixture, &result), ["b.md"]);
 }
 
-async fn found_names_are_limited(transport: Transport) {
-    let mut scene = library(transport).await;
+async fn find_results_are_limited(transport: Transport) {
+    let mut fixture = create_search_tree(transport).await;
     for number in 0..1100 {
-        fs::write(scene.path(&format!("lib/src/deep/n{number:04}")), "").unwrap();
+        fs::write(fixture.path(&format!("lib/src/deep/n{number:04}")), "").unwrap();
     }
     for (more, count, truncated) in [
         (json!({"glob": "n*"}), 1000, true),
@@ -423,7 +431,7 @@ async fn found_names_are_limited(transport: Transport) {
         (json!({"query": "n0", "maxResults": 5}), 5, true),
         (json!({"glob": "n*", "maxResults": 10_000}), 1100, false),
     ] {
-        let result = scene.call("fs/find", "lib", more.clone()).await;
+        let result = fixture.call("fs/find", "lib", more.clone()).await;
         let paths = result["paths"].as_array().unwrap();
         assert_eq!(
             (paths.len(), &result["truncated"]),
@@ -433,13 +441,13 @@ async fn found_names_are_limited(transport: Transport) {
     }
     for most in [0, 10_001] {
         let more = json!({"glob": "*", "maxResults": most});
-        let message = scene.refused(-32602, "fs/find", "lib", more).await;
+        let message = fixture.refused(-32602, "fs/find", "lib", more).await;
         assert!(message.contains("maxResults"), "{message}");
     }
 }
 
-async fn what_cannot_be_looked_through_is_refused(transport: Transport) {
-    let mut scene = library(transport).await;
+async fn unsearchable_roots_are_refused(transport: Transport) {
+    let mut fixture = create_search_tree(transport).await;
     for (name, code) in [
         ("none", -32004),
         ("to-none", -32004),
@@ -448,7 +456,7 @@ async fn what_cannot_be_looked_through_is_refused(transport: Transport) {
         ("file/x", -32603),
         ("file:///C:/x", -32600),
     ] {
-        scene
+        fixture
             .refused(code, "fs/find", name, json!({"glob": "*"}))
             .await;
     }

@@ -1,4 +1,4 @@
-//! Watching: every change is told, to whom asked, until unwatched.
+//! `fs/watch`: every change is reported to its watcher until unwatched.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -6,55 +6,55 @@ use serde_json::{Value, json};
 
 use crate::{
     client::Client,
+    fs_fixture::FsFixture,
     over_every_transport, over_one_transport,
-    scene::Scene,
     server::{Transport, until},
 };
 
 over_every_transport!(
-    changes_below_a_directory_are_told,
-    an_unwatched_path_is_silent
+    changes_below_a_directory_are_reported,
+    unwatched_path_reports_nothing
 );
 
 over_one_transport!(
     watches_belong_to_their_connection,
     watches_end_with_their_connection,
-    without_recursive_only_own_entries_are_told,
+    non_recursive_watch_reports_only_direct_entries,
     new_directories_are_watched_too,
-    a_rename_inside_tells_both_names,
-    what_comes_and_goes_is_created_and_removed,
+    rename_inside_reports_both_names,
+    moves_across_the_root_are_created_and_removed,
     one_file_can_be_watched,
-    a_watched_file_may_be_replaced_and_come_back,
-    a_link_is_watched_where_it_leads,
-    a_watched_directory_that_is_removed_is_told,
-    a_name_is_used_once_and_is_free_afterwards,
-    a_connection_has_at_most_64_watches,
-    what_cannot_be_watched_is_refused,
-    members_are_checked,
-    what_the_client_writes_itself_is_told,
-    many_changes_are_told_or_said_to_overflow,
-    names_that_are_not_utf_8_are_told,
-    directories_that_are_new_at_every_look_are_answered,
+    watched_file_may_be_replaced_or_recreated,
+    watch_on_a_symlink_watches_its_target,
+    removal_of_a_watched_directory_is_reported,
+    watch_id_in_use_is_refused_and_free_after_unwatch,
+    connection_has_at_most_64_watches,
+    unwatchable_path_is_refused,
+    request_fields_are_validated,
+    the_clients_own_writes_are_reported,
+    many_changes_are_reported_or_overflow,
+    non_utf8_names_are_reported,
+    watch_of_procfs_directories_is_answered,
 );
 
-async fn watch(scene: &mut Scene, id: &str, name: &str, more: Value) {
-    let expected = json!({"path": scene.uri(name)});
-    let mut params = scene.params(name, more);
+async fn watch(fixture: &mut FsFixture, id: &str, name: &str, more: Value) {
+    let expected = json!({"path": fixture.uri(name)});
+    let mut params = fixture.params(name, more);
     params["watchId"] = id.into();
-    assert_eq!(scene.client.call("fs/watch", params).await, expected);
+    assert_eq!(fixture.client.call("fs/watch", params).await, expected);
 }
 
-/// Collects what a watch tells until it has told all of these, as path below the scene and kind;
-/// returns everything.
-async fn told(scene: &mut Scene, id: &str, wanted: &[(&str, &str)]) -> Vec<(String, String)> {
-    let root = scene.uri("");
+/// Collects the changes of a watch, as relative path and kind, until it has reported all of these.
+/// Returns everything.
+async fn told(fixture: &mut FsFixture, id: &str, wanted: &[(&str, &str)]) -> Vec<(String, String)> {
+    let root = fixture.uri("");
     let mut told: Vec<(String, String)> = Vec::new();
     let has = |told: &[(String, String)], wanted: &(&str, &str)| {
         told.iter()
             .any(|(path, kind)| (path.as_str(), kind.as_str()) == *wanted)
     };
     while !wanted.iter().all(|wanted| has(&told, wanted)) {
-        let note = scene.client.note("fs/changed").await;
+        let note = fixture.client.note("fs/changed").await;
         assert_eq!(note.as_object().unwrap().len(), 3, "{note}");
         assert_eq!(note["watchId"], id, "{note}");
         assert_eq!(note["overflow"], false, "{note}");
@@ -80,31 +80,31 @@ fn names(told: &[(String, String)]) -> Vec<&str> {
     told.iter().map(|(path, _)| path.as_str()).collect()
 }
 
-async fn changes_below_a_directory_are_told(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    watch(&mut scene, "w", "", json!({})).await;
-    fs::write(scene.path("dir/sub/new"), "x").unwrap();
-    told(&mut scene, "w", &[("dir/sub/new", "created")]).await;
-    fs::write(scene.path("dir/inner"), "changed").unwrap();
-    told(&mut scene, "w", &[("dir/inner", "modified")]).await;
-    fs::remove_file(scene.path("file")).unwrap();
-    told(&mut scene, "w", &[("file", "removed")]).await;
+async fn changes_below_a_directory_are_reported(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    watch(&mut fixture, "w", "", json!({})).await;
+    fs::write(fixture.path("dir/sub/new"), "x").unwrap();
+    told(&mut fixture, "w", &[("dir/sub/new", "created")]).await;
+    fs::write(fixture.path("dir/inner"), "changed").unwrap();
+    told(&mut fixture, "w", &[("dir/inner", "modified")]).await;
+    fs::remove_file(fixture.path("file")).unwrap();
+    told(&mut fixture, "w", &[("file", "removed")]).await;
 }
 
-async fn an_unwatched_path_is_silent(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    watch(&mut scene, "a", "dir", json!({})).await;
-    watch(&mut scene, "b", "dir", json!({})).await;
-    let unwatch = scene
+async fn unwatched_path_reports_nothing(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    watch(&mut fixture, "a", "dir", json!({})).await;
+    watch(&mut fixture, "b", "dir", json!({})).await;
+    let unwatch = fixture
         .client
         .call("fs/unwatch", json!({"watchId": "a"}))
         .await;
     assert_eq!(unwatch, json!({}));
-    fs::write(scene.path("dir/new"), "x").unwrap();
-    // Only the other tells.
-    told(&mut scene, "b", &[("dir/new", "created")]).await;
+    fs::write(fixture.path("dir/new"), "x").unwrap();
+    // Only the other watch reports.
+    told(&mut fixture, "b", &[("dir/new", "created")]).await;
     for id in ["a", "never", ""] {
-        let unwatch = scene
+        let unwatch = fixture
             .client
             .call("fs/unwatch", json!({"watchId": id}))
             .await;
@@ -112,168 +112,168 @@ async fn an_unwatched_path_is_silent(transport: Transport) {
     }
 }
 
-async fn without_recursive_only_own_entries_are_told(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    watch(&mut scene, "w", "dir", json!({"recursive": false})).await;
-    fs::write(scene.path("dir/sub/deep"), "x").unwrap();
-    fs::write(scene.path("file"), "beside").unwrap();
-    fs::write(scene.path("dir/own"), "x").unwrap();
-    let told = told(&mut scene, "w", &[("dir/own", "created")]).await;
+async fn non_recursive_watch_reports_only_direct_entries(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    watch(&mut fixture, "w", "dir", json!({"recursive": false})).await;
+    fs::write(fixture.path("dir/sub/deep"), "x").unwrap();
+    fs::write(fixture.path("file"), "beside").unwrap();
+    fs::write(fixture.path("dir/own"), "x").unwrap();
+    let told = told(&mut fixture, "w", &[("dir/own", "created")]).await;
     assert!(!names(&told).contains(&"dir/sub/deep"), "{told:?}");
     assert!(!names(&told).contains(&"file"), "{told:?}");
 }
 
 async fn new_directories_are_watched_too(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    watch(&mut scene, "w", "dir", json!({"recursive": true})).await;
-    // The file is there before anybody can watch its directory.
-    fs::create_dir_all(scene.path("dir/a/b/c")).unwrap();
-    fs::write(scene.path("dir/a/b/c/file"), "x").unwrap();
+    let mut fixture = FsFixture::new(transport).await;
+    watch(&mut fixture, "w", "dir", json!({"recursive": true})).await;
+    // The file exists before its directory can be watched.
+    fs::create_dir_all(fixture.path("dir/a/b/c")).unwrap();
+    fs::write(fixture.path("dir/a/b/c/file"), "x").unwrap();
     told(
-        &mut scene,
+        &mut fixture,
         "w",
         &[("dir/a", "created"), ("dir/a/b/c/file", "created")],
     )
     .await;
-    fs::remove_file(scene.path("dir/a/b/c/file")).unwrap();
-    told(&mut scene, "w", &[("dir/a/b/c/file", "removed")]).await;
+    fs::remove_file(fixture.path("dir/a/b/c/file")).unwrap();
+    told(&mut fixture, "w", &[("dir/a/b/c/file", "removed")]).await;
 }
 
-async fn a_rename_inside_tells_both_names(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    watch(&mut scene, "w", "", json!({})).await;
-    fs::rename(scene.path("file"), scene.path("dir/moved")).unwrap();
+async fn rename_inside_reports_both_names(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    watch(&mut fixture, "w", "", json!({})).await;
+    fs::rename(fixture.path("file"), fixture.path("dir/moved")).unwrap();
     told(
-        &mut scene,
+        &mut fixture,
         "w",
         &[("file", "renamed"), ("dir/moved", "renamed")],
     )
     .await;
     let params = json!({
-        "sourcePath": scene.uri("dir/moved"), "destinationPath": scene.uri("back"),
+        "sourcePath": fixture.uri("dir/moved"), "destinationPath": fixture.uri("back"),
     });
-    scene.client.call("fs/rename", params).await;
+    fixture.client.call("fs/rename", params).await;
     told(
-        &mut scene,
+        &mut fixture,
         "w",
         &[("dir/moved", "renamed"), ("back", "renamed")],
     )
     .await;
 }
 
-async fn what_comes_and_goes_is_created_and_removed(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    watch(&mut scene, "w", "dir", json!({})).await;
-    fs::rename(scene.path("file"), scene.path("dir/came")).unwrap();
-    told(&mut scene, "w", &[("dir/came", "created")]).await;
-    fs::rename(scene.path("dir/inner"), scene.path("went")).unwrap();
-    told(&mut scene, "w", &[("dir/inner", "removed")]).await;
+async fn moves_across_the_root_are_created_and_removed(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    watch(&mut fixture, "w", "dir", json!({})).await;
+    fs::rename(fixture.path("file"), fixture.path("dir/came")).unwrap();
+    told(&mut fixture, "w", &[("dir/came", "created")]).await;
+    fs::rename(fixture.path("dir/inner"), fixture.path("went")).unwrap();
+    told(&mut fixture, "w", &[("dir/inner", "removed")]).await;
 }
 
 async fn one_file_can_be_watched(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    watch(&mut scene, "w", "file", json!({})).await;
-    fs::write(scene.path("dir/inner"), "other").unwrap();
-    fs::write(scene.path("beside"), "other").unwrap();
-    fs::write(scene.path("file"), "changed").unwrap();
-    let told = told(&mut scene, "w", &[("file", "modified")]).await;
+    let mut fixture = FsFixture::new(transport).await;
+    watch(&mut fixture, "w", "file", json!({})).await;
+    fs::write(fixture.path("dir/inner"), "other").unwrap();
+    fs::write(fixture.path("beside"), "other").unwrap();
+    fs::write(fixture.path("file"), "changed").unwrap();
+    let told = told(&mut fixture, "w", &[("file", "modified")]).await;
     assert!(told.iter().all(|(path, _)| path == "file"), "{told:?}");
 }
 
-async fn a_watched_file_may_be_replaced_and_come_back(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    watch(&mut scene, "w", "file", json!({})).await;
+async fn watched_file_may_be_replaced_or_recreated(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    watch(&mut fixture, "w", "file", json!({})).await;
     let atomic = json!({"dataBase64": "eA==", "atomic": true});
-    scene.done("fs/writeFile", "file", atomic).await;
-    told(&mut scene, "w", &[("file", "modified")]).await;
-    fs::remove_file(scene.path("file")).unwrap();
-    told(&mut scene, "w", &[("file", "removed")]).await;
-    fs::write(scene.path("file"), "back").unwrap();
-    told(&mut scene, "w", &[("file", "created")]).await;
-    // Looking is no change.
-    assert_eq!(scene.read("file").await, b"back");
+    fixture.done("fs/writeFile", "file", atomic).await;
+    told(&mut fixture, "w", &[("file", "modified")]).await;
+    fs::remove_file(fixture.path("file")).unwrap();
+    told(&mut fixture, "w", &[("file", "removed")]).await;
+    fs::write(fixture.path("file"), "back").unwrap();
+    told(&mut fixture, "w", &[("file", "created")]).await;
+    // Reading is not a change.
+    assert_eq!(fixture.read("file").await, b"back");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    fs::set_permissions(scene.path("file"), mode).unwrap();
-    let told = told(&mut scene, "w", &[("file", "modified")]).await;
+    fs::set_permissions(fixture.path("file"), mode).unwrap();
+    let told = told(&mut fixture, "w", &[("file", "modified")]).await;
     assert_eq!(told.len(), 1, "{told:?}");
 }
 
-async fn a_link_is_watched_where_it_leads(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let params = scene.params("to-dir", json!({"watchId": "w"}));
-    let watched = scene.client.call("fs/watch", params).await;
-    assert_eq!(watched, json!({"path": scene.uri("dir")}));
-    fs::write(scene.path("dir/new"), "x").unwrap();
-    told(&mut scene, "w", &[("dir/new", "created")]).await;
+async fn watch_on_a_symlink_watches_its_target(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    let params = fixture.params("to-dir", json!({"watchId": "w"}));
+    let watched = fixture.client.call("fs/watch", params).await;
+    assert_eq!(watched, json!({"path": fixture.uri("dir")}));
+    fs::write(fixture.path("dir/new"), "x").unwrap();
+    told(&mut fixture, "w", &[("dir/new", "created")]).await;
 }
 
-async fn a_watched_directory_that_is_removed_is_told(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    watch(&mut scene, "w", "dir", json!({})).await;
-    fs::remove_dir_all(scene.path("dir")).unwrap();
-    told(&mut scene, "w", &[("dir", "removed")]).await;
-    // Nothing follows, and the name is free.
-    let last = scene.client.note("fs/changed").await;
+async fn removal_of_a_watched_directory_is_reported(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    watch(&mut fixture, "w", "dir", json!({})).await;
+    fs::remove_dir_all(fixture.path("dir")).unwrap();
+    told(&mut fixture, "w", &[("dir", "removed")]).await;
+    // Nothing follows, and the id is free.
+    let last = fixture.client.note("fs/changed").await;
     assert_eq!(
         last,
         json!({"watchId": "w", "changes": [], "overflow": false, "ended": true})
     );
-    watch(&mut scene, "w", "", json!({})).await;
+    watch(&mut fixture, "w", "", json!({})).await;
 }
 
-async fn a_name_is_used_once_and_is_free_afterwards(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    watch(&mut scene, "w", "dir", json!({})).await;
+async fn watch_id_in_use_is_refused_and_free_after_unwatch(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    watch(&mut fixture, "w", "dir", json!({})).await;
     for name in ["dir", "file", "none"] {
-        let message = scene
+        let message = fixture
             .refused(-32600, "fs/watch", name, json!({"watchId": "w"}))
             .await;
         assert!(message.contains('w'), "{message}");
     }
-    fs::write(scene.path("dir/new"), "x").unwrap();
-    told(&mut scene, "w", &[("dir/new", "created")]).await;
-    scene
+    fs::write(fixture.path("dir/new"), "x").unwrap();
+    told(&mut fixture, "w", &[("dir/new", "created")]).await;
+    fixture
         .client
         .call("fs/unwatch", json!({"watchId": "w"}))
         .await;
-    watch(&mut scene, "w", "file", json!({})).await;
-    // One that fails frees its name, too.
+    watch(&mut fixture, "w", "file", json!({})).await;
+    // A failed watch frees its id as well.
     let more = json!({"watchId": "v"});
-    scene.refused(-32004, "fs/watch", "none", more).await;
-    watch(&mut scene, "v", "dir", json!({})).await;
+    fixture.refused(-32004, "fs/watch", "none", more).await;
+    watch(&mut fixture, "v", "dir", json!({})).await;
 }
 
-async fn a_connection_has_at_most_64_watches(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn connection_has_at_most_64_watches(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for number in 0..64 {
-        watch(&mut scene, &number.to_string(), "dir", json!({})).await;
+        watch(&mut fixture, &number.to_string(), "dir", json!({})).await;
     }
     let more = json!({"watchId": "64"});
-    let message = scene.refused(-32600, "fs/watch", "dir", more).await;
+    let message = fixture.refused(-32600, "fs/watch", "dir", more).await;
     assert!(message.contains("64"), "{message}");
-    scene
+    fixture
         .client
         .call("fs/unwatch", json!({"watchId": "7"}))
         .await;
-    watch(&mut scene, "64", "dir", json!({})).await;
-    let mut other = scene.server.ready().await;
-    let params = scene.params("dir", json!({"watchId": "0"}));
+    watch(&mut fixture, "64", "dir", json!({})).await;
+    let mut other = fixture.server.ready().await;
+    let params = fixture.params("dir", json!({"watchId": "0"}));
     other.call("fs/watch", params).await;
-    // Each of them tells.
-    fs::write(scene.path("dir/new"), "x").unwrap();
-    let mut silent: Vec<String> = (0..=64)
+    // Each of them reports.
+    fs::write(fixture.path("dir/new"), "x").unwrap();
+    let mut assert_no_change_reported: Vec<String> = (0..=64)
         .filter(|number| *number != 7)
         .map(|number| number.to_string())
         .collect();
-    while !silent.is_empty() {
-        let note = scene.client.note("fs/changed").await;
+    while !assert_no_change_reported.is_empty() {
+        let note = fixture.client.note("fs/changed").await;
         assert_ne!(note["watchId"], "7", "{note}");
-        silent.retain(|id| note["watchId"] != id.as_str());
+        assert_no_change_reported.retain(|id| note["watchId"] != id.as_str());
     }
 }
 
-async fn what_cannot_be_watched_is_refused(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn unwatchable_path_is_refused(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for (name, code) in [
         ("none", -32004),
         ("to-none", -32004),
@@ -282,12 +282,12 @@ async fn what_cannot_be_watched_is_refused(transport: Transport) {
         ("file:///C:/x", -32600),
     ] {
         let more = json!({"watchId": "w"});
-        scene.refused(code, "fs/watch", name, more).await;
+        fixture.refused(code, "fs/watch", name, more).await;
     }
 }
 
-async fn members_are_checked(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
+async fn request_fields_are_validated(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
     for (more, member) in [
         (json!({}), "watchId"),
         (json!({"watchId": null}), "watchId"),
@@ -296,36 +296,36 @@ async fn members_are_checked(transport: Transport) {
         (json!({"watchId": "w", "recursive": null}), "recursive"),
         (json!({"watchId": "w", "recursive": 1}), "recursive"),
     ] {
-        let message = scene.refused(-32602, "fs/watch", "dir", more).await;
+        let message = fixture.refused(-32602, "fs/watch", "dir", more).await;
         assert!(message.contains(member), "{message}");
     }
     for params in [json!({}), json!({"watchId": null}), json!({"watchId": 1})] {
-        let message = scene
+        let message = fixture
             .client
             .expect_error(-32602, "fs/unwatch", params)
             .await;
         assert!(message.contains("watchId"), "{message}");
     }
     let longest = "x".repeat(256);
-    watch(&mut scene, &longest, "dir", json!({"sandbox": null})).await;
-    watch(&mut scene, "", "dir", json!({})).await;
+    watch(&mut fixture, &longest, "dir", json!({"sandbox": null})).await;
+    watch(&mut fixture, "", "dir", json!({})).await;
 }
 
-async fn what_the_client_writes_itself_is_told(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    // Pipelined: the watch begins before the write.
-    let params = scene.params("", json!({"watchId": "w"}));
-    let watch = scene.client.request("fs/watch", params).await;
-    let params = scene.params("new", json!({"dataBase64": "eA==", "atomic": true}));
-    let write = scene.client.request("fs/writeFile", params).await;
+async fn the_clients_own_writes_are_reported(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    // Pipelined: the watch starts before the write.
+    let params = fixture.params("", json!({"watchId": "w"}));
+    let watch = fixture.client.request("fs/watch", params).await;
+    let params = fixture.params("new", json!({"dataBase64": "eA==", "atomic": true}));
+    let write = fixture.client.request("fs/writeFile", params).await;
     assert_eq!(
-        scene.client.answer(watch).await["result"],
-        json!({"path": scene.uri("")})
+        fixture.client.answer(watch).await["result"],
+        json!({"path": fixture.uri("")})
     );
-    assert_eq!(scene.client.answer(write).await["result"], json!({}));
+    assert_eq!(fixture.client.answer(write).await["result"], json!({}));
     loop {
-        let note = scene.client.note("fs/changed").await;
-        let path = scene.uri("new");
+        let note = fixture.client.note("fs/changed").await;
+        let path = fixture.uri("new");
         let changes = note["changes"].as_array().unwrap();
         if changes.iter().any(|change| change["path"] == path.as_str()) {
             break;
@@ -333,18 +333,18 @@ async fn what_the_client_writes_itself_is_told(transport: Transport) {
     }
 }
 
-async fn many_changes_are_told_or_said_to_overflow(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    watch(&mut scene, "w", "dir", json!({})).await;
-    // Nobody reads meanwhile.
+async fn many_changes_are_reported_or_overflow(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    watch(&mut fixture, "w", "dir", json!({})).await;
+    // The client does not read meanwhile.
     for number in 0..30_000 {
-        symlink(".", scene.path(&format!("dir/sub/{number}"))).unwrap();
+        symlink(".", fixture.path(&format!("dir/sub/{number}"))).unwrap();
     }
-    fs::write(scene.path("dir/last"), "x").unwrap();
-    let last = scene.uri("dir/last");
+    fs::write(fixture.path("dir/last"), "x").unwrap();
+    let last = fixture.uri("dir/last");
     let (mut count, mut overflow) = (0, false);
     loop {
-        let note = scene.client.note("fs/changed").await;
+        let note = fixture.client.note("fs/changed").await;
         let changes = note["changes"].as_array().unwrap();
         count += changes.len();
         overflow |= note["overflow"].as_bool().unwrap();
@@ -354,57 +354,57 @@ async fn many_changes_are_told_or_said_to_overflow(transport: Transport) {
     }
     assert!(
         overflow || count > 30_000,
-        "{count} changes without overflow"
+        "{count} changes were reported without overflow"
     );
-    scene.client.expect_alive().await;
+    fixture.client.expect_alive().await;
 }
 
-async fn names_that_are_not_utf_8_are_told(transport: Transport) {
+async fn non_utf8_names_are_reported(transport: Transport) {
     use std::os::unix::ffi::OsStrExt;
-    let mut scene = Scene::new(transport).await;
-    watch(&mut scene, "w", "dir", json!({})).await;
+    let mut fixture = FsFixture::new(transport).await;
+    watch(&mut fixture, "w", "dir", json!({})).await;
     let name = std::ffi::OsStr::from_bytes(b"n\xff ?");
-    fs::write(scene.path("dir").join(name), "x").unwrap();
-    told(&mut scene, "w", &[("dir/n%FF%20%3F", "created")]).await;
+    fs::write(fixture.path("dir").join(name), "x").unwrap();
+    told(&mut fixture, "w", &[("dir/n%FF%20%3F", "created")]).await;
 }
 
-async fn directories_that_are_new_at_every_look_are_answered(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    // The kernel makes these up whenever they are looked up: none is ever met again.
+async fn watch_of_procfs_directories_is_answered(transport: Transport) {
+    let mut fixture = FsFixture::new(transport).await;
+    // The kernel creates these directories on each lookup, so none is ever seen twice.
     let params = json!({"watchId": "w", "path": "file:///proc/self/net"});
-    let watch = scene.client.request("fs/watch", params).await;
-    let answer = scene.client.answer(watch).await;
+    let watch = fixture.client.request("fs/watch", params).await;
+    let answer = fixture.client.answer(watch).await;
     assert!(answer["result"].is_object() || answer["error"].is_object());
-    scene
+    fixture
         .client
         .call("fs/unwatch", json!({"watchId": "w"}))
         .await;
-    assert_eq!(scene.read("file").await, b"hello");
+    assert_eq!(fixture.read("file").await, b"hello");
 }
 
 async fn watches_belong_to_their_connection(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let mut other = scene.server.ready().await;
-    let params = scene.params("dir", json!({"watchId": "w"}));
+    let mut fixture = FsFixture::new(transport).await;
+    let mut other = fixture.server.ready().await;
+    let params = fixture.params("dir", json!({"watchId": "w"}));
     other.call("fs/watch", params).await;
-    watch(&mut scene, "w", "dir", json!({})).await;
-    scene
+    watch(&mut fixture, "w", "dir", json!({})).await;
+    fixture
         .client
         .call("fs/unwatch", json!({"watchId": "w"}))
         .await;
-    fs::write(scene.path("dir/new"), "x").unwrap();
+    fs::write(fixture.path("dir/new"), "x").unwrap();
     let note = other.note("fs/changed").await;
     assert_eq!(note["watchId"], "w");
-    silent(&mut scene.client).await;
+    assert_no_change_reported(&mut fixture.client).await;
 }
 
-/// Checks that nothing was told: the next message is the answer.
-async fn silent(client: &mut Client) {
+/// Asserts that nothing was reported: the next message is the response.
+async fn assert_no_change_reported(client: &mut Client) {
     let id = client.request("environment/status", json!({})).await;
     assert_eq!(client.recv().await["id"], id);
 }
 
-/// Counts the watches that the kernel keeps for a process.
+/// Returns the number of inotify watches of a process.
 fn kernel_watches(pid: u32) -> usize {
     let files = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
     let infos = files.filter_map(|file| fs::read_to_string(file.ok()?.path()).ok());
@@ -418,13 +418,13 @@ fn kernel_watches(pid: u32) -> usize {
 }
 
 async fn watches_end_with_their_connection(transport: Transport) {
-    let mut scene = Scene::new(transport).await;
-    let pid = scene.server.pid();
+    let mut fixture = FsFixture::new(transport).await;
+    let pid = fixture.server.pid();
     assert_eq!(kernel_watches(pid), 0);
-    let missing = json!({"watchId": 1, "missing": [scene.uri("none/x")]});
-    let directory = scene.params("", json!({"watchId": "w"}));
+    let missing = json!({"watchId": 1, "missing": [fixture.uri("none/x")]});
+    let directory = fixture.params("", json!({"watchId": "w"}));
     for (method, params) in [("fs/watchMissing", missing), ("fs/watch", directory)] {
-        let mut other = scene.server.ready().await;
+        let mut other = fixture.server.ready().await;
         other.call(method, params).await;
         assert!(kernel_watches(pid) > 0, "{method}");
         drop(other);

@@ -1,4 +1,4 @@
-//! `http/request`: the server asks from where it is, and streams what it is answered.
+//! `http/request`: the server sends the request from its host and streams the response.
 
 use serde_json::{Value, json};
 
@@ -7,45 +7,50 @@ use crate::{
     client::{Client, Packet, decode, encode, with},
     over_every_transport, over_one_transport,
     server::{Server, Transport},
-    upstream::{Exchange, Upstream},
+    upstream_server::{UpstreamRequest, UpstreamServer},
 };
 
 over_every_transport!(
-    a_request_is_answered_with_status_headers_and_body,
-    a_streamed_body_follows_its_answer_and_ends_once,
-    an_unanswered_request_holds_up_nobody
+    http_request_returns_status_headers_and_body,
+    streamed_body_follows_its_response_and_ends_once,
+    unanswered_http_request_does_not_block_others
 );
 
 over_one_transport!(
-    bodies_travel_raw_once_granted,
-    a_connection_that_ends_ends_its_downloads,
-    a_connection_that_ends_gives_up_its_requests,
-    members_are_checked,
-    what_the_host_does_not_answer_is_an_internal_error,
-    a_header_ends_with_a_variable_of_the_servers,
-    a_body_that_breaks_off_ends_with_an_error,
-    a_name_is_in_use_until_the_end_was_told,
-    a_stream_that_was_refused_leaves_its_name_free,
-    a_connection_has_at_most_256_streams,
-    parts_are_small_enough_and_numbered,
-    a_client_that_does_not_read_stops_the_download,
-    a_cancelled_body_is_over_without_another_word,
-    a_cancelled_request_is_answered_with_an_error,
-    a_request_is_cancelled_while_its_answer_waits_for_room,
-    cancelling_what_is_not_there_is_fine,
-    in_strict_order_a_request_is_waited_for,
+    bodies_are_binary_once_granted,
+    disconnect_aborts_downloads,
+    disconnect_aborts_http_requests,
+    request_fields_are_validated,
+    failed_http_request_is_an_internal_error,
+    header_can_end_with_a_server_variable,
+    truncated_body_ends_with_an_error,
+    stream_id_is_in_use_until_its_end_was_sent,
+    refused_stream_leaves_its_id_free,
+    connection_has_at_most_256_http_streams,
+    body_chunks_are_bounded_and_numbered,
+    stalled_client_pauses_the_download,
+    cancelled_body_sends_nothing_more,
+    cancelled_http_request_is_answered_with_an_error,
+    http_request_can_be_cancelled_while_its_response_waits,
+    cancelling_an_unknown_request_succeeds,
+    serial_mode_waits_for_http_requests,
 );
 
-fn get(upstream: &Upstream, id: &str) -> Value {
+fn get(upstream: &UpstreamServer, id: &str) -> Value {
     json!({"method": "GET", "url": upstream.url(), "requestId": id})
 }
 
-fn streamed(upstream: &Upstream, id: &str) -> Value {
+fn streamed(upstream: &UpstreamServer, id: &str) -> Value {
     with(get(upstream, id), json!({"streamResponse": true}))
 }
 
-/// Asks for a body that is streamed, and has it begin.
-async fn begin(client: &mut Client, upstream: &Upstream, id: &str, length: usize) -> Exchange {
+/// Requests a streamed body and waits for its start.
+async fn begin(
+    client: &mut Client,
+    upstream: &UpstreamServer,
+    id: &str,
+    length: usize,
+) -> UpstreamRequest {
     let asked = client.request("http/request", streamed(upstream, id)).await;
     let mut exchange = upstream.accept().await;
     exchange.answer(length, b"").await;
@@ -58,8 +63,11 @@ async fn delta(client: &mut Client) -> Value {
     client.note("http/request/bodyDelta").await
 }
 
-async fn a_request_is_answered_with_status_headers_and_body(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn http_request_returns_status_headers_and_body(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
     let body = b"\0\xff body";
     let params = with(
@@ -87,8 +95,11 @@ async fn a_request_is_answered_with_status_headers_and_body(transport: Transport
     assert_eq!(answer["result"], result);
 }
 
-async fn a_streamed_body_follows_its_answer_and_ends_once(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn streamed_body_follows_its_response_and_ends_once(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
     let asked = client
         .request("http/request", streamed(&upstream, "http-1"))
@@ -120,8 +131,11 @@ async fn a_streamed_body_follows_its_answer_and_ends_once(transport: Transport) 
     assert_eq!(client.recv().await["id"], status, "nothing follows the end");
 }
 
-async fn an_unanswered_request_holds_up_nobody(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn unanswered_http_request_does_not_block_others(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
     let asked = client.request("http/request", get(&upstream, "r")).await;
     let mut exchange = upstream.accept().await;
@@ -131,8 +145,11 @@ async fn an_unanswered_request_holds_up_nobody(transport: Transport) {
     assert_eq!(client.answer(asked).await["result"]["status"], 200);
 }
 
-async fn bodies_travel_raw_once_granted(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn bodies_are_binary_once_granted(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = granted(&mut server).await;
     let header = json!({"id": 7, "method": "http/request", "params": get(&upstream, "r")});
     client.send_frame(frame(&header, b"\0raw")).await;
@@ -166,15 +183,18 @@ async fn bodies_travel_raw_once_granted(transport: Transport) {
         parts.push(header);
     }
     assert_eq!(parts[2]["params"]["error"], Value::Null);
-    // Inside and beside is one too many.
+    // Inline and binary data together are refused.
     let params = with(get(&upstream, "r"), json!({"bodyBase64": "YQ=="}));
     let header = json!({"id": 8, "method": "http/request", "params": params});
     client.send_frame(frame(&header, b"a")).await;
     assert_eq!(client.answer(8).await["error"]["code"], -32602);
 }
 
-async fn a_connection_that_ends_ends_its_downloads(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn disconnect_aborts_downloads(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
     let mut exchange = begin(&mut client, &upstream, "r", 1 << 30).await;
     exchange.send(b"some").await;
@@ -183,8 +203,11 @@ async fn a_connection_that_ends_ends_its_downloads(transport: Transport) {
     exchange.closed().await;
 }
 
-async fn a_connection_that_ends_gives_up_its_requests(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn disconnect_aborts_http_requests(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
     for params in [get(&upstream, "r"), streamed(&upstream, "s")] {
         client.request("http/request", params).await;
@@ -195,7 +218,7 @@ async fn a_connection_that_ends_gives_up_its_requests(transport: Transport) {
     two.closed().await;
 }
 
-async fn members_are_checked(transport: Transport) {
+async fn request_fields_are_validated(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let fine = json!({"method": "GET", "url": "http://127.0.0.1:1/", "requestId": "r"});
@@ -238,10 +261,13 @@ async fn members_are_checked(transport: Transport) {
     assert!(text.contains("requestId"), "{text}");
 }
 
-async fn what_the_host_does_not_answer_is_an_internal_error(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn failed_http_request_is_an_internal_error(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
-    let gone = Upstream::new().await.url();
+    let gone = UpstreamServer::new().await.url();
     for change in [json!({}), json!({"streamResponse": true})] {
         let params = with(get(&upstream, "r"), json!({"url": gone}));
         let params = with(params, change.clone());
@@ -253,10 +279,10 @@ async fn what_the_host_does_not_answer_is_an_internal_error(transport: Transport
     }
 }
 
-async fn a_header_ends_with_a_variable_of_the_servers(transport: Transport) {
+async fn header_can_end_with_a_server_variable(transport: Transport) {
     let script = "export SVC=secret EMPTY= OPENAI_API_KEY=key; exec \"$0\" \"$@\"";
     let mut server = Server::start_by(script, transport, &[]).await;
-    let upstream = Upstream::new().await;
+    let upstream = UpstreamServer::new().await;
     let mut client = server.ready().await;
     let params = |variable: &str| {
         let header = json!({"name": "A", "value": "Bearer ", "valueEnvVar": variable});
@@ -286,8 +312,11 @@ async fn a_header_ends_with_a_variable_of_the_servers(transport: Transport) {
     assert_eq!(client.answer(asked).await["result"]["status"], 200);
 }
 
-async fn a_body_that_breaks_off_ends_with_an_error(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn truncated_body_ends_with_an_error(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
     let mut exchange = begin(&mut client, &upstream, "r", 10).await;
     exchange.send(b"some").await;
@@ -299,17 +328,20 @@ async fn a_body_that_breaks_off_ends_with_an_error(transport: Transport) {
         (&json!(true), &json!(""))
     );
     assert!(end["error"].is_string(), "{end}");
-    // Whole, it is an error of the request.
+    // Without streaming, the request itself fails.
     let asked = client.request("http/request", get(&upstream, "r")).await;
     upstream.accept().await.answer(10, b"some").await;
     assert_eq!(client.answer(asked).await["error"]["code"], -32603);
 }
 
-async fn a_name_is_in_use_until_the_end_was_told(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn stream_id_is_in_use_until_its_end_was_sent(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
     for _ in 0..3 {
-        // Before the answer, and after it.
+        // Before and after the response.
         client
             .request("http/request", streamed(&upstream, "r"))
             .await;
@@ -325,20 +357,26 @@ async fn a_name_is_in_use_until_the_end_was_told(transport: Transport) {
     }
 }
 
-async fn a_stream_that_was_refused_leaves_its_name_free(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn refused_stream_leaves_its_id_free(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
     let gone = with(
         streamed(&upstream, "r"),
-        json!({"url": Upstream::new().await.url()}),
+        json!({"url": UpstreamServer::new().await.url()}),
     );
     client.expect_error(-32603, "http/request", gone).await;
     begin(&mut client, &upstream, "r", 0).await;
     assert_eq!(delta(&mut client).await["done"], true);
 }
 
-async fn a_connection_has_at_most_256_streams(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn connection_has_at_most_256_http_streams(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
     let mut open = Vec::new();
     for number in 0..256 {
@@ -353,8 +391,11 @@ async fn a_connection_has_at_most_256_streams(transport: Transport) {
     begin(&mut client, &upstream, "more", 1).await;
 }
 
-async fn parts_are_small_enough_and_numbered(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn body_chunks_are_bounded_and_numbered(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
     let content: Vec<u8> = (0u32..1 << 20).flat_map(u32::to_be_bytes).collect();
     let mut exchange = begin(&mut client, &upstream, "r", content.len()).await;
@@ -376,16 +417,19 @@ async fn parts_are_small_enough_and_numbered(transport: Transport) {
     assert!(bytes == content, "every byte arrives");
 }
 
-async fn a_client_that_does_not_read_stops_the_download(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn stalled_client_pauses_the_download(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
     let mut exchange = begin(&mut client, &upstream, "r", 1 << 30).await;
     let taken = exchange.fill().await;
     assert!(
         taken < 64 << 20,
-        "{taken} bytes were taken, and nobody read them"
+        "server read {taken} bytes although the client did not read"
     );
-    // It goes on when they are read.
+    // The download continues when the client reads.
     let (mut read, mut seq) = (0, 0);
     while read < taken {
         let delta = delta(&mut client).await;
@@ -395,8 +439,11 @@ async fn a_client_that_does_not_read_stops_the_download(transport: Transport) {
     }
 }
 
-async fn a_cancelled_body_is_over_without_another_word(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn cancelled_body_sends_nothing_more(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
     let mut exchange = begin(&mut client, &upstream, "r", 10).await;
     exchange.send(b"some").await;
@@ -406,14 +453,17 @@ async fn a_cancelled_body_is_over_without_another_word(transport: Transport) {
         .await;
     assert_eq!(cancelled, json!({}));
     exchange.closed().await;
-    // The name is free, and what comes under it is the next body's.
+    // The id is free, and later chunks belong to the next body.
     begin(&mut client, &upstream, "r", 0).await;
     let end = delta(&mut client).await;
     assert_eq!((&end["seq"], &end["done"]), (&json!(1), &json!(true)));
 }
 
-async fn a_cancelled_request_is_answered_with_an_error(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn cancelled_http_request_is_answered_with_an_error(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
     for params in [get(&upstream, "r"), streamed(&upstream, "r")] {
         let asked = client.request("http/request", params).await;
@@ -427,8 +477,11 @@ async fn a_cancelled_request_is_answered_with_an_error(transport: Transport) {
     }
 }
 
-async fn a_request_is_cancelled_while_its_answer_waits_for_room(transport: Transport) {
-    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+async fn http_request_can_be_cancelled_while_its_response_waits(transport: Transport) {
+    let (mut server, upstream) = (
+        Server::start(transport, &[]).await,
+        UpstreamServer::new().await,
+    );
     let mut client = server.ready().await;
     begin(&mut client, &upstream, "full", 1 << 30)
         .await
@@ -439,7 +492,7 @@ async fn a_request_is_cancelled_while_its_answer_waits_for_room(transport: Trans
         .await;
     let mut exchange = upstream.accept().await;
     exchange.answer(10, b"some").await;
-    // When a later request arrives, the answer to the first has come in.
+    // When a later request arrives, the response to the first one is complete.
     client.request("http/request", get(&upstream, "s")).await;
     let _later = upstream.accept().await;
     let cancel = client
@@ -451,7 +504,7 @@ async fn a_request_is_cancelled_while_its_answer_waits_for_room(transport: Trans
     exchange.closed().await;
 }
 
-async fn cancelling_what_is_not_there_is_fine(transport: Transport) {
+async fn cancelling_an_unknown_request_succeeds(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let cancel = "http/request/cancel";
@@ -462,11 +515,11 @@ async fn cancelling_what_is_not_there_is_fine(transport: Transport) {
     client.expect_error(-32602, cancel, json!({})).await;
 }
 
-async fn in_strict_order_a_request_is_waited_for(transport: Transport) {
+async fn serial_mode_waits_for_http_requests(transport: Transport) {
     let flags = ["--concurrent-requests", "1"];
     let (mut server, upstream) = (
         Server::start(transport, &flags).await,
-        Upstream::new().await,
+        UpstreamServer::new().await,
     );
     let mut client = server.ready().await;
     let asked = client
@@ -476,6 +529,6 @@ async fn in_strict_order_a_request_is_waited_for(transport: Transport) {
     let mut exchange = upstream.accept().await;
     exchange.answer(10, b"").await;
     assert_eq!(client.recv().await["id"], asked);
-    // A body that goes on holds up nobody.
+    // A running body does not block other requests.
     assert_eq!(client.recv().await["id"], status);
 }

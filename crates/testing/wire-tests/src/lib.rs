@@ -1,70 +1,69 @@
 //! Black-box tests: raw JSON text against a real `exec-server` process, over every transport.
 //!
-//! Invariant: nothing of the workspace is linked in. The client is tungstenite, or lines on pipes;
-//! what is expected comes from the protocol's documents, not from the server's own types.
-//! Not here: fuzzing (`fuzz/`), unit tests of the crates.
+//! Invariant: no workspace crate is linked. The client is tungstenite, or lines on pipes;
+//! expectations come from the protocol documents, not from the server's types. Fuzzing is in
+//! `fuzz/`, unit tests are in the crates.
 
 #![cfg(test)]
 
 mod acknowledge;
 mod auth;
+mod backpressure;
 mod binary;
 mod cli;
 mod client;
-mod command;
-mod descendants;
-mod detached;
+mod command_exec;
+mod detached_processes;
 mod discovery;
-mod ending;
 mod envelope;
 mod environment_config;
 mod error_texts;
 mod extensions;
-mod frames;
+mod fs_backpressure;
 mod fs_bad_input;
 mod fs_binary;
 mod fs_blocks;
+mod fs_copy_remove;
 mod fs_directories;
 mod fs_files;
+mod fs_fixture;
 mod fs_handles;
 mod fs_large;
-mod fs_missing;
-mod fs_order;
 mod fs_paths;
-mod fs_pressure;
 mod fs_rename;
+mod fs_request_order;
 mod fs_sandbox;
 mod fs_search;
-mod fs_trees;
 mod fs_walk;
 mod fs_watch;
-mod fs_writing;
-mod http;
+mod fs_watch_missing;
+mod fs_write_options;
+mod http_listener;
 mod http_request;
-mod input;
 mod lifecycle;
 mod limits;
-mod lines;
 mod network;
-mod order;
 mod params;
-mod policy;
-mod pressure;
 mod process;
-mod reading;
+mod process_read;
+mod request_order;
 mod sandbox;
-mod scene;
 mod server;
+mod server_policy;
 mod sessions;
 mod shell_snapshot;
 mod shutdown;
 mod spawn;
 mod start_params;
+mod stdin;
+mod stdio_lines;
 mod supervisor_attacks;
+mod termination;
 mod tls;
 mod unix_socket;
-mod upstream;
+mod upstream_server;
 mod websocket;
+mod websocket_frames;
 
 /// Makes each case a named test of every transport, such as `envelope::stdio::ids_are_echoed`.
 macro_rules! over_every_transport {
@@ -75,7 +74,7 @@ macro_rules! over_every_transport {
     };
 }
 
-/// The same for cases that need more than one connection, which stdio cannot have.
+/// Does the same for cases that need several connections, which stdio does not allow.
 macro_rules! over_every_socket {
     ($($case:ident),+ $(,)?) => {
         $crate::over!(websocket, WebSocket; $($case),+);
@@ -83,7 +82,7 @@ macro_rules! over_every_socket {
     };
 }
 
-/// The same for cases that are about files and not about how messages travel.
+/// Does the same over one transport, for cases that do not depend on the transport.
 macro_rules! over_one_transport {
     ($($case:ident),+ $(,)?) => {
         $crate::over!(once, WebSocket; $($case),+);

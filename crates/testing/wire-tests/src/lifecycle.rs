@@ -1,4 +1,4 @@
-//! The handshake and its gate.
+//! The handshake, and requests before it.
 
 use serde_json::{Value, json};
 
@@ -9,18 +9,18 @@ use crate::{
 };
 
 over_every_transport!(
-    initialize_answers_session_and_environment,
+    initialize_returns_session_and_environment,
     extensions_are_granted_by_name,
-    initialized_before_initialize_leaves_the_gate_shut,
-    the_gate_checks_method_then_params_then_handshake,
-    gate_errors_name_the_family,
-    a_pipelined_handshake_is_handled_in_order,
-    a_request_before_initialized_gets_no_grace,
-    a_second_initialize_is_refused,
-    a_failed_initialize_can_be_retried,
+    initialized_before_initialize_has_no_effect,
+    method_params_and_handshake_are_checked_in_this_order,
+    handshake_errors_name_the_method_family,
+    pipelined_handshake_is_handled_in_order,
+    request_before_initialized_is_refused,
+    second_initialize_is_refused,
+    failed_initialize_can_be_retried,
     initialized_may_be_repeated_with_any_params,
-    methods_without_params_take_nothing_null_or_an_empty_object,
-    environment_info_is_the_one_of_initialize,
+    methods_without_params_accept_absent_null_or_empty_params,
+    environment_info_equals_that_of_initialize,
 );
 
 over_one_transport!(server_works_with_a_stack_limit_of_64_kib);
@@ -39,7 +39,7 @@ async fn server_works_with_a_stack_limit_of_64_kib(transport: Transport) {
     assert_eq!(read["dataBase64"], "eA==");
 }
 
-async fn initialize_answers_session_and_environment(transport: Transport) {
+async fn initialize_returns_session_and_environment(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let result = client.initialize(json!({"resumeSessionId": null})).await;
@@ -47,7 +47,7 @@ async fn initialize_answers_session_and_environment(transport: Transport) {
     assert_eq!(
         (session.len(), session.as_bytes()[14]),
         (36, b'4'),
-        "{session} is a UUIDv4"
+        "{session} is not a UUIDv4"
     );
     assert_eq!(result["extensions"], json!([]));
     assert_eq!(result["server"]["name"], "exec-server");
@@ -86,7 +86,7 @@ async fn extensions_are_granted_by_name(transport: Transport) {
     assert_eq!(granted, expected);
 }
 
-async fn initialized_before_initialize_leaves_the_gate_shut(transport: Transport) {
+async fn initialized_before_initialize_has_no_effect(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let message = client
@@ -103,10 +103,10 @@ async fn initialized_before_initialize_leaves_the_gate_shut(transport: Transport
     client.expect_alive().await;
 }
 
-async fn the_gate_checks_method_then_params_then_handshake(transport: Transport) {
+async fn method_params_and_handshake_are_checked_in_this_order(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
-    for stage in ["new", "initialized", "ready"] {
+    for fixture in ["new", "initialized", "ready"] {
         let message = client.expect_error(-32601, "nope", json!([])).await;
         assert!(message.contains("`nope`"), "{message}");
         client.expect_error(-32602, "process/read", json!({})).await;
@@ -116,7 +116,7 @@ async fn the_gate_checks_method_then_params_then_handshake(transport: Transport)
         client
             .expect_error(-32600, "process/read", json!({"processId": "p"}))
             .await;
-        match stage {
+        match fixture {
             "new" => drop(client.initialize(json!({})).await),
             _ => client.send(r#"{"method":"initialized"}"#).await,
         }
@@ -124,7 +124,7 @@ async fn the_gate_checks_method_then_params_then_handshake(transport: Transport)
     client.expect_alive().await;
 }
 
-async fn gate_errors_name_the_family(transport: Transport) {
+async fn handshake_errors_name_the_method_family(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let read = json!({"processId": "p"});
@@ -154,7 +154,7 @@ async fn gate_errors_name_the_family(transport: Transport) {
     }
 }
 
-async fn a_pipelined_handshake_is_handled_in_order(transport: Transport) {
+async fn pipelined_handshake_is_handled_in_order(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     for text in [
@@ -170,7 +170,7 @@ async fn a_pipelined_handshake_is_handled_in_order(transport: Transport) {
     assert_eq!(client.answer(3).await["result"], json!({"processes": []}));
 }
 
-async fn a_request_before_initialized_gets_no_grace(transport: Transport) {
+async fn request_before_initialized_is_refused(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     for text in [
@@ -185,7 +185,7 @@ async fn a_request_before_initialized_gets_no_grace(transport: Transport) {
     assert_eq!(client.answer(3).await["result"], json!({"processes": []}));
 }
 
-async fn a_second_initialize_is_refused(transport: Transport) {
+async fn second_initialize_is_refused(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let session = client.initialize(json!({})).await["sessionId"].clone();
@@ -203,7 +203,7 @@ async fn a_second_initialize_is_refused(transport: Transport) {
     client.expect_alive().await;
 }
 
-async fn a_failed_initialize_can_be_retried(transport: Transport) {
+async fn failed_initialize_can_be_retried(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let missing = "4a2b7f0e-0000-4000-8000-000000000000";
@@ -231,7 +231,7 @@ async fn initialized_may_be_repeated_with_any_params(transport: Transport) {
     }
 }
 
-async fn methods_without_params_take_nothing_null_or_an_empty_object(transport: Transport) {
+async fn methods_without_params_accept_absent_null_or_empty_params(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     for method in ["environment/info", "environment/status", "process/list"] {
@@ -258,7 +258,7 @@ async fn methods_without_params_take_nothing_null_or_an_empty_object(transport: 
     }
 }
 
-async fn environment_info_is_the_one_of_initialize(transport: Transport) {
+async fn environment_info_equals_that_of_initialize(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let result = client.initialize(json!({})).await;

@@ -1,4 +1,4 @@
-//! Limits of a process: kept, and named as the cause of its end.
+//! Resource limits of a process: enforced and reported as the cause of its exit.
 
 use serde_json::{Value, json};
 
@@ -9,35 +9,35 @@ use crate::{
 };
 
 over_every_transport!(
-    wall_time_ends_a_process,
-    idle_time_ends_a_silent_process_only,
-    memory_of_the_whole_tree_ends_a_process,
-    processor_time_ends_a_process,
-    kernel_limits_are_those_that_were_asked_for,
-    limits_without_end_are_no_limits,
+    wall_time_limit_kills_a_process,
+    idle_limit_kills_only_a_silent_process,
+    memory_limit_counts_the_whole_tree,
+    cpu_time_limit_kills_a_process,
+    kernel_limits_match_the_request,
+    huge_limits_are_unlimited,
 );
 
 over_one_transport!(
-    too_many_processes_end_a_tree_of_root,
-    too_many_processes_are_refused_to_other_accounts,
-    processes_within_the_limit_are_left_alone,
+    process_limit_kills_a_tree_of_root,
+    process_limit_makes_fork_fail_for_other_users,
+    processes_within_the_limit_keep_running,
     command_cannot_raise_its_own_limits,
-    file_size_is_kept_for_every_account,
+    file_size_limit_applies_to_every_user,
 );
 
-/// An account that runs nothing else.
+/// User id that runs nothing else.
 const OTHER_ACCOUNT: u32 = 54_321;
 
-/// A server of root, or of an account that runs nothing else.
+/// Starts a server as root or as a user that runs nothing else.
 async fn server_of(transport: Transport, user: u32) -> Option<Server> {
-    // Tests that do not run as root cannot be two accounts.
+    // Tests that do not run as root cannot switch users.
     match rustix::process::geteuid().is_root() {
         true => Some(Server::start_as(user, transport, &[]).await),
         false => None,
     }
 }
 
-async fn too_many_processes_end_a_tree_of_root(transport: Transport) {
+async fn process_limit_kills_a_tree_of_root(transport: Transport) {
     let Some(mut server) = server_of(transport, 0).await else {
         return;
     };
@@ -50,7 +50,7 @@ async fn too_many_processes_end_a_tree_of_root(transport: Transport) {
     assert_eq!(exited["exitCode"], 137, "{exited}");
 }
 
-async fn too_many_processes_are_refused_to_other_accounts(transport: Transport) {
+async fn process_limit_makes_fork_fail_for_other_users(transport: Transport) {
     let Some(mut server) = server_of(transport, OTHER_ACCOUNT).await else {
         return;
     };
@@ -63,7 +63,7 @@ async fn too_many_processes_are_refused_to_other_accounts(transport: Transport) 
     assert_ne!(events.code(), 0, "the shell cannot fork");
 }
 
-async fn processes_within_the_limit_are_left_alone(transport: Transport) {
+async fn processes_within_the_limit_keep_running(transport: Transport) {
     let script = "for i in $(seq 5); do sleep 0.3 & done; wait; exit 3";
     let exited = exited(transport, script, json!({"limits": {"processes": 500}})).await;
     assert_eq!(
@@ -91,7 +91,7 @@ async fn command_cannot_raise_its_own_limits(transport: Transport) {
     }
 }
 
-async fn file_size_is_kept_for_every_account(transport: Transport) {
+async fn file_size_limit_applies_to_every_user(transport: Transport) {
     for user in [0, OTHER_ACCOUNT] {
         let Some(mut server) = server_of(transport, user).await else {
             return;
@@ -114,7 +114,7 @@ async fn exited(transport: Transport, script: &str, change: Value) -> Value {
     client.finish("p").await.exited
 }
 
-async fn wall_time_ends_a_process(transport: Transport) {
+async fn wall_time_limit_kills_a_process(transport: Transport) {
     let script = "trap '' TERM; setsid sleep 1000 & while :; do echo x; sleep 0.01; done";
     let exited = exited(transport, script, json!({"limits": {"wallMs": 200}})).await;
     assert_eq!(
@@ -125,7 +125,7 @@ async fn wall_time_ends_a_process(transport: Transport) {
     assert!((200..3000).contains(&wall), "{wall} ms");
 }
 
-async fn idle_time_ends_a_silent_process_only(transport: Transport) {
+async fn idle_limit_kills_only_a_silent_process(transport: Transport) {
     let script = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.15; done; exec sleep 1000";
     let exited = exited(transport, script, json!({"limits": {"idleMs": 500}})).await;
     assert_eq!(
@@ -136,8 +136,8 @@ async fn idle_time_ends_a_silent_process_only(transport: Transport) {
     assert!((1200..5000).contains(&wall), "{wall} ms");
 }
 
-async fn memory_of_the_whole_tree_ends_a_process(transport: Transport) {
-    // No process alone exceeds the limit; all have left the group.
+async fn memory_limit_counts_the_whole_tree(transport: Transport) {
+    // No single process exceeds the limit, and all have left the process group.
     let script = "for i in 1 2 3 4 5 6; do setsid sh -c \
         'x=$(head -c 12000000 /dev/zero | tr \"\\0\" x); sleep 1000' & done; wait";
     let exited = exited(
@@ -152,7 +152,7 @@ async fn memory_of_the_whole_tree_ends_a_process(transport: Transport) {
     );
 }
 
-async fn processor_time_ends_a_process(transport: Transport) {
+async fn cpu_time_limit_kills_a_process(transport: Transport) {
     let exited = exited(
         transport,
         "while :; do :; done",
@@ -167,7 +167,7 @@ async fn processor_time_ends_a_process(transport: Transport) {
     );
 }
 
-async fn kernel_limits_are_those_that_were_asked_for(transport: Transport) {
+async fn kernel_limits_match_the_request(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let limits =
@@ -189,7 +189,7 @@ async fn kernel_limits_are_those_that_were_asked_for(transport: Transport) {
     assert_eq!(row("Max cpu time")[0], "2", "rounded up to a second");
 }
 
-async fn limits_without_end_are_no_limits(transport: Transport) {
+async fn huge_limits_are_unlimited(transport: Transport) {
     let huge = u64::MAX;
     let exited = exited(
         transport,

@@ -1,18 +1,17 @@
-//! The managed network of a process: the proxy it is led to, who decides, and what is out of reach.
+//! The managed network of a process: its proxy, decisions, and unreachable destinations.
 //!
-//! Programs inside are shell functions that speak to the proxy in plain bytes. Whatever is reached is
-//! a server of the test's on the loopback; where a decision would lead beyond, the server under test
-//! lives in a network of its own, which ends nowhere.
-//! Not here: sandboxes without a managed network (`sandbox`).
+//! Programs inside are shell functions that send plain bytes to the proxy. Destinations are servers
+//! of the test on loopback. Where a decision would lead beyond, the server under test runs in an
+//! empty network namespace. Sandboxes without a managed network are in `sandbox`.
 
-mod advisory;
-mod asking;
+mod advisory_proxy;
 mod bad_settings;
-mod bridged;
+mod client_proxy;
 mod datagrams;
-mod enforced;
-mod local;
+mod decision_records;
+mod decision_requests;
+mod enforced_proxy;
+mod fixture;
+mod local_addresses;
 mod profiles;
-mod records;
-mod stage;
-mod variables;
+mod proxy_variables;

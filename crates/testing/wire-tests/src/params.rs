@@ -1,4 +1,4 @@
-//! Parameters: every refusal has its code, names the member and says what was expected.
+//! Invalid params: every refusal has its code, names the field and states the expected type.
 
 use serde_json::{Value, json};
 
@@ -9,15 +9,15 @@ use crate::{
 };
 
 over_every_transport!(
-    initialize_names_what_is_wrong,
-    null_is_refused_for_members_with_a_default,
-    null_is_absent_for_optional_members,
-    read_names_what_is_wrong,
-    write_names_what_is_wrong,
-    signals_other_than_the_known_are_refused,
-    extensions_name_what_is_wrong,
-    unknown_members_are_ignored,
-    params_of_the_wrong_shape_are_refused,
+    initialize_names_the_invalid_field,
+    null_is_refused_for_fields_with_a_default,
+    null_means_absent_for_optional_fields,
+    read_names_the_invalid_field,
+    write_names_the_invalid_field,
+    unknown_signals_are_refused,
+    extension_methods_name_the_invalid_field,
+    unknown_fields_are_ignored,
+    params_of_the_wrong_type_are_refused,
 );
 
 pub(crate) async fn ready(transport: Transport) -> (Server, Client) {
@@ -26,7 +26,7 @@ pub(crate) async fn ready(transport: Transport) -> (Server, Client) {
     (server, client)
 }
 
-/// Asks with each params; the message of the error must contain each of the words.
+/// Sends each of the params; the error message must contain each of the words.
 pub(crate) async fn refused(
     client: &mut Client,
     code: i64,
@@ -49,11 +49,11 @@ pub(crate) fn without(mut params: Value, member: &str) -> Value {
         .as_object_mut()
         .unwrap()
         .remove(member)
-        .expect("the member was there");
+        .expect("field was missing");
     params
 }
 
-async fn initialize_names_what_is_wrong(transport: Transport) {
+async fn initialize_names_the_invalid_field(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     refused(
@@ -91,7 +91,7 @@ async fn initialize_names_what_is_wrong(transport: Transport) {
     client.handshake().await;
 }
 
-async fn null_is_refused_for_members_with_a_default(transport: Transport) {
+async fn null_is_refused_for_fields_with_a_default(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     for member in ["pipeStdin", "enforceManagedNetwork", "detached"] {
         let params = with(script_params("p", "true"), json!({member: null}));
@@ -106,7 +106,7 @@ async fn null_is_refused_for_members_with_a_default(transport: Transport) {
     assert!(message.contains("until"), "{message}");
 }
 
-async fn null_is_absent_for_optional_members(transport: Transport) {
+async fn null_means_absent_for_optional_fields(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     let nulls = json!({
         "metadata": null, "envPolicy": null, "shellSnapshot": null, "arg0": null, "sandbox": null,
@@ -128,7 +128,7 @@ async fn null_is_absent_for_optional_members(transport: Transport) {
         .await;
 }
 
-async fn read_names_what_is_wrong(transport: Transport) {
+async fn read_names_the_invalid_field(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     refused(
         &mut client,
@@ -173,7 +173,7 @@ async fn read_names_what_is_wrong(transport: Transport) {
     }
 }
 
-async fn write_names_what_is_wrong(transport: Transport) {
+async fn write_names_the_invalid_field(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     let write = |change| {
         with(
@@ -225,7 +225,7 @@ async fn write_names_what_is_wrong(transport: Transport) {
     assert_eq!(unknown, json!({"status": "unknownProcess"}));
 }
 
-async fn signals_other_than_the_known_are_refused(transport: Transport) {
+async fn unknown_signals_are_refused(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     for signal in [
         json!("SIGINT"),
@@ -250,7 +250,7 @@ async fn signals_other_than_the_known_are_refused(transport: Transport) {
     assert_eq!(message, "missing field `signal`");
 }
 
-async fn extensions_name_what_is_wrong(transport: Transport) {
+async fn extension_methods_name_the_invalid_field(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     let params = json!({"processId": "p", "rows": 0, "cols": 70000});
     let message = client.expect_error(-32602, "process/resize", params).await;
@@ -283,7 +283,7 @@ async fn extensions_name_what_is_wrong(transport: Transport) {
     assert!(message.contains("writeId"), "{message}");
 }
 
-async fn unknown_members_are_ignored(transport: Transport) {
+async fn unknown_fields_are_ignored(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     let more = json!({"future": {"x": [1]}, "metadata": {"later": 1}, "limits": {"later": 1}});
     client.start_with(script_params("p", "true"), more).await;
@@ -292,7 +292,7 @@ async fn unknown_members_are_ignored(transport: Transport) {
     client.call("process/terminate", params).await;
 }
 
-async fn params_of_the_wrong_shape_are_refused(transport: Transport) {
+async fn params_of_the_wrong_type_are_refused(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     for params in [json!("p"), json!(1), json!(true), json!(null), json!({})] {
         for method in [

@@ -1,4 +1,4 @@
-//! Running processes, and what is told of them.
+//! Running processes and their events.
 
 use serde_json::{Value, json};
 
@@ -9,18 +9,18 @@ use crate::{
 };
 
 over_every_transport!(
-    a_process_reports_output_exit_and_close,
-    a_conversation_over_stdin_and_signals,
+    process_reports_output_exit_and_close,
+    process_answers_on_stdin_and_signals,
     exit_codes_are_those_of_the_child,
     exit_does_not_wait_for_descendants_but_close_does,
     output_keeps_its_order_and_its_bytes,
     chunks_are_at_most_64_kib,
-    exited_is_sent_once_and_carries_everything,
-    many_processes_do_not_mix,
-    wall_time_is_no_less_than_a_child_slept,
+    exited_is_sent_once_with_every_field,
+    output_of_many_processes_does_not_mix,
+    reported_wall_time_is_at_least_the_childs_sleep,
 );
 
-async fn a_process_reports_output_exit_and_close(transport: Transport) {
+async fn process_reports_output_exit_and_close(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     client.start("p1", "echo out; echo err >&2; exit 3").await;
@@ -52,7 +52,7 @@ async fn a_process_reports_output_exit_and_close(transport: Transport) {
     }
 }
 
-async fn a_conversation_over_stdin_and_signals(transport: Transport) {
+async fn process_answers_on_stdin_and_signals(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let script = "trap 'echo int; exit 9' INT; while read -r line; do echo got $line; done";
@@ -142,18 +142,14 @@ async fn chunks_are_at_most_64_kib(transport: Transport) {
     let mut client = server.ready().await;
     client.start("p", "head -c 3000000 /dev/zero").await;
     let events = client.finish("p").await;
-    assert_eq!(
-        events.stdout().len(),
-        3_000_000,
-        "live output is never dropped"
-    );
+    assert_eq!(events.stdout().len(), 3_000_000, "live output was dropped");
     for chunk in &events.output {
         let length = crate::client::decode(&chunk["chunk"]).len();
         assert!((1..=65_536).contains(&length), "chunk of {length} bytes");
     }
 }
 
-async fn exited_is_sent_once_and_carries_everything(transport: Transport) {
+async fn exited_is_sent_once_with_every_field(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     client.start("p", "echo x; sleep 0.05; exit 2").await;
@@ -169,12 +165,12 @@ async fn exited_is_sent_once_and_carries_everything(transport: Transport) {
         usage["userMs"].is_u64() && usage["systemMs"].is_u64(),
         "{usage}"
     );
-    // Nothing follows: the next message is the answer.
+    // Nothing follows: the next message is the response.
     let id = client.request("environment/status", json!({})).await;
     assert_eq!(client.recv().await["id"], id);
 }
 
-async fn many_processes_do_not_mix(transport: Transport) {
+async fn output_of_many_processes_does_not_mix(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let ids: Vec<String> = (0..40).map(|n| format!("p{n}")).collect();
@@ -200,7 +196,7 @@ async fn many_processes_do_not_mix(transport: Transport) {
     }
 }
 
-async fn wall_time_is_no_less_than_a_child_slept(transport: Transport) {
+async fn reported_wall_time_is_at_least_the_childs_sleep(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let ids: Vec<String> = (0..40).map(|number| format!("p{number}")).collect();

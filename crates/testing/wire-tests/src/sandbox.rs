@@ -1,24 +1,24 @@
-//! Hostile programs in a sandbox: each tries one thing, which must be refused, and its twin outside,
-//! or in an allowed place, must work.
+//! Hostile programs in a sandbox: each tries one operation, which must be refused, while its twin
+//! outside or in an allowed place must work.
 //!
-//! The programs are the probes of `exec-hostile`. A twin that needs privileges which the tests do not
-//! have says nothing, and is passed over; the refusal is asserted all the same.
-//! Not here: the same policies for `fs/*` (`fs_sandbox`), but for races.
+//! The programs are the probes of `exec-hostile`. A twin that needs missing privileges is skipped;
+//! the refusal is asserted regardless. The same policies for `fs/*` are in `fs_sandbox`, except for
+//! races.
 
 mod bad_policies;
+mod command_environment;
 mod devices;
-mod environment;
 mod files;
-mod ground;
-mod hidden;
+mod fixture;
+mod fs_requests;
+mod hidden_paths;
 mod kernel;
 mod launch;
 mod lifetime;
 mod mechanisms;
 mod metadata;
 mod network;
-mod peers;
+mod other_processes;
 mod policies;
 mod races;
-mod requests;
-mod socket;
+mod server_socket;

@@ -1,5 +1,4 @@
-//! A real server process, started for one test and killed with it; and what the host tells of
-//! processes.
+//! Server process of a test, killed with it, and process information from `/proc`.
 
 use std::{
     net::SocketAddr,
@@ -25,10 +24,10 @@ use tokio::{
 
 use crate::client::{Client, Duplex};
 
-/// Longest that anything may take here.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of every wait.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a test reaches its server.
+/// Transport between test and server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Transport {
     WebSocket,
@@ -36,7 +35,7 @@ pub(crate) enum Transport {
     Stdio,
 }
 
-/// A server. Dropping it kills it with SIGKILL, which leaves nothing of its alive.
+/// Server process. Dropping it sends SIGKILL, which also kills all its processes.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) dir: TempDir,
@@ -59,7 +58,7 @@ impl Server {
         Self::start_by("exec \"$0\" \"$@\"", transport, flags).await
     }
 
-    /// Starts a server as another user, to whom its directory belongs. Needs privileges.
+    /// Starts a server as another user, who owns its directory. Needs privileges.
     pub(crate) async fn start_as(user: u32, transport: Transport, flags: &[&str]) -> Self {
         let dir = TempDir::new().unwrap();
         chown(dir.path(), Some(user), Some(user)).unwrap();
@@ -69,7 +68,7 @@ impl Server {
         Self::launch(dir, command, "exec \"$0\" \"$@\"", transport, flags).await
     }
 
-    /// Starts a server by a shell script that ends in `exec "$0" "$@"`.
+    /// Starts a server through a shell script that ends in `exec "$0" "$@"`.
     pub(crate) async fn start_by(script: &str, transport: Transport, flags: &[&str]) -> Self {
         let dir = TempDir::new().unwrap();
         Self::launch(dir, |_| {}, script, transport, flags).await
@@ -109,9 +108,9 @@ impl Server {
             Transport::Unix | Transport::WebSocket => {
                 let mut line = String::new();
                 let read = stdout.as_mut().unwrap().read_line(&mut line);
-                timeout(PATIENCE, read)
+                timeout(TIMEOUT, read)
                     .await
-                    .expect("server announces itself")
+                    .expect("server did not announce itself in time")
                     .unwrap();
                 Address::parse(&line)
             }
@@ -125,19 +124,22 @@ impl Server {
         }
     }
 
-    /// Connects and finishes the handshake.
+    /// Connects and completes the handshake.
     pub(crate) async fn ready(&mut self) -> Client {
         let mut client = self.connect().await;
         client.handshake().await;
         client
     }
 
-    /// Connects, and says nothing yet.
+    /// Connects without sending anything.
     pub(crate) async fn connect(&mut self) -> Client {
         match self.address {
             Address::Pipes => {
                 let (stdin, stdout) = (self.stdin.take(), self.stdout.take());
-                Client::lines(stdin.expect("stdio has one client"), stdout.unwrap())
+                Client::lines(
+                    stdin.expect("stdio allows only one client"),
+                    stdout.unwrap(),
+                )
             }
             Address::Tcp(_) | Address::Unix(_) => Client::upgrade(self.stream().await, None).await,
         }
@@ -162,7 +164,7 @@ impl Server {
 
     /// Returns the server's process id.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id().expect("the server runs")
+        self.child.id().expect("server has exited")
     }
 
     /// Returns the path of a file in the server's working directory.
@@ -175,7 +177,7 @@ impl Server {
         kill_process(to_pid(self.pid()), signal).unwrap();
     }
 
-    /// Waits for the server's end. Returns its status, and what it printed after its first line.
+    /// Waits for the server to exit. Returns its status and its output after the first line.
     pub(crate) async fn ended(&mut self) -> (ExitStatus, String) {
         drop(self.stdin.take());
         let mut rest = String::new();
@@ -185,14 +187,16 @@ impl Server {
             }
             self.child.wait().await.unwrap()
         };
-        let status = timeout(PATIENCE, end).await.expect("server ends in time");
+        let status = timeout(TIMEOUT, end)
+            .await
+            .expect("server did not exit in time");
         (status, rest)
     }
 }
 
 impl Address {
     fn parse(line: &str) -> Self {
-        let line = line.strip_suffix('\n').expect("the announcement is a line");
+        let line = line.strip_suffix('\n').expect("announcement is not a line");
         match line.split_once("://") {
             Some(("ws" | "wss", address)) => Self::Tcp(address.parse().expect(line)),
             Some(("unix", path)) => Self::Unix(path.into()),
@@ -201,20 +205,20 @@ impl Address {
     }
 }
 
-/// Runs a server that is expected to end by itself.
+/// Runs a server that is expected to exit by itself.
 pub(crate) async fn run(dir: &Path, flags: &[&str]) -> Output {
     let mut command = shell(dir, "exec \"$0\" \"$@\"", flags);
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    timeout(PATIENCE, command.output())
+    timeout(TIMEOUT, command.output())
         .await
-        .expect("server ends by itself")
+        .expect("server did not exit by itself")
         .unwrap()
 }
 
-/// Prepares a server that knows nothing of this machine's configuration.
+/// Prepares a server without this machine's configuration.
 fn shell(dir: &Path, script: &str, flags: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command
@@ -230,11 +234,11 @@ fn shell(dir: &Path, script: &str, flags: &[&str]) -> Command {
     command
 }
 
-/// Where children find their programs.
+/// `PATH` of children.
 pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Returns a program of the workspace, beside the tests' own: the package of the same name has it. It
-/// is built if it is missing.
+/// Returns a program of the workspace next to the test binary, and builds it from the package of
+/// the same name if it is missing.
 pub(crate) fn program(package: &str) -> PathBuf {
     static BUILDING: Mutex<()> = Mutex::new(());
     let _building = BUILDING.lock().unwrap();
@@ -242,7 +246,7 @@ pub(crate) fn program(package: &str) -> PathBuf {
     let profile = tests
         .ancestors()
         .nth(2)
-        .expect("tests run in target/<profile>/deps");
+        .expect("tests must run in target/<profile>/deps");
     let program = profile.join(package);
     if !program.exists() {
         let name = profile
@@ -259,17 +263,17 @@ pub(crate) fn program(package: &str) -> PathBuf {
     program
 }
 
-/// A process of this host that was alive when it was looked at.
+/// Process of this host, held by a pidfd.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedProcess {
     pid: u32,
     fd: OwnedFd,
 }
 
-impl Watched {
-    /// Begins to watch a live process.
+impl WatchedProcess {
+    /// Opens a pidfd of a live process.
     pub(crate) fn new(pid: u32) -> Self {
-        let fd = pidfd_open(to_pid(pid), PidfdFlags::NONBLOCK).expect("the process is alive");
+        let fd = pidfd_open(to_pid(pid), PidfdFlags::NONBLOCK).expect("process is not alive");
         Self { pid, fd }
     }
 
@@ -278,7 +282,7 @@ impl Watched {
         self.pid
     }
 
-    /// Waits for its death.
+    /// Waits until it exits.
     pub(crate) async fn death(self) {
         let what = format!("death of {}", status_of(self.pid));
         until(&what, || {
@@ -288,25 +292,25 @@ impl Watched {
         .await;
     }
 
-    /// Tells whether it lives.
+    /// Returns whether it is alive.
     pub(crate) fn is_alive(&self) -> bool {
         !matches!(state_of(self.pid), None | Some('Z' | 'X'))
     }
 }
 
-/// Waits until `condition` holds: for what the host tells only when it is asked.
+/// Polls until `condition` holds, for state without notifications.
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let holds = async {
         while !condition() {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PATIENCE, holds)
+    timeout(TIMEOUT, holds)
         .await
         .unwrap_or_else(|_| panic!("never: {what}"));
 }
 
-/// Counts the open descriptors of a process.
+/// Returns the number of open descriptors of a process.
 pub(crate) fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()

@@ -1,4 +1,4 @@
-//! Sessions: what outlives a connection, for how long, and who may take it up again.
+//! Sessions: their lifetime after a disconnect, and resuming them.
 
 use std::{fs, time::Duration};
 
@@ -8,31 +8,31 @@ use tokio::time::sleep;
 use crate::{
     client::{Client, TREE, TREE_SIZE, encode, script_params, with},
     over_every_socket,
-    server::{Server, Transport, Watched, until},
+    server::{Server, Transport, WatchedProcess, until},
 };
 
 over_every_socket!(
-    a_detached_session_is_resumed_under_its_id,
-    the_transcript_of_a_resume,
-    notifications_flow_before_initialized,
-    an_attached_session_is_not_taken_over,
-    a_session_that_has_ended_is_unknown,
-    trees_die_with_their_session,
-    without_ttl_trees_die_with_the_connection,
-    each_detach_starts_a_fresh_period,
-    a_long_poll_does_not_delay_a_resume,
-    a_long_poll_does_not_delay_a_resume_in_serial_mode,
+    disconnected_session_is_resumed_by_its_id,
+    resume_follows_the_documented_transcript,
+    notifications_are_sent_before_initialized,
+    attached_session_is_not_taken_over,
+    expired_session_is_unknown,
+    process_trees_die_with_their_session,
+    without_ttl_process_trees_die_with_the_connection,
+    each_disconnect_restarts_the_ttl,
+    long_poll_does_not_delay_a_resume,
+    long_poll_does_not_delay_a_resume_in_serial_mode,
     sessions_do_not_see_each_other,
-    a_repeated_write_after_resume_is_not_written_again,
-    a_connection_without_session_leaves_nothing,
+    repeated_write_after_resume_is_not_written_again,
+    connection_without_session_leaves_nothing_behind,
 );
 
-/// Resumes a session as soon as the server has noticed that its connection is gone.
+/// Resumes a session once the server has noticed the disconnect.
 pub(crate) async fn resume(server: &mut Server, session: &str) -> Client {
     resume_with(server, session, json!({})).await
 }
 
-/// The same, with some more params.
+/// Does the same with extra params.
 pub(crate) async fn resume_with(server: &mut Server, session: &str, more: Value) -> Client {
     let params = with(json!({"clientName": "c", "resumeSessionId": session}), more);
     for _ in 0..1000 {
@@ -53,7 +53,7 @@ pub(crate) async fn resume_with(server: &mut Server, session: &str, more: Value)
     panic!("session {session} stays attached");
 }
 
-async fn a_detached_session_is_resumed_under_its_id(transport: Transport) {
+async fn disconnected_session_is_resumed_by_its_id(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let session = client.handshake().await;
@@ -71,7 +71,7 @@ async fn a_detached_session_is_resumed_under_its_id(transport: Transport) {
     }
 }
 
-async fn the_transcript_of_a_resume(transport: Transport) {
+async fn resume_follows_the_documented_transcript(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let session = client.handshake().await;
@@ -117,7 +117,7 @@ async fn the_transcript_of_a_resume(transport: Transport) {
     );
 }
 
-async fn notifications_flow_before_initialized(transport: Transport) {
+async fn notifications_are_sent_before_initialized(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let session = client.handshake().await;
@@ -132,14 +132,14 @@ async fn notifications_flow_before_initialized(transport: Transport) {
     assert_eq!(client.note("process/output").await["seq"], first + 1);
     client.expect_error(-32600, "process/list", json!({})).await;
     client.send(r#"{"method":"initialized"}"#).await;
-    // Nothing was replayed, and what was missed is there to be read.
+    // Nothing was replayed; missed output can be read.
     let page = client
         .call("process/read", json!({"processId": "p", "maxBytes": 1}))
         .await;
     assert_eq!(page["chunks"][0]["seq"], 1);
 }
 
-async fn an_attached_session_is_not_taken_over(transport: Transport) {
+async fn attached_session_is_not_taken_over(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut first = server.connect().await;
     let session = first.handshake().await;
@@ -155,7 +155,7 @@ async fn an_attached_session_is_not_taken_over(transport: Transport) {
         );
     }
     first.expect_alive().await;
-    // The failure does not consume the connection.
+    // The connection stays usable after the failure.
     drop(first);
     for _ in 0..1000 {
         let id = second.request("initialize", params.clone()).await;
@@ -170,14 +170,14 @@ async fn an_attached_session_is_not_taken_over(transport: Transport) {
     panic!("session stays attached");
 }
 
-async fn a_session_that_has_ended_is_unknown(transport: Transport) {
+async fn expired_session_is_unknown(transport: Transport) {
     let mut server = Server::start(transport, &["--session-ttl", "0.05"]).await;
     let mut client = server.connect().await;
     let session = client.handshake().await;
     let pids = client
         .start_tree(script_params("p", "echo $$; exec sleep 1000"), 1)
         .await;
-    let watched = Watched::new(pids[0]);
+    let watched = WatchedProcess::new(pids[0]);
     drop(client);
     watched.death().await;
     let mut client = server.connect().await;
@@ -186,28 +186,28 @@ async fn a_session_that_has_ended_is_unknown(transport: Transport) {
     assert_eq!(message, format!("unknown session id {session}"));
 }
 
-async fn trees_die_with_their_session(transport: Transport) {
+async fn process_trees_die_with_their_session(transport: Transport) {
     let mut server = Server::start(transport, &["--session-ttl", "0.2"]).await;
     let mut client = server.connect().await;
     let result = client.initialize(json!({})).await;
     assert_eq!(result["sessionTtlMs"], 200);
     client.send(r#"{"method":"initialized"}"#).await;
     let pids = client.start_tree(script_params("p", TREE), TREE_SIZE).await;
-    let watched: Vec<Watched> = pids.into_iter().map(Watched::new).collect();
+    let watched: Vec<WatchedProcess> = pids.into_iter().map(WatchedProcess::new).collect();
     drop(client);
     for process in watched {
         process.death().await;
     }
 }
 
-async fn without_ttl_trees_die_with_the_connection(transport: Transport) {
+async fn without_ttl_process_trees_die_with_the_connection(transport: Transport) {
     let mut server = Server::start(transport, &["--session-ttl", "0"]).await;
     for tty in [false, true] {
         let mut client = server.connect().await;
         let session = client.handshake().await;
         let params = with(script_params("p", TREE), json!({"tty": tty}));
         let pids = client.start_tree(params, TREE_SIZE).await;
-        let watched: Vec<Watched> = pids.into_iter().map(Watched::new).collect();
+        let watched: Vec<WatchedProcess> = pids.into_iter().map(WatchedProcess::new).collect();
         drop(client);
         for process in watched {
             process.death().await;
@@ -218,14 +218,13 @@ async fn without_ttl_trees_die_with_the_connection(transport: Transport) {
     }
 }
 
-async fn each_detach_starts_a_fresh_period(transport: Transport) {
+async fn each_disconnect_restarts_the_ttl(transport: Transport) {
     let mut server = Server::start(transport, &["--session-ttl", "2"]).await;
     let mut client = server.connect().await;
     let session = client.handshake().await;
     let params = script_params("p", "echo $$; exec sleep 1000");
-    let process = Watched::new(client.start_tree(params, 1).await[0]);
-    // Time itself is what is tested, and a real server has no other clock. Together longer than one
-    // period; each alone is not, by far.
+    let process = WatchedProcess::new(client.start_tree(params, 1).await[0]);
+    // The test depends on real time. All waits together exceed one TTL; each alone is far below it.
     for _ in 0..3 {
         drop(client);
         sleep(Duration::from_millis(800)).await;
@@ -236,11 +235,11 @@ async fn each_detach_starts_a_fresh_period(transport: Transport) {
     process.death().await;
 }
 
-async fn a_long_poll_does_not_delay_a_resume(transport: Transport) {
+async fn long_poll_does_not_delay_a_resume(transport: Transport) {
     long_poll_and_resume(transport, &[]).await;
 }
 
-async fn a_long_poll_does_not_delay_a_resume_in_serial_mode(transport: Transport) {
+async fn long_poll_does_not_delay_a_resume_in_serial_mode(transport: Transport) {
     long_poll_and_resume(transport, &["--concurrent-requests", "1"]).await;
 }
 
@@ -307,7 +306,7 @@ async fn sessions_do_not_see_each_other(transport: Transport) {
     );
     second.start("p", "echo second").await;
     assert_eq!(second.finish("p").await.stdout(), "second\n");
-    // Whoever says when it started means this one.
+    // A start time selects this process.
     let attach = json!({"processId": "p", "startedAtMs": listed["startedAtMs"]});
     third.call("process/attach", attach).await;
     assert_eq!(third.output_until("p", "\n").await, "first\n");
@@ -318,7 +317,7 @@ async fn sessions_do_not_see_each_other(transport: Transport) {
     );
 }
 
-async fn a_repeated_write_after_resume_is_not_written_again(transport: Transport) {
+async fn repeated_write_after_resume_is_not_written_again(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let session = client.handshake().await;
@@ -342,7 +341,7 @@ async fn a_repeated_write_after_resume_is_not_written_again(transport: Transport
     assert_eq!(page["chunks"].as_array().unwrap().len(), 1, "{page}");
 }
 
-async fn a_connection_without_session_leaves_nothing(transport: Transport) {
+async fn connection_without_session_leaves_nothing_behind(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     server.ready().await.expect_alive().await;
     let pid = server.pid();

@@ -1,4 +1,4 @@
-//! `shellSnapshot`: the state of a login shell, replayed.
+//! `shellSnapshot`: the replayed state of a login shell.
 
 use serde_json::{Value, json};
 
@@ -9,10 +9,10 @@ use crate::{
 };
 
 over_every_transport!(
-    functions_and_variables_of_the_profile_are_replayed,
-    a_scope_has_1_to_256_bytes,
-    other_shells_are_refused_when_it_applies,
-    commands_it_does_not_apply_to_run_unchanged,
+    profile_functions_and_variables_are_replayed,
+    snapshot_scope_has_1_to_256_bytes,
+    other_shells_are_refused_if_a_snapshot_applies,
+    commands_without_a_snapshot_run_unchanged,
 );
 
 const BASH: &str = "/bin/bash";
@@ -21,7 +21,7 @@ fn snapshot(scope: &str, name: &str) -> Value {
     json!({"scopeId": scope, "shell": {"name": name, "path": BASH}})
 }
 
-async fn functions_and_variables_of_the_profile_are_replayed(transport: Transport) {
+async fn profile_functions_and_variables_are_replayed(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let profile = "echo sourced >> \"$HOME/count\"; greet() { echo hello $1; }; export MINE='a b'";
@@ -44,7 +44,7 @@ async fn functions_and_variables_of_the_profile_are_replayed(transport: Transpor
     assert_eq!(count, "sourced\n", "the profile was sourced once");
 }
 
-async fn a_scope_has_1_to_256_bytes(transport: Transport) {
+async fn snapshot_scope_has_1_to_256_bytes(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     for scope in ["", &"x".repeat(257)] {
@@ -60,7 +60,7 @@ async fn a_scope_has_1_to_256_bytes(transport: Transport) {
     }
 }
 
-async fn other_shells_are_refused_when_it_applies(transport: Transport) {
+async fn other_shells_are_refused_if_a_snapshot_applies(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let change = json!({"shellSnapshot": snapshot("s", "fish")});
@@ -69,7 +69,7 @@ async fn other_shells_are_refused_when_it_applies(transport: Transport) {
     assert!(message.contains("shell"), "{message}");
 }
 
-async fn commands_it_does_not_apply_to_run_unchanged(transport: Transport) {
+async fn commands_without_a_snapshot_run_unchanged(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     for (id, argv) in [

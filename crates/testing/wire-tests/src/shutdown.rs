@@ -1,4 +1,4 @@
-//! How a server ends when it is told to.
+//! Shutdown of a server by signals.
 
 use std::time::{Duration, Instant};
 
@@ -7,17 +7,17 @@ use serde_json::json;
 
 use crate::{
     client::{TREE, TREE_SIZE, script_params, with},
-    http::request,
+    http_listener::request,
     over_every_transport,
-    server::{Server, Transport, Watched, until},
+    server::{Server, Transport, WatchedProcess, until},
 };
 
 over_every_transport!(
     sigterm_exits_0_promptly_and_kills_everything,
     sigint_exits_0_promptly,
-    grace_lets_a_trap_run,
-    grace_ends_by_force,
-    a_second_signal_ends_the_grace,
+    grace_period_lets_a_trap_run,
+    grace_period_ends_with_sigkill,
+    second_signal_ends_the_grace_period,
 );
 
 async fn sigterm_exits_0_promptly_and_kills_everything(transport: Transport) {
@@ -32,7 +32,7 @@ async fn sigterm_exits_0_promptly_and_kills_everything(transport: Transport) {
         let pids = client
             .start_tree(with(script_params(id, TREE), change), TREE_SIZE)
             .await;
-        watched.extend(pids.into_iter().map(Watched::new));
+        watched.extend(pids.into_iter().map(WatchedProcess::new));
     }
     let began = Instant::now();
     server.signal(Signal::TERM);
@@ -60,7 +60,7 @@ async fn sigint_exits_0_promptly(transport: Transport) {
 const TRAP: &str =
     "trap 'echo bye; touch flag; exit 0' TERM; echo up; while :; do sleep 0.02; done";
 
-async fn grace_lets_a_trap_run(transport: Transport) {
+async fn grace_period_lets_a_trap_run(transport: Transport) {
     let mut server = Server::start(transport, &["--shutdown-grace", "8"]).await;
     let mut client = server.ready().await;
     let cwd = json!({"cwd": format!("file://{}", server.dir.path().display())});
@@ -68,21 +68,21 @@ async fn grace_lets_a_trap_run(transport: Transport) {
     client.output_until("p", "up\n").await;
     let began = Instant::now();
     server.signal(Signal::TERM);
-    // The client hears of it.
+    // The client receives the events.
     assert_eq!(client.output_until("p", "\n").await, "bye\n");
     assert_eq!(server.ended().await.0.code(), Some(0));
     assert!(server.path("flag").exists());
     assert!(
         began.elapsed() < Duration::from_secs(4),
-        "the grace ends with the last process"
+        "grace period must end with the last process"
     );
 }
 
-async fn grace_ends_by_force(transport: Transport) {
+async fn grace_period_ends_with_sigkill(transport: Transport) {
     let mut server = Server::start(transport, &["--shutdown-grace", "0.3"]).await;
     let mut client = server.ready().await;
     let pids = client.start_tree(script_params("p", TREE), TREE_SIZE).await;
-    let watched: Vec<Watched> = pids.into_iter().map(Watched::new).collect();
+    let watched: Vec<WatchedProcess> = pids.into_iter().map(WatchedProcess::new).collect();
     let began = Instant::now();
     server.signal(Signal::TERM);
     assert_eq!(server.ended().await.0.code(), Some(0));
@@ -92,11 +92,11 @@ async fn grace_ends_by_force(transport: Transport) {
     }
 }
 
-async fn a_second_signal_ends_the_grace(transport: Transport) {
+async fn second_signal_ends_the_grace_period(transport: Transport) {
     let mut server = Server::start(transport, &["--shutdown-grace", "1000"]).await;
     let mut client = server.ready().await;
     let script = "trap 'echo asked' TERM; echo $$; while :; do sleep 0.02; done";
-    let process = Watched::new(client.start_tree(script_params("p", script), 1).await[0]);
+    let process = WatchedProcess::new(client.start_tree(script_params("p", script), 1).await[0]);
     server.signal(Signal::TERM);
     assert_eq!(client.output_until("p", "\n").await, "asked\n");
     server.signal(Signal::TERM);

@@ -1,4 +1,4 @@
-//! What a child begins with: environment, descriptors, signals, terminal, session.
+//! Initial state of a child: environment, descriptors, signals, terminal, session.
 
 use serde_json::{Value, json};
 
@@ -9,19 +9,19 @@ use crate::{
 };
 
 over_every_transport!(
-    the_environment_is_exactly_what_was_given,
-    a_policy_inherits_the_servers_environment,
+    environment_is_exactly_the_given_one,
+    env_policy_inherits_the_servers_environment,
     secrets_of_the_server_never_reach_a_child,
     credentials_of_the_server_are_not_inherited_but_can_be_set,
     metadata_is_exported,
-    the_program_is_found_by_the_childs_own_path,
-    a_relative_program_is_found_from_the_directory,
-    arg0_only_renames,
-    a_child_leads_its_own_session,
-    a_child_has_default_signals_and_three_descriptors,
-    a_terminal_child_has_three_descriptors,
-    a_finished_process_holds_no_descriptor,
-    a_directory_may_have_any_name,
+    program_is_looked_up_in_the_childs_path,
+    relative_program_is_resolved_from_the_working_directory,
+    arg0_changes_only_the_name,
+    child_leads_its_own_session,
+    child_has_default_signals_and_three_descriptors,
+    terminal_child_has_three_descriptors,
+    finished_process_holds_no_descriptor,
+    working_directory_may_have_any_name,
 );
 
 async fn output_of(client: &mut Client, id: &str, params: Value) -> String {
@@ -36,7 +36,7 @@ fn sorted(text: &str) -> Vec<&str> {
     lines
 }
 
-async fn the_environment_is_exactly_what_was_given(transport: Transport) {
+async fn environment_is_exactly_the_given_one(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let params = with(
@@ -51,7 +51,7 @@ async fn the_environment_is_exactly_what_was_given(transport: Transport) {
     assert_eq!(output_of(&mut client, "q", params).await, "");
 }
 
-async fn a_policy_inherits_the_servers_environment(transport: Transport) {
+async fn env_policy_inherits_the_servers_environment(transport: Transport) {
     let script = "export MY_TOKEN=t AWS_X=a OTHER=o; exec \"$0\" \"$@\"";
     let mut server = Server::start_by(script, transport, &[]).await;
     let mut client = server.ready().await;
@@ -169,7 +169,7 @@ fn write_program(server: &Server, name: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-async fn the_program_is_found_by_the_childs_own_path(transport: Transport) {
+async fn program_is_looked_up_in_the_childs_path(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     write_program(&server, "my-program");
@@ -189,11 +189,11 @@ async fn the_program_is_found_by_the_childs_own_path(transport: Transport) {
     assert_eq!(
         output_of(&mut client, "y", bare).await,
         "found\n",
-        "there is a default path"
+        "no default PATH"
     );
 }
 
-async fn a_relative_program_is_found_from_the_directory(transport: Transport) {
+async fn relative_program_is_resolved_from_the_working_directory(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     std::fs::create_dir(server.path("sub")).unwrap();
@@ -210,7 +210,7 @@ async fn a_relative_program_is_found_from_the_directory(transport: Transport) {
         .await;
 }
 
-async fn arg0_only_renames(transport: Transport) {
+async fn arg0_changes_only_the_name(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     for (id, tty) in [("p", false), ("q", true)] {
@@ -223,7 +223,7 @@ async fn arg0_only_renames(transport: Transport) {
     }
 }
 
-async fn a_child_leads_its_own_session(transport: Transport) {
+async fn child_leads_its_own_session(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     for (id, tty) in [("p", false), ("q", true)] {
@@ -237,7 +237,7 @@ async fn a_child_leads_its_own_session(transport: Transport) {
         assert_eq!(
             (fields[2], fields[3]),
             (pid.trim(), pid.trim()),
-            "group and session"
+            "wrong process group or session"
         );
         assert_eq!(fields[4] != "0", tty, "controlling terminal");
     }
@@ -261,11 +261,11 @@ fn check_fresh(text: &str) {
     );
 }
 
-/// A launcher that ignores signals, blocks nothing, and leaves descriptors open.
-const ODD: &str = "trap '' INT QUIT HUP PIPE USR1 TERM CHLD; exec 3</dev/null 5>/dev/null 9</; exec \"$0\" \"$@\"";
+/// Launcher that ignores signals, blocks none, and leaves descriptors open.
+const UNUSUAL_LAUNCHER: &str = "trap '' INT QUIT HUP PIPE USR1 TERM CHLD; exec 3</dev/null 5>/dev/null 9</; exec \"$0\" \"$@\"";
 
-async fn a_child_has_default_signals_and_three_descriptors(transport: Transport) {
-    let mut server = Server::start_by(ODD, transport, &[]).await;
+async fn child_has_default_signals_and_three_descriptors(transport: Transport) {
+    let mut server = Server::start_by(UNUSUAL_LAUNCHER, transport, &[]).await;
     let mut client = server.ready().await;
     for (id, stdin) in [("p", false), ("q", true)] {
         let params = with(script_params(id, FDS), json!({"pipeStdin": stdin}));
@@ -281,14 +281,14 @@ async fn a_child_has_default_signals_and_three_descriptors(transport: Transport)
     assert_eq!(client.finish("i").await.code(), 130);
 }
 
-async fn a_terminal_child_has_three_descriptors(transport: Transport) {
-    let mut server = Server::start_by(ODD, transport, &[]).await;
+async fn terminal_child_has_three_descriptors(transport: Transport) {
+    let mut server = Server::start_by(UNUSUAL_LAUNCHER, transport, &[]).await;
     let mut client = server.ready().await;
     let params = with(script_params("p", FDS), json!({"tty": true}));
     check_fresh(&output_of(&mut client, "p", params).await);
 }
 
-async fn a_finished_process_holds_no_descriptor(transport: Transport) {
+async fn finished_process_holds_no_descriptor(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let pid = server.pid();
@@ -316,7 +316,7 @@ async fn a_finished_process_holds_no_descriptor(transport: Transport) {
     until("descriptors are given back", || descriptors(pid) <= before).await;
 }
 
-async fn a_directory_may_have_any_name(transport: Transport) {
+async fn working_directory_may_have_any_name(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     std::fs::create_dir(server.path("a b%#?é")).unwrap();

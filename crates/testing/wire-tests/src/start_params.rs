@@ -1,4 +1,4 @@
-//! Parameters of `process/start`: what is refused, and what fails on the host.
+//! Params of `process/start`: refused values and host errors.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -12,18 +12,18 @@ use crate::{
 };
 
 over_every_transport!(
-    start_names_what_is_missing,
-    start_names_what_has_the_wrong_type,
-    start_refuses_directories_that_are_no_path_of_this_host,
-    start_fails_on_the_host_with_the_reason,
-    a_nul_byte_is_refused_by_name,
-    a_terminal_fails_as_pipes_do,
-    a_failed_start_leaves_the_id_free,
-    a_used_id_is_refused_until_it_is_forgotten,
-    process_ids_may_be_empty_but_not_endless,
+    start_names_the_missing_field,
+    start_names_the_field_of_the_wrong_type,
+    start_refuses_working_directories_of_other_hosts,
+    start_reports_the_host_error,
+    nul_byte_is_refused_and_named,
+    terminal_start_fails_like_a_pipe_start,
+    failed_start_leaves_the_id_free,
+    id_in_use_is_refused_until_retention_ends,
+    process_ids_may_be_empty_but_are_bounded,
 );
 
-async fn start_names_what_is_missing(transport: Transport) {
+async fn start_names_the_missing_field(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     for member in ["processId", "argv", "cwd", "env", "tty"] {
         let params = without(script_params("p", "true"), member);
@@ -32,7 +32,7 @@ async fn start_names_what_is_missing(transport: Transport) {
     }
 }
 
-async fn start_names_what_has_the_wrong_type(transport: Transport) {
+async fn start_names_the_field_of_the_wrong_type(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     let start = |change| with(script_params("p", "true"), change);
     refused(
@@ -109,7 +109,7 @@ async fn start_names_what_has_the_wrong_type(transport: Transport) {
     client.start("p", "true").await;
 }
 
-async fn start_refuses_directories_that_are_no_path_of_this_host(transport: Transport) {
+async fn start_refuses_working_directories_of_other_hosts(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     for cwd in [
         json!("/"),
@@ -132,7 +132,7 @@ async fn start_refuses_directories_that_are_no_path_of_this_host(transport: Tran
     client.start("p", "true").await;
 }
 
-async fn start_fails_on_the_host_with_the_reason(transport: Transport) {
+async fn start_reports_the_host_error(transport: Transport) {
     let (server, mut client) = ready(transport).await;
     let (missing, plain) = (server.path("missing"), server.path("plain"));
     std::fs::write(&plain, "#!/bin/sh\n").unwrap();
@@ -170,7 +170,7 @@ async fn start_fails_on_the_host_with_the_reason(transport: Transport) {
     .await;
 }
 
-async fn a_nul_byte_is_refused_by_name(transport: Transport) {
+async fn nul_byte_is_refused_and_named(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     let start = |change| with(script_params("p", "true"), change);
     refused(
@@ -187,7 +187,7 @@ async fn a_nul_byte_is_refused_by_name(transport: Transport) {
     .await;
 }
 
-async fn a_terminal_fails_as_pipes_do(transport: Transport) {
+async fn terminal_start_fails_like_a_pipe_start(transport: Transport) {
     let (server, mut client) = ready(transport).await;
     let missing = format!("file://{}", server.path("missing").display());
     let start = |change| {
@@ -212,7 +212,7 @@ async fn a_terminal_fails_as_pipes_do(transport: Transport) {
     .await;
 }
 
-async fn a_failed_start_leaves_the_id_free(transport: Transport) {
+async fn failed_start_leaves_the_id_free(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     for _ in 0..2 {
         client
@@ -234,7 +234,7 @@ async fn a_failed_start_leaves_the_id_free(transport: Transport) {
     assert_eq!(client.finish("p").await.code(), 4);
 }
 
-async fn a_used_id_is_refused_until_it_is_forgotten(transport: Transport) {
+async fn id_in_use_is_refused_until_retention_ends(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     client
         .start_with(script_params("p", "cat"), json!({"pipeStdin": true}))
@@ -251,7 +251,7 @@ async fn a_used_id_is_refused_until_it_is_forgotten(transport: Transport) {
     client.expect_error(-32600, "process/start", again).await;
 }
 
-async fn process_ids_may_be_empty_but_not_endless(transport: Transport) {
+async fn process_ids_may_be_empty_but_are_bounded(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     for id in ["", "é\u{0}\n\"", &"x".repeat(1024)] {
         client.start(id, "echo out").await;

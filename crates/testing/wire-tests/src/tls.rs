@@ -12,7 +12,7 @@ use crate::{
     server::{Server, Transport, run},
 };
 
-/// Writes a new certificate for this machine and its key; returns a client that trusts it.
+/// Writes a new certificate and its key, and returns a client that trusts it.
 fn certificate(dir: &Path) -> TlsConnector {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     std::fs::write(dir.join("cert.pem"), made.cert.pem()).unwrap();
@@ -26,7 +26,7 @@ fn certificate(dir: &Path) -> TlsConnector {
 }
 
 #[tokio::test]
-async fn a_websocket_over_tls_is_served() {
+async fn websocket_over_tls_is_served() {
     let dir = tempfile::TempDir::new().unwrap();
     let connector = certificate(dir.path());
     let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
@@ -49,7 +49,7 @@ async fn a_websocket_over_tls_is_served() {
     client.start("p", "head -c 2000000 /dev/zero; exit 3").await;
     let events = client.finish("p").await;
     assert_eq!((events.stdout().len(), events.code()), (2_000_000, 3));
-    // Without TLS nobody is served.
+    // Plain connections are not served.
     let mut plain = server.stream().await;
     tokio::io::AsyncWriteExt::write_all(&mut plain, b"GET /readyz HTTP/1.1\r\n\r\n")
         .await
@@ -62,7 +62,7 @@ async fn a_websocket_over_tls_is_served() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_no_use_is_refused() {
+async fn invalid_certificate_is_refused() {
     let dir = tempfile::TempDir::new().unwrap();
     drop(certificate(dir.path()));
     std::fs::write(dir.path().join("bad.pem"), "nothing").unwrap();

@@ -1,4 +1,4 @@
-//! What is special about unix sockets: their file.
+//! Unix socket specifics: the socket file.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ async fn only_the_owner_may_connect() {
 }
 
 #[tokio::test]
-async fn a_live_socket_is_not_taken_over() {
+async fn live_socket_is_not_taken_over() {
     let mut server = Server::start(Transport::Unix, &[]).await;
     let inode = fs::metadata(server.path("s")).unwrap().ino();
     let listen = format!("unix://{}", server.path("s").display());
@@ -36,7 +36,7 @@ async fn a_live_socket_is_not_taken_over() {
 }
 
 #[tokio::test]
-async fn a_stale_socket_is_replaced() {
+async fn stale_socket_is_replaced() {
     let mut first = Server::start(Transport::Unix, &[]).await;
     let path = first.path("s");
     first.signal(Signal::KILL);
@@ -52,7 +52,7 @@ async fn a_stale_socket_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_socket_is_left_alone() {
+async fn non_socket_file_is_left_unchanged() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("precious");
     fs::write(&path, "data").unwrap();
@@ -63,7 +63,7 @@ async fn a_file_that_is_no_socket_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_server_whose_socket_is_removed_listens_there_again() {
+async fn server_recreates_its_removed_socket() {
     let mut server = Server::start(Transport::Unix, &[]).await;
     let mut before = server.ready().await;
     fs::remove_file(server.path("s")).unwrap();
@@ -76,7 +76,7 @@ async fn a_server_whose_socket_is_removed_listens_there_again() {
 }
 
 #[tokio::test]
-async fn a_stopped_server_leaves_no_socket() {
+async fn stopped_server_leaves_no_socket() {
     let mut server = Server::start(Transport::Unix, &[]).await;
     server.signal(Signal::TERM);
     assert_eq!(server.ended().await.0.code(), Some(0));

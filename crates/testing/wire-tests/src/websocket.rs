@@ -1,4 +1,4 @@
-//! RFC 6455 from the first byte of a handshake to the last of a close, against a real server.
+//! RFC 6455 conformance of a real server, from handshake to close.
 
 mod case_list;
 
@@ -13,14 +13,14 @@ use tokio::{
 use self::case_list::{CLOSE, PONG, Reply, SECTIONS, SentFrame, TEXT, WebSocketCase, cases};
 use crate::{
     client::Duplex,
-    http::upgrade,
-    server::{PATIENCE, Server, Transport, proc_line},
+    http_listener::upgrade,
+    server::{Server, TIMEOUT, Transport, proc_line},
 };
 
-/// A masking key with which no byte stays what it is.
+/// Masking key that changes every byte.
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
-/// A websocket whose bytes are written by hand.
+/// Websocket whose bytes are written by hand.
 struct RawSocket {
     input: ReadHalf<Box<dyn Duplex>>,
     output: WriteHalf<Box<dyn Duplex>>,
@@ -35,7 +35,8 @@ impl RawSocket {
         Self { input, output }
     }
 
-    /// Reads one frame: its opcode and its payload. `None` at the end of the connection.
+    /// Reads one frame and returns its opcode and payload, or `None` when the connection has
+    /// closed.
     async fn frame(input: &mut ReadHalf<Box<dyn Duplex>>) -> Option<(u8, Vec<u8>)> {
         let first = input.read_u8().await.ok()?;
         assert_eq!(first & 0x70, 0, "no reserved bits");
@@ -50,11 +51,11 @@ impl RawSocket {
         Some((first & 0x0f, payload))
     }
 
-    /// Sends a case and returns all that comes back until the connection ends. Writes and reads at the
-    /// same time: a large message does not fit into the buffers between.
+    /// Sends a case and returns all frames until the connection closes. Writes and reads
+    /// concurrently, since a large message does not fit into the buffers.
     async fn exchange(mut self, case: &WebSocketCase) -> Vec<(u8, Vec<u8>)> {
         let is_closed = matches!(case.replies.last(), Some(Reply::Close(_)));
-        // Megabytes are masked with zeroes, which costs nothing.
+        // Large payloads use a zero mask, which costs nothing.
         let mask = if case.number.starts_with("9.") {
             [0; 4]
         } else {
@@ -62,7 +63,7 @@ impl RawSocket {
         };
         let send = async {
             for write in case.writes(Some(mask)) {
-                // A server that has closed need not take the rest.
+                // A server that has closed need not read the rest.
                 if self.output.write_all(&write).await.is_err() {
                     return;
                 }
@@ -84,15 +85,15 @@ impl RawSocket {
         };
         let both = async { tokio::join!(send, receive).1 };
         let what = &case.number;
-        timeout(PATIENCE, both)
+        timeout(TIMEOUT, both)
             .await
             .unwrap_or_else(|_| panic!("case {what}: the connection does not end"))
     }
 }
 
-/// Compares what came back. Messages of the suite are not JSON-RPC, so each is answered with one error;
-/// that their content arrives is tested in `exec-transport` and by `text_arrives_unchanged`. Pongs and
-/// answers are of different origin and may overtake each other.
+/// Compares the received frames. Messages of the suite are not JSON-RPC, so each is answered with
+/// one error; `exec-transport` and `text_messages_arrive_unchanged` test their content. Pongs and
+/// responses have different origins and may overtake each other.
 fn verdict(case: &WebSocketCase, came: &[(u8, Vec<u8>)]) -> Result<(), String> {
     let of = |opcode: u8| came.iter().filter(move |(came, _)| *came == opcode);
     let code = |payload: &[u8]| Some(u16::from_be_bytes([*payload.first()?, *payload.get(1)?]));
@@ -110,7 +111,7 @@ fn verdict(case: &WebSocketCase, came: &[(u8, Vec<u8>)]) -> Result<(), String> {
     let ponged: Vec<Vec<u8>> = of(PONG).map(|(_, payload)| payload.clone()).collect();
     let closed: Vec<Option<u16>> = of(CLOSE).map(|(_, payload)| code(payload)).collect();
     let is_last = came.last().is_some_and(|(opcode, _)| *opcode == CLOSE);
-    // A connection that failed may have failed before an earlier message was answered.
+    // A failed connection may have closed before an earlier message was answered.
     let all_answered = answered == messages || (closed != [Some(1000)] && answered < messages);
     match all_answered && ponged == pongs && closed == [close] && is_last {
         true => Ok(()),
@@ -139,7 +140,7 @@ async fn run_sections(sections: &[u8]) {
 }
 
 #[test]
-fn the_case_list_is_complete() {
+fn case_list_is_complete() {
     for (section, count) in SECTIONS {
         let mut numbers: Vec<String> = cases(section).into_iter().map(|case| case.number).collect();
         numbers.sort();
@@ -173,7 +174,7 @@ async fn large_messages() {
     run_sections(&[9]).await;
 }
 
-/// Sends bytes, and expects the connection to be closed with this code.
+/// Sends bytes and expects the connection to close with this code.
 async fn expect_close(server: &Server, what: &str, bytes: &[u8], code: u16) {
     let mut socket = RawSocket::open(server).await;
     socket.output.write_all(bytes).await.unwrap();
@@ -184,7 +185,9 @@ async fn expect_close(server: &Server, what: &str, bytes: &[u8], code: u16) {
         }
         last
     };
-    let last = timeout(PATIENCE, end).await.expect("the connection ends");
+    let last = timeout(TIMEOUT, end)
+        .await
+        .expect("connection did not close in time");
     let (opcode, payload) = last.unwrap_or_else(|| panic!("{what}: no close frame"));
     assert_eq!(opcode, CLOSE, "{what}");
     assert_eq!(payload[..2], code.to_be_bytes(), "{what}");
@@ -192,7 +195,7 @@ async fn expect_close(server: &Server, what: &str, bytes: &[u8], code: u16) {
 }
 
 #[tokio::test]
-async fn violations_are_closed_with_their_code() {
+async fn protocol_violations_close_with_their_code() {
     let server = Server::start(Transport::WebSocket, &[]).await;
     let mut not_minimal = vec![0x82, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     not_minimal.extend([0; 4]);
@@ -221,7 +224,7 @@ async fn violations_are_closed_with_their_code() {
 }
 
 #[tokio::test]
-async fn text_arrives_unchanged() {
+async fn text_messages_arrive_unchanged() {
     let server = Server::start(Transport::WebSocket, &[]).await;
     for method in ["κόσμε-µ@ßöäü", "\u{7f}\u{10ffff}", &"é".repeat(70_000)] {
         let text = format!(r#"{{"id":7,"method":"{method}"}}"#);
@@ -233,20 +236,20 @@ async fn text_arrives_unchanged() {
             sent.unwrap();
             String::from_utf8(answer.unwrap().1).unwrap()
         };
-        let answer = timeout(PATIENCE, answer).await.expect("an answer in time");
+        let answer = timeout(TIMEOUT, answer).await.expect("no response in time");
         assert!(answer.contains(&format!("`{method}`")), "{answer}");
     }
 }
 
 #[tokio::test]
-async fn half_sent_messages_share_a_bounded_memory() {
+async fn partial_messages_use_bounded_memory() {
     let server = Server::start(Transport::WebSocket, &[]).await;
     let peak = || {
         let line = proc_line(server.pid(), "status", "VmHWM");
         line.trim_end_matches(" kB").parse::<usize>().unwrap() << 10
     };
     let before = peak();
-    // Eight messages of 64 MiB, of which 32 are sent.
+    // Eight messages of 64 MiB, of which 32 MiB each are sent.
     let mut half_sent = vec![0x82, 0xff];
     half_sent.extend((64_u64 << 20).to_be_bytes());
     half_sent.extend([0; 4]);
@@ -261,10 +264,12 @@ async fn half_sent_messages_share_a_bounded_memory() {
             done.send(socket).await.unwrap();
         });
     }
-    // Two are read at a time; the others go on when these are gone.
+    // Two are read at a time; the others continue when these are gone.
     for _ in 0..4 {
         let pair = async { [sent.recv().await, sent.recv().await] };
-        let pair = timeout(PATIENCE, pair).await.expect("two are read");
+        let pair = timeout(TIMEOUT, pair)
+            .await
+            .expect("fewer than two messages were read");
         assert!(pair.iter().all(Option::is_some));
         assert!(sent.try_recv().is_err(), "no third is read");
     }

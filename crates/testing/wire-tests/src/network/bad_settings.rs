@@ -1,8 +1,8 @@
-//! Settings of a managed network that are refused: the member is named, and nothing is started.
+//! Refused settings of a managed network: the field is named, and nothing is started.
 
 use serde_json::{Value, json};
 
-use super::stage::{Stage, as_one_user, asking, managed, proxy};
+use super::fixture::{NetworkFixture, as_one_user, asking, managed, proxy};
 use crate::{
     client::with,
     params::without,
@@ -10,35 +10,35 @@ use crate::{
 };
 
 as_one_user!(
-    missing_members_are_named,
-    members_of_the_wrong_type_are_named,
-    what_cannot_be_is_refused,
-    bad_patterns_are_quoted,
-    a_process_that_is_asked_about_has_a_short_name,
+    missing_fields_are_named,
+    fields_of_the_wrong_type_are_named,
+    impossible_settings_are_refused,
+    invalid_patterns_are_quoted,
+    process_id_is_bounded_if_decisions_are_requested,
     single_unix_sockets_are_refused_in_a_sandbox,
-    what_matters_elsewhere_is_taken,
-    refused_starts_leave_nothing,
+    settings_for_other_platforms_are_accepted,
+    refused_start_leaves_nothing_running,
 );
 
-/// Checks that settings are refused, in a sandbox and without one. The words are in the message.
-async fn refused(stage: &mut Stage, settings: &Value, words: &[&str]) {
-    let marker = stage.server.path("marker");
+/// Asserts that settings are refused with and without a sandbox. The words are in the message.
+async fn refused(fixture: &mut NetworkFixture, settings: &Value, words: &[&str]) {
+    let marker = fixture.server.path("marker");
     let script = format!("touch {}", marker.display());
     for members in [managed(settings.clone()), json!({"networkProxy": settings})] {
-        let params = stage.script(&script, members);
-        stage.refused(params, words).await;
+        let params = fixture.script(&script, members);
+        fixture.refused(params, words).await;
     }
     assert!(!marker.exists(), "{settings}: something was started");
 }
 
-/// Settings with a member of `proxy` changed.
+/// Returns settings with a changed field of `proxy`.
 fn changed(member: &str, value: Value) -> Value {
     let mut settings = proxy(json!({}));
     settings["proxy"][member] = value;
     settings
 }
 
-async fn missing_members_are_named(stage: &mut Stage) {
+async fn missing_fields_are_named(fixture: &mut NetworkFixture) {
     for member in [
         "enabled",
         "enableSocks5",
@@ -50,22 +50,22 @@ async fn missing_members_are_named(stage: &mut Stage) {
     ] {
         let mut settings = proxy(json!({}));
         settings["proxy"] = without(settings["proxy"].take(), member);
-        refused(stage, &settings, &["networkProxy.proxy", member]).await;
+        refused(fixture, &settings, &["networkProxy.proxy", member]).await;
         for value in [json!(null), json!([]), json!(1)] {
             let words = ["networkProxy.proxy", member];
-            refused(stage, &changed(member, value), &words).await;
+            refused(fixture, &changed(member, value), &words).await;
         }
     }
     refused(
-        stage,
+        fixture,
         &without(proxy(json!({})), "proxy"),
         &["networkProxy", "proxy"],
     )
     .await;
-    refused(stage, &json!({}), &["networkProxy", "proxy"]).await;
+    refused(fixture, &json!({}), &["networkProxy", "proxy"]).await;
 }
 
-async fn members_of_the_wrong_type_are_named(stage: &mut Stage) {
+async fn fields_of_the_wrong_type_are_named(fixture: &mut NetworkFixture) {
     for (member, value) in [
         ("mode", json!("other")),
         ("domains", json!([])),
@@ -80,7 +80,7 @@ async fn members_of_the_wrong_type_are_named(stage: &mut Stage) {
         ("credentialProviders", json!(null)),
     ] {
         refused(
-            stage,
+            fixture,
             &changed(member, value),
             &["networkProxy.proxy", member],
         )
@@ -94,31 +94,31 @@ async fn members_of_the_wrong_type_are_named(stage: &mut Stage) {
         ("executionId", json!({})),
     ] {
         let settings = with(proxy(json!({})), json!({member: value}));
-        refused(stage, &settings, &["networkProxy", member]).await;
+        refused(fixture, &settings, &["networkProxy", member]).await;
     }
     for value in [json!(true), json!("x"), json!([])] {
-        refused(stage, &value, &["networkProxy"]).await;
+        refused(fixture, &value, &["networkProxy"]).await;
     }
 }
 
-async fn what_cannot_be_is_refused(stage: &mut Stage) {
+async fn impossible_settings_are_refused(fixture: &mut NetworkFixture) {
     for (member, value) in [
         ("enabled", json!(false)),
         ("credentialMasking", json!(true)),
         ("credentialProviders", json!({"a": {}})),
     ] {
-        refused(stage, &changed(member, value), &["networkProxy", member]).await;
+        refused(fixture, &changed(member, value), &["networkProxy", member]).await;
     }
     let settings = with(proxy(json!({})), json!({"policyDecisionTimeoutMs": 0}));
     refused(
-        stage,
+        fixture,
         &settings,
         &["networkProxy", "policyDecisionTimeoutMs"],
     )
     .await;
 }
 
-async fn bad_patterns_are_quoted(stage: &mut Stage) {
+async fn invalid_patterns_are_quoted(fixture: &mut NetworkFixture) {
     let long = format!("{}test", "a.".repeat(130));
     for pattern in [
         "a.test:80",
@@ -146,57 +146,57 @@ async fn bad_patterns_are_quoted(stage: &mut Stage) {
         let quoted: String = pattern.chars().take(250).collect();
         for rule in ["allow", "deny", "none"] {
             let words = ["networkProxy", "domains", &quoted];
-            refused(stage, &proxy(json!({pattern: rule})), &words).await;
+            refused(fixture, &proxy(json!({pattern: rule})), &words).await;
         }
         let words = ["networkProxy", "reviewDomains", &quoted];
-        refused(stage, &changed("reviewDomains", json!([pattern])), &words).await;
+        refused(fixture, &changed("reviewDomains", json!([pattern])), &words).await;
     }
     refused(
-        stage,
+        fixture,
         &proxy(json!({"*": "deny"})),
         &["networkProxy", "domains", "*"],
     )
     .await;
 }
 
-async fn a_process_that_is_asked_about_has_a_short_name(stage: &mut Stage) {
+async fn process_id_is_bounded_if_decisions_are_requested(fixture: &mut NetworkFixture) {
     for id in [String::new(), "x".repeat(257), "\u{e9}".repeat(129)] {
         for members in [
             managed(asking(json!({}))),
             json!({"networkProxy": asking(json!({}))}),
         ] {
-            let params = stage.script("", with(members, json!({"processId": id})));
-            stage.refused(params, &["processId", "256"]).await;
+            let params = fixture.script("", with(members, json!({"processId": id})));
+            fixture.refused(params, &["processId", "256"]).await;
         }
     }
     for (id, members) in [
         ("x".repeat(256), managed(asking(json!({})))),
-        // Nobody asks about these.
+        // These need no decision.
         (String::new(), managed(proxy(json!({})))),
         ("x".repeat(257), managed(proxy(json!({})))),
     ] {
-        let params = stage.script(
+        let params = fixture.script(
             "get a.test",
             with(members.clone(), json!({"processId": id})),
         );
-        let id = stage.start(params).await;
+        let id = fixture.start(params).await;
         if members["networkProxy"]["policyDecisionTimeoutMs"].is_u64() {
-            let (question, asked) = stage.question().await;
+            let (question, asked) = fixture.question().await;
             assert_eq!(asked["processId"], id);
-            stage
+            fixture
                 .decide(&question, json!({"type": "deny", "reason": ""}))
                 .await;
         }
-        let text = stage.text(&id).await;
+        let text = fixture.text(&id).await;
         assert!(text.starts_with("HTTP/1.1 403 "), "{text}");
-        assert_eq!(stage.record(&id).await["processId"], id);
+        assert_eq!(fixture.record(&id).await["processId"], id);
     }
 }
 
-async fn single_unix_sockets_are_refused_in_a_sandbox(stage: &mut Stage) {
+async fn single_unix_sockets_are_refused_in_a_sandbox(fixture: &mut NetworkFixture) {
     let sockets = json!({"managedNetwork": {"allowUnixSockets": ["/run/a"]}});
-    let params = stage.script("", with(managed(proxy(json!({}))), sockets.clone()));
-    stage
+    let params = fixture.script("", with(managed(proxy(json!({}))), sockets.clone()));
+    fixture
         .refused(params, &["managedNetwork.allowUnixSockets"])
         .await;
     for (member, value) in [
@@ -206,15 +206,15 @@ async fn single_unix_sockets_are_refused_in_a_sandbox(stage: &mut Stage) {
         ("allowLocalBinding", json!(1)),
     ] {
         let bad = json!({"managedNetwork": {member: value}});
-        let params = stage.script("", with(managed(proxy(json!({}))), bad));
-        stage.refused(params, &["managedNetwork", member]).await;
+        let params = fixture.script("", with(managed(proxy(json!({}))), bad));
+        fixture.refused(params, &["managedNetwork", member]).await;
     }
-    // Without a sandbox every socket can be used anyway.
-    let params = stage.script("echo ran", sockets);
-    assert_eq!(stage.run(params).await, "ran\n");
+    // Without a sandbox every socket is usable anyway.
+    let params = fixture.script("echo ran", sockets);
+    assert_eq!(fixture.run(params).await, "ran\n");
 }
 
-async fn what_matters_elsewhere_is_taken(stage: &mut Stage) {
+async fn settings_for_other_platforms_are_accepted(fixture: &mut NetworkFixture) {
     let mut settings = proxy(Value::Null);
     for (member, value) in [
         ("unixSockets", json!({"/run/a": "allow", "/run/b": "deny"})),
@@ -230,26 +230,26 @@ async fn what_matters_elsewhere_is_taken(stage: &mut Stage) {
     let more = json!({"environmentId": "e", "executionId": "x", "newer": [1], "auditMetadata": {
         "conversationId": "c", "appVersion": null, "userEmail": "a@b.test",
     }});
-    let params = stage.script("echo ran", managed(with(settings, more)));
-    assert_eq!(stage.run(params).await, "ran\n");
+    let params = fixture.script("echo ran", managed(with(settings, more)));
+    assert_eq!(fixture.run(params).await, "ran\n");
     let absent = without(without(proxy(json!({})), "auditMetadata"), "proxy");
     let mut least = with(absent, json!({"proxy": proxy(json!({}))["proxy"]}));
     for member in ["domains", "unixSockets"] {
         least["proxy"] = without(least["proxy"].take(), member);
     }
-    let params = stage.script("echo ran", managed(least));
-    assert_eq!(stage.run(params).await, "ran\n");
+    let params = fixture.script("echo ran", managed(least));
+    assert_eq!(fixture.run(params).await, "ran\n");
 }
 
-async fn refused_starts_leave_nothing(stage: &mut Stage) {
+async fn refused_start_leaves_nothing_running(fixture: &mut NetworkFixture) {
     let settings = changed("enabled", json!(false));
-    refused(stage, &settings, &["enabled"]).await;
-    let (pid, before) = (stage.server.pid(), descriptors(stage.server.pid()));
+    refused(fixture, &settings, &["enabled"]).await;
+    let (pid, before) = (fixture.server.pid(), descriptors(fixture.server.pid()));
     for _ in 0..20 {
-        refused(stage, &settings, &["enabled"]).await;
+        refused(fixture, &settings, &["enabled"]).await;
         let socket = json!({"managedNetwork": {"allowUnixSockets": ["/run/a"]}});
-        let params = stage.script("", with(managed(proxy(json!({}))), socket));
-        stage.refused(params, &["allowUnixSockets"]).await;
+        let params = fixture.script("", with(managed(proxy(json!({}))), socket));
+        fixture.refused(params, &["allowUnixSockets"]).await;
     }
     until("descriptors are closed", || descriptors(pid) <= before).await;
 }

@@ -1,20 +1,20 @@
-//! Datagrams over SOCKS5, on the network of the host.
+//! UDP over SOCKS5, on the network of the host.
 
 use std::net::UdpSocket;
 
 use serde_json::{Value, json};
 
-use super::stage::{Stage, as_one_user, asking, proxy};
+use super::fixture::{NetworkFixture, as_one_user, asking, proxy};
 
 as_one_user!(
     datagrams_are_relayed_and_recorded,
-    datagrams_to_others_are_not_relayed,
-    datagrams_are_asked_about,
-    datagrams_can_be_off,
+    datagrams_to_denied_hosts_are_not_relayed,
+    datagrams_need_a_decision,
+    datagrams_can_be_disabled,
 );
 
-/// Gets leave to send datagrams, and sends one: `send 'ADDRESS'` with an address of SOCKS5, as the
-/// arguments of `printf` have it. Prints the answer to the leave, and the datagram that comes back.
+/// Opens a SOCKS5 UDP association and sends one datagram: `send 'ADDRESS'` with a SOCKS5 address in
+/// `printf` notation. Prints the reply to the association, and the datagram that comes back.
 const SEND: &str = r#"
 send() {
     exec 3<>"/dev/tcp/127.0.0.1/${ALL_PROXY##*:}" || return
@@ -29,7 +29,7 @@ send() {
 }
 "#;
 
-/// Answers each datagram with itself until the test is over; returns the port.
+/// Echoes each datagram until the test ends, and returns the port.
 fn echo() -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -42,7 +42,7 @@ fn echo() -> u16 {
     port
 }
 
-/// Returns the loopback and a port as SOCKS5 has them, each byte in a form: `\x7f` or ` 7f`.
+/// Returns loopback and a port as a SOCKS5 address, each byte as `\x7f` or ` 7f`.
 fn address(port: u16, form: &str) -> String {
     let [high, low] = port.to_be_bytes();
     let bytes = [1, 127, 0, 0, 1, high, low];
@@ -52,24 +52,24 @@ fn address(port: u16, form: &str) -> String {
         .collect()
 }
 
-/// Members of a start without sandbox.
+/// Returns start fields without a sandbox.
 fn advice(settings: Value) -> Value {
     json!({"networkProxy": settings})
 }
 
-async fn datagrams_are_relayed_and_recorded(stage: &mut Stage) {
+async fn datagrams_are_relayed_and_recorded(fixture: &mut NetworkFixture) {
     let port = echo();
     let script = format!("{SEND} send '{}'", address(port, "\\x"));
-    let params = stage.script(&script, advice(proxy(json!({"127.0.0.1": "allow"}))));
-    let id = stage.start(params).await;
-    let text = stage.text(&id).await;
+    let params = fixture.script(&script, advice(proxy(json!({"127.0.0.1": "allow"}))));
+    let id = fixture.start(params).await;
+    let text = fixture.text(&id).await;
     assert!(
         text.starts_with(" 05 00 05 00 00 01 7f 00 00 01 "),
         "{text}"
     );
     let back = format!(" 00 00 00{} 70 69 6e 67\n", address(port, " "));
     assert!(text.ends_with(&back), "{text}");
-    let record = stage.record(&id).await;
+    let record = fixture.record(&id).await;
     for (member, value) in [
         ("decision", json!("allow")),
         ("protocol", json!("socks5_udp")),
@@ -80,21 +80,21 @@ async fn datagrams_are_relayed_and_recorded(stage: &mut Stage) {
     }
 }
 
-/// Waits for the only record of a process that waits for an answer in vain, and ends it.
-async fn denied(stage: &mut Stage, id: &str) -> Value {
-    let record = stage.client.note("network/policyDecision").await;
+/// Waits for the only record of a process that waits for a response in vain, and terminates it.
+async fn denied(fixture: &mut NetworkFixture, id: &str) -> Value {
+    let record = fixture.client.note("network/policyDecision").await;
     assert_eq!(record["processId"], id);
-    stage
+    fixture
         .client
         .call("process/terminate", json!({"processId": id}))
         .await;
-    stage.end(id).await;
+    fixture.end(id).await;
     assert_eq!(record["decision"], "deny", "{record}");
     assert_eq!(record["protocol"], "socks5_udp", "{record}");
     record
 }
 
-async fn datagrams_to_others_are_not_relayed(stage: &mut Stage) {
+async fn datagrams_to_denied_hosts_are_not_relayed(fixture: &mut NetworkFixture) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_nonblocking(true).unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -103,18 +103,18 @@ async fn datagrams_to_others_are_not_relayed(stage: &mut Stage) {
         (json!({"*": "allow", "127.0.0.1": "deny"}), "denied"),
     ] {
         let script = format!("{SEND} send '{}'", address(port, "\\x"));
-        let params = stage.script(&script, advice(proxy(rules)));
-        let id = stage.start(params).await;
-        assert_eq!(denied(stage, &id).await["reason"], reason);
+        let params = fixture.script(&script, advice(proxy(rules)));
+        let id = fixture.start(params).await;
+        assert_eq!(denied(fixture, &id).await["reason"], reason);
         assert!(socket.recv(&mut [0; 16]).is_err(), "it was relayed");
     }
 }
 
-async fn datagrams_are_asked_about(stage: &mut Stage) {
+async fn datagrams_need_a_decision(fixture: &mut NetworkFixture) {
     let script = format!(r"{SEND} send '\x03\x08udp.test\x00\x35'");
-    let params = stage.script(&script, advice(asking(json!({}))));
-    let id = stage.start(params).await;
-    let (question, asked) = stage.question().await;
+    let params = fixture.script(&script, advice(asking(json!({}))));
+    let id = fixture.start(params).await;
+    let (question, asked) = fixture.question().await;
     assert_eq!(
         asked,
         json!({
@@ -122,11 +122,11 @@ async fn datagrams_are_asked_about(stage: &mut Stage) {
         })
     );
     let no = json!({"type": "deny", "reason": "no datagrams"});
-    stage.decide(&question, no).await;
-    assert_eq!(denied(stage, &id).await["reason"], "no datagrams");
+    fixture.decide(&question, no).await;
+    assert_eq!(denied(fixture, &id).await["reason"], "no datagrams");
 }
 
-async fn datagrams_can_be_off(stage: &mut Stage) {
+async fn datagrams_can_be_disabled(fixture: &mut NetworkFixture) {
     let script = format!("{SEND} send '{}'", address(9, "\\x"));
     let off = |member: &str, value: Value| {
         let mut settings = proxy(json!({"127.0.0.1": "allow"}));
@@ -137,8 +137,8 @@ async fn datagrams_can_be_off(stage: &mut Stage) {
         off("enableSocks5Udp", json!(false)),
         off("mode", json!("limited")),
     ] {
-        let params = stage.script(&script, advice(settings));
-        let text = stage.run(params).await;
+        let params = fixture.script(&script, advice(settings));
+        let text = fixture.run(params).await;
         assert_eq!(text, " 05 00 05 07 00 01 00 00 00 00 00 00\n");
     }
 }

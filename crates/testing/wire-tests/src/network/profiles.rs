@@ -1,46 +1,50 @@
-//! Which profiles have the proxy as their only way out.
+//! Profiles for which the proxy is the only way out.
 
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::stage::{HELLO, Stage, as_every_user, profile, proxy, sandbox};
-use crate::{client::with, scene::uri};
+use super::fixture::{HELLO, NetworkFixture, as_every_user, profile, proxy, sandbox};
+use crate::{client::with, fs_fixture::uri};
 
 as_every_user!(
-    enforcing_holds_for_every_profile,
-    a_restricted_network_needs_no_enforcing,
-    files_are_as_the_profile_says,
+    enforcement_applies_to_every_profile,
+    restricted_network_is_always_enforced,
+    file_access_follows_the_profile,
 );
 
-/// Checks that the proxy is the only way to the origin.
-async fn check(stage: &mut Stage, members: &serde_json::Value) {
-    let before = stage.origin.visits();
+/// Asserts that only the proxy reaches the origin.
+async fn check(fixture: &mut NetworkFixture, members: &serde_json::Value) {
+    let before = fixture.origin.connection_count();
     let script = format!(
         "get {place}; say {port} 'GET / HTTP/1.1\\r\\n\\r\\n'",
-        place = stage.origin.place(),
-        port = stage.origin.port
+        place = fixture.origin.place(),
+        port = fixture.origin.port
     );
-    let params = stage.script(&script, members.clone());
-    let id = stage.start(params).await;
-    let events = stage.finish(&id).await;
+    let params = fixture.script(&script, members.clone());
+    let id = fixture.start(params).await;
+    let events = fixture.finish(&id).await;
     assert!(events.stdout().ends_with(HELLO), "{members}: {events:?}");
-    assert_eq!(stage.origin.visits(), before + 1, "{members}: {events:?}");
-    let port = stage.origin.port.to_string();
-    let params = stage.probe(&["connect", "127.0.0.1", &port], members.clone());
     assert_eq!(
-        stage.run(params).await,
+        fixture.origin.connection_count(),
+        before + 1,
+        "{members}: {events:?}"
+    );
+    let port = fixture.origin.port.to_string();
+    let params = fixture.probe(&["connect", "127.0.0.1", &port], members.clone());
+    assert_eq!(
+        fixture.run(params).await,
         "refused ECONNREFUSED\n",
         "{members}"
     );
-    let params = stage.probe(&["connect", "10.0.0.1", &port], members.clone());
+    let params = fixture.probe(&["connect", "10.0.0.1", &port], members.clone());
     assert_eq!(
-        stage.run(params).await,
+        fixture.run(params).await,
         "refused ENETUNREACH\n",
         "{members}"
     );
 }
 
-async fn enforcing_holds_for_every_profile(stage: &mut Stage) {
+async fn enforcement_applies_to_every_profile(fixture: &mut NetworkFixture) {
     let unrestricted = json!({"type": "unrestricted"});
     let root = json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "write"});
     let full = json!({"type": "restricted", "entries": [root]});
@@ -58,11 +62,11 @@ async fn enforcing_holds_for_every_profile(stage: &mut Stage) {
             "sandbox": sandbox, "enforceManagedNetwork": true,
             "networkProxy": proxy(json!({"127.0.0.1": "allow"})),
         });
-        check(stage, &members).await;
+        check(fixture, &members).await;
     }
 }
 
-async fn a_restricted_network_needs_no_enforcing(stage: &mut Stage) {
+async fn restricted_network_is_always_enforced(fixture: &mut NetworkFixture) {
     let unrestricted = json!({"type": "unrestricted"});
     for sandbox in [
         sandbox("restricted"),
@@ -72,16 +76,16 @@ async fn a_restricted_network_needs_no_enforcing(stage: &mut Stage) {
         let members = json!({
             "sandbox": sandbox, "networkProxy": proxy(json!({"127.0.0.1": "allow"})),
         });
-        check(stage, &members).await;
+        check(fixture, &members).await;
     }
 }
 
-async fn files_are_as_the_profile_says(stage: &mut Stage) {
+async fn file_access_follows_the_profile(fixture: &mut NetworkFixture) {
     let place = TempDir::new_in("/dev/shm").unwrap();
-    let (inside, outside) = (stage.server.path("inside"), place.path().join("outside"));
+    let (inside, outside) = (fixture.server.path("inside"), place.path().join("outside"));
     let root = json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"});
     let work = json!({
-        "path": {"type": "path", "path": uri(stage.server.dir.path())}, "access": "write",
+        "path": {"type": "path", "path": uri(fixture.server.dir.path())}, "access": "write",
     });
     let files = json!({"type": "restricted", "entries": [root, work]});
     let members = json!({
@@ -89,13 +93,13 @@ async fn files_are_as_the_profile_says(stage: &mut Stage) {
         "enforceManagedNetwork": true,
         "networkProxy": proxy(json!({"127.0.0.1": "allow"})),
     });
-    check(stage, &members).await;
+    check(fixture, &members).await;
     let script = format!(
         "echo x >{}; echo y >{}",
         inside.display(),
         outside.display()
     );
-    let params = stage.script(&script, with(members, json!({})));
-    stage.run(params).await;
+    let params = fixture.script(&script, with(members, json!({})));
+    fixture.run(params).await;
     assert!(inside.exists() && !outside.exists());
 }

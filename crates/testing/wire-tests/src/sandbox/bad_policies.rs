@@ -1,40 +1,40 @@
-//! Policies that are wrong, or that cannot be enforced: refused, and nothing is started.
+//! Invalid or unenforceable policies are refused, and nothing is started.
 
 use serde_json::{Value, json};
 
 use super::{
-    ground::{Ground, as_every_user},
-    policies::{Kind, Network, Policy, path, special},
+    fixture::{SandboxFixture, as_every_user},
+    policies::{FilePolicy, NetworkPolicy, SandboxPolicy, path, special},
 };
 use crate::{client::with, params::without};
 
 as_every_user!(
-    wrong_entries_are_named,
-    wrong_members_are_named,
-    nothing_is_started_under_a_wrong_policy,
-    a_link_in_a_policy_is_followed_once,
+    invalid_entries_are_named,
+    invalid_fields_are_named,
+    invalid_policy_starts_nothing,
+    symlink_in_a_policy_is_resolved_once,
 );
 
-async fn expect(ground: &mut Ground, sandbox: &Value, words: &[&str]) {
-    let mut params = ground.params(None, &["create", "@work/started"]);
+async fn expect(fixture: &mut SandboxFixture, sandbox: &Value, words: &[&str]) {
+    let mut params = fixture.params(None, &["create", "@work/started"]);
     params["sandbox"] = sandbox.clone();
     let id = params["processId"].clone();
-    let request = ground.client.request("process/start", params).await;
-    let answer = ground.client.answer(request).await;
+    let request = fixture.client.request("process/start", params).await;
+    let answer = fixture.client.answer(request).await;
     let message = answer["error"]["message"].as_str().unwrap_or_default();
     let named = words.iter().all(|word| message.contains(word));
     if answer["error"]["code"] != -32602 || !named {
-        ground.fault(format!("{sandbox}: {answer}, and not {words:?}"));
+        fixture.record_fault(format!("{sandbox}: {answer}, and not {words:?}"));
     }
-    // There is no such process.
+    // The process must not exist.
     let read = json!({"processId": id});
-    ground
+    fixture
         .client
         .expect_error(-32600, "process/read", read)
         .await;
 }
 
-async fn wrong_entries_are_named(ground: &mut Ground) {
+async fn invalid_entries_are_named(fixture: &mut SandboxFixture) {
     let glob = |pattern: &str, access: &str| json!({"path": {"type": "glob_pattern", "pattern": pattern}, "access": access});
     let rows = [
         (special("other", "read"), vec!["other"]),
@@ -56,14 +56,15 @@ async fn wrong_entries_are_named(ground: &mut Ground) {
     ];
     for (entry, words) in rows {
         let entries = json!([special("root", "read"), entry]);
-        let policy = Policy::of(ground, "wrong", entries, Network::Restricted);
-        expect(ground, &policy.sandbox, &words).await;
+        let policy = SandboxPolicy::of(fixture, "wrong", entries, NetworkPolicy::Restricted);
+        expect(fixture, &policy.sandbox, &words).await;
     }
-    assert!(!ground.path("work/started").exists());
+    assert!(!fixture.path("work/started").exists());
 }
 
-async fn wrong_members_are_named(ground: &mut Ground) {
-    let whole = Policy::new(ground, Kind::Workspace, Network::Restricted).sandbox;
+async fn invalid_fields_are_named(fixture: &mut SandboxFixture) {
+    let whole =
+        SandboxPolicy::new(fixture, FilePolicy::Workspace, NetworkPolicy::Restricted).sandbox;
     for (sandbox, word) in [
         (json!({}), "permissions"),
         (json!("none"), "sandbox"),
@@ -93,53 +94,56 @@ async fn wrong_members_are_named(ground: &mut Ground) {
             "useLegacyLandlock",
         ),
     ] {
-        expect(ground, &sandbox, &[word]).await;
+        expect(fixture, &sandbox, &[word]).await;
     }
     let mut zero = whole;
     zero["permissions"]["file_system"]["glob_scan_max_depth"] = json!(0);
-    expect(ground, &zero, &["nonzero"]).await;
+    expect(fixture, &zero, &["nonzero"]).await;
 }
 
-async fn nothing_is_started_under_a_wrong_policy(ground: &mut Ground) {
-    let before = ground.snapshot("work");
+async fn invalid_policy_starts_nothing(fixture: &mut SandboxFixture) {
+    let before = fixture.snapshot("work");
     let entries = json!([special("project_roots", "write"), special("bogus", "read")]);
-    let policy = Policy::of(ground, "wrong", entries, Network::Enabled);
+    let policy = SandboxPolicy::of(fixture, "wrong", entries, NetworkPolicy::Enabled);
     for _ in 0..5 {
-        expect(ground, &policy.sandbox, &["bogus"]).await;
+        expect(fixture, &policy.sandbox, &["bogus"]).await;
     }
-    ground.unchanged("work", &before, "wrong policies");
-    // The same id is free for a start that is right.
-    let mut params = ground.params(None, &["euid"]);
+    fixture.unchanged("work", &before, "wrong policies");
+    // The id stays free for a valid start.
+    let mut params = fixture.params(None, &["euid"]);
     params["sandbox"] = policy.sandbox.clone();
-    ground
+    fixture
         .client
         .expect_error(-32602, "process/start", params.clone())
         .await;
-    params["sandbox"] = Policy::new(ground, Kind::Workspace, Network::Restricted).sandbox;
-    assert_eq!(ground.finish(params).await.code(), 0);
+    params["sandbox"] =
+        SandboxPolicy::new(fixture, FilePolicy::Workspace, NetworkPolicy::Restricted).sandbox;
+    assert_eq!(fixture.finish(params).await.code(), 0);
 }
 
-/// A writable root that is a link gives what the link points to, and not what it is made to point to
-/// later, by a command that may write it.
-async fn a_link_in_a_policy_is_followed_once(ground: &mut Ground) {
-    std::os::unix::fs::symlink("dir", ground.path("work/alias")).unwrap();
+/// A writable root that is a symlink grants its target at the time of resolution, not a later
+/// target set by a command that may write the link.
+async fn symlink_in_a_policy_is_resolved_once(fixture: &mut SandboxFixture) {
+    std::os::unix::fs::symlink("dir", fixture.path("work/alias")).unwrap();
     let entries = json!([
         special("root", "read"),
-        path(&ground.uri("work/alias"), "write")
+        path(&fixture.uri("work/alias"), "write")
     ]);
-    let policy = Policy::of(ground, "alias", entries, Network::Restricted);
-    ground.allowed(&policy, &["write", "@work/dir/inner"]).await;
-    ground
+    let policy = SandboxPolicy::of(fixture, "alias", entries, NetworkPolicy::Restricted);
+    fixture
+        .allowed(&policy, &["write", "@work/dir/inner"])
+        .await;
+    fixture
         .allowed(&policy, &["write", "@work/alias/inner"])
         .await;
     let errors = "EROFS EXDEV";
-    ground
+    fixture
         .refused(&policy, errors, &["write", "@work/file"])
         .await;
-    ground
+    fixture
         .refused(&policy, errors, &["unlink", "@work/alias"])
         .await;
-    ground
+    fixture
         .refused(&policy, errors, &["symlink", "../out", "@work/alias2"])
         .await;
 }

@@ -1,17 +1,17 @@
-//! Settings of the kernel's, and devices.
+//! Kernel settings and devices.
 
 use super::{
-    ground::{Ground, as_every_user},
-    policies::{Kind, Network, Policy},
+    fixture::{SandboxFixture, as_every_user},
+    policies::{FilePolicy, NetworkPolicy, SandboxPolicy},
 };
 
 as_every_user!(
-    settings_of_the_kernel_cannot_be_written,
-    devices_cannot_be_opened_or_made,
+    kernel_settings_cannot_be_written,
+    devices_cannot_be_opened_or_created,
     harmless_devices_work,
 );
 
-async fn settings_of_the_kernel_cannot_be_written(ground: &mut Ground) {
+async fn kernel_settings_cannot_be_written(fixture: &mut SandboxFixture) {
     let settings = [
         "/proc/sys/vm/swappiness",
         "/proc/sys/kernel/printk",
@@ -22,13 +22,13 @@ async fn settings_of_the_kernel_cannot_be_written(ground: &mut Ground) {
         "/sys/kernel/mm/transparent_hugepage/khugepaged/defrag",
     ];
     let errors = "EROFS EACCES EPERM ENOENT";
-    let server = format!("/proc/{}/oom_score_adj", ground.server.pid());
-    for policy in Policy::all(ground) {
-        ground
+    let server = format!("/proc/{}/oom_score_adj", fixture.server.pid());
+    for policy in SandboxPolicy::all(fixture) {
+        fixture
             .refused(&policy, errors, &["open-for-write", &server])
             .await;
         for file in settings {
-            ground.refused(&policy, errors, &["rewrite", file]).await;
+            fixture.refused(&policy, errors, &["rewrite", file]).await;
         }
         for file in [
             "/proc/sysrq-trigger",
@@ -37,25 +37,25 @@ async fn settings_of_the_kernel_cannot_be_written(ground: &mut Ground) {
             "/sys/fs/cgroup/cgroup.procs",
             "/sys/fs/cgroup/unified/cgroup.procs",
         ] {
-            ground
+            fixture
                 .refused(&policy, errors, &["open-for-write", file])
                 .await;
         }
     }
-    let twin = ground.run(None, &["rewrite", settings[0]]).await;
-    if ground.uid() == 0 && twin != "ok" {
-        ground.fault(format!("outside: {twin}"));
+    let twin = fixture.run(None, &["rewrite", settings[0]]).await;
+    if fixture.uid() == 0 && twin != "ok" {
+        fixture.record_fault(format!("outside: {twin}"));
     }
 }
 
-async fn devices_cannot_be_opened_or_made(ground: &mut Ground) {
+async fn devices_cannot_be_opened_or_created(fixture: &mut SandboxFixture) {
     let errors = "EROFS EACCES EPERM ENOENT ENXIO";
-    for policy in Policy::all(ground) {
-        ground
+    for policy in SandboxPolicy::all(fixture) {
+        fixture
             .refused(&policy, errors, &["mknod", "@work/device"])
             .await;
-        if policy.kind == Kind::Carved {
-            // Who may write everything keeps the devices that the account may use.
+        if policy.kind == FilePolicy::Carved {
+            // A policy that allows all writes keeps the user's devices.
             continue;
         }
         for device in [
@@ -71,28 +71,28 @@ async fn devices_cannot_be_opened_or_made(ground: &mut Ground) {
             "/dev/net/tun",
             "/dev/vsock",
         ] {
-            ground
+            fixture
                 .refused(&policy, errors, &["open-for-write", device])
                 .await;
         }
     }
 }
 
-async fn harmless_devices_work(ground: &mut Ground) {
-    for policy in Policy::all(ground) {
+async fn harmless_devices_work(fixture: &mut SandboxFixture) {
+    for policy in SandboxPolicy::all(fixture) {
         for device in ["/dev/null", "/dev/zero"] {
-            ground.allowed(&policy, &["write", device]).await;
+            fixture.allowed(&policy, &["write", device]).await;
         }
         for device in ["/dev/urandom", "/dev/random"] {
-            let line = ground.run(Some(&policy), &["read", device]).await;
+            let line = fixture.run(Some(&policy), &["read", device]).await;
             if !line.starts_with("ok") {
-                ground.fault(format!("{}: {device}: {line}", policy.name));
+                fixture.record_fault(format!("{}: {device}: {line}", policy.name));
             }
         }
     }
-    // Some of memory to share between a command's own processes.
-    let policy = Policy::new(ground, Kind::Workspace, Network::Restricted);
-    ground
+    // Shared memory between a command's own processes.
+    let policy = SandboxPolicy::new(fixture, FilePolicy::Workspace, NetworkPolicy::Restricted);
+    fixture
         .allowed(&policy, &["create", "/dev/shm/exec-hostile"])
         .await;
     assert!(!std::path::Path::new("/dev/shm/exec-hostile").exists());

@@ -1,28 +1,28 @@
-//! Changing files outside of what may be written: by path, link, rename, handle, or by way of other
-//! processes.
+//! Attempts to change files outside the writable roots: by path, symlink, rename, handle, or
+//! through other processes.
 
 use serde_json::json;
 
 use super::{
-    ground::{Ground, as_every_user},
-    policies::{Kind, Network, Policy, path, special},
+    fixture::{SandboxFixture, as_every_user},
+    policies::{FilePolicy, NetworkPolicy, SandboxPolicy, path, special},
 };
 
 as_every_user!(
-    nothing_outside_is_changed_without_network,
-    nothing_outside_is_changed_with_network,
-    without_a_sandbox_everything_works,
-    the_workspace_can_be_changed,
-    read_only_holds_for_the_workspace_too,
-    what_is_carved_out_is_read_only,
-    one_file_can_be_writable,
-    places_for_temporary_files_can_be_written,
-    a_directory_below_a_read_only_one_can_be_writable,
-    what_is_above_a_carve_out_cannot_be_moved,
-    files_are_reached_by_no_other_process,
+    nothing_outside_the_workspace_changes_without_network,
+    nothing_outside_the_workspace_changes_with_network,
+    every_change_works_without_a_sandbox,
+    workspace_can_be_changed,
+    read_only_policy_includes_the_workspace,
+    read_only_subdirectory_of_the_workspace_is_protected,
+    single_file_can_be_writable,
+    temporary_directories_are_writable,
+    directory_below_a_read_only_one_can_be_writable,
+    parent_of_a_read_only_subdirectory_cannot_be_moved,
+    files_are_not_reachable_through_other_processes,
 );
 
-/// What changes something outside; `@` marks names of the ground.
+/// Probes that change something outside; `@` marks names of the fixture.
 const CHANGES: &[&[&str]] = &[
     &["write", "@out/file"],
     &["write", "@out/new"],
@@ -37,7 +37,7 @@ const CHANGES: &[&[&str]] = &[
     &["rmdir", "@out/empty"],
     &["rename", "@out/file", "@out/renamed"],
     &["exchange", "@out/file", "@out/dir"],
-    // By links.
+    // Through symlinks.
     &["write", "@work/to-file"],
     &["append", "@work/to-file"],
     &["truncate", "@work/to-file"],
@@ -45,12 +45,12 @@ const CHANGES: &[&[&str]] = &[
     &["mkdir", "@work/to-out/new"],
     &["unlink", "@work/to-out/file"],
     &["rename", "@work/to-out/file", "@work/to-out/renamed"],
-    // By paths that come back.
+    // Through paths with `..`.
     &["write", "@work/../out/file"],
     &["write", "@work/dir/../../out/file"],
     &["write", "../out/file"],
     &["write", "/proc/self/cwd/../out/file"],
-    // Nothing but what is told of a file.
+    // Only file attributes.
     &["chmod", "@out/file"],
     &["fchmod", "@out/file"],
     &["fchmodat", "@out/file"],
@@ -70,70 +70,70 @@ const CHANGES: &[&[&str]] = &[
     &["chmod", "@work/to-file"],
 ];
 
-/// What takes something over the border.
-const CROSSINGS: &[&[&str]] = &[
+/// Probes that move something across the boundary.
+const MOVES_ACROSS_THE_BOUNDARY: &[&[&str]] = &[
     &["link", "@work/file", "@out/new"],
     &["rename", "@work/file", "@out/new"],
     &["rename", "@work/dir", "@out/new"],
     &["exchange", "@work/file", "@out/file"],
-    // A file outside that has a name inside could be written by that name.
+    // A hard link inside would make a file outside writable.
     &["link", "@out/file", "@work/new"],
     &["rename", "@out/file", "@work/new"],
     &["rename", "@out/dir", "@work/new"],
 ];
 
-async fn nothing_outside_is_changed_without_network(ground: &mut Ground) {
-    nothing_outside_is_changed(ground, Network::Restricted).await;
+async fn nothing_outside_the_workspace_changes_without_network(fixture: &mut SandboxFixture) {
+    check_nothing_outside_changes(fixture, NetworkPolicy::Restricted).await;
 }
 
-async fn nothing_outside_is_changed_with_network(ground: &mut Ground) {
-    nothing_outside_is_changed(ground, Network::Enabled).await;
+async fn nothing_outside_the_workspace_changes_with_network(fixture: &mut SandboxFixture) {
+    check_nothing_outside_changes(fixture, NetworkPolicy::Enabled).await;
 }
 
-async fn nothing_outside_is_changed(ground: &mut Ground, network: Network) {
-    let before = ground.snapshot("out");
-    for policy in Policy::with_network(ground, network) {
+async fn check_nothing_outside_changes(fixture: &mut SandboxFixture, network: NetworkPolicy) {
+    let before = fixture.snapshot("out");
+    for policy in SandboxPolicy::with_network(fixture, network) {
         let errors = policy.refusal();
         for args in CHANGES {
-            ground.refused(&policy, errors, args).await;
+            fixture.refused(&policy, errors, args).await;
         }
         let crossing = format!("{errors} EXDEV");
-        for args in CROSSINGS {
-            ground.refused(&policy, &crossing, args).await;
+        for args in MOVES_ACROSS_THE_BOUNDARY {
+            fixture.refused(&policy, &crossing, args).await;
         }
-        // Needs privileges that nobody has in a sandbox.
+        // Needs privileges that a sandbox never has.
         let handle = &["open-by-handle", "@out/file"];
         let errors = "EPERM ENOENT EACCES EROFS EOPNOTSUPP";
-        ground.refused(&policy, errors, handle).await;
+        fixture.refused(&policy, errors, handle).await;
         let name = policy.name.clone();
-        ground.unchanged("out", &before, &name);
-        ground.reset();
+        fixture.unchanged("out", &before, &name);
+        fixture.reset();
     }
 }
 
-async fn without_a_sandbox_everything_works(ground: &mut Ground) {
-    for args in CHANGES.iter().chain(CROSSINGS) {
-        ground.reset();
-        let line = ground.run(None, args).await;
-        // Kernels without some call, and file systems without some attribute.
+async fn every_change_works_without_a_sandbox(fixture: &mut SandboxFixture) {
+    for args in CHANGES.iter().chain(MOVES_ACROSS_THE_BOUNDARY) {
+        fixture.reset();
+        let line = fixture.run(None, args).await;
+        // Some kernels lack a call, and some file systems an attribute.
         if line != "ok" && line != "refused ENOSYS" && line != "refused EOPNOTSUPP" {
-            ground.fault(format!("{args:?}: {line}"));
+            fixture.record_fault(format!("{args:?}: {line}"));
         }
     }
 }
 
-async fn the_workspace_can_be_changed(ground: &mut Ground) {
-    for network in Network::ALL {
+async fn workspace_can_be_changed(fixture: &mut SandboxFixture) {
+    for network in NetworkPolicy::ALL {
         for kind in [
-            Kind::Workspace,
-            Kind::Stock,
-            Kind::Narrow,
-            Kind::Carved,
-            Kind::Denied,
+            FilePolicy::Workspace,
+            FilePolicy::Stock,
+            FilePolicy::Narrow,
+            FilePolicy::Carved,
+            FilePolicy::Denied,
         ] {
-            let policy = Policy::new(ground, kind, network);
+            let policy = SandboxPolicy::new(fixture, kind, network);
             for args in CHANGES {
-                // What names the place outside names the workspace now.
+                // Names that meant `out` mean the workspace here.
                 let args: Vec<String> = args
                     .iter()
                     .map(|arg| arg.replace("@out/empty", "@work/empty"))
@@ -143,24 +143,24 @@ async fn the_workspace_can_be_changed(ground: &mut Ground) {
                     .map(|arg| arg.replace("../out/", "../work/"))
                     .collect();
                 let args: Vec<&str> = args.iter().map(String::as_str).collect();
-                ground.reset();
-                let empty = ground.path("work/empty");
+                fixture.reset();
+                let empty = fixture.path("work/empty");
                 std::fs::create_dir(&empty).unwrap();
-                ground.give(&empty);
-                let outside = ground.run(None, &args).await;
-                ground.reset();
+                fixture.give(&empty);
+                let outside = fixture.run(None, &args).await;
+                fixture.reset();
                 std::fs::create_dir(&empty).unwrap();
-                ground.give(&empty);
-                ground.says(Some(&policy), &outside, &args).await;
+                fixture.give(&empty);
+                fixture.says(Some(&policy), &outside, &args).await;
             }
         }
     }
 }
 
-async fn read_only_holds_for_the_workspace_too(ground: &mut Ground) {
-    let before = ground.snapshot("work");
-    for network in Network::ALL {
-        let policy = Policy::new(ground, Kind::ReadOnly, network);
+async fn read_only_policy_includes_the_workspace(fixture: &mut SandboxFixture) {
+    let before = fixture.snapshot("work");
+    for network in NetworkPolicy::ALL {
+        let policy = SandboxPolicy::new(fixture, FilePolicy::ReadOnly, network);
         for args in [
             ["write", "@work/file"],
             ["create", "@work/new"],
@@ -172,51 +172,53 @@ async fn read_only_holds_for_the_workspace_too(ground: &mut Ground) {
             ["write", "/etc/exec-hostile-new"],
             ["write", "/var/tmp/exec-hostile-new"],
         ] {
-            ground.refused(&policy, policy.refusal(), &args).await;
+            fixture.refused(&policy, policy.refusal(), &args).await;
         }
-        ground
+        fixture
             .says(Some(&policy), "ok inside", &["read", "@work/file"])
             .await;
-        ground
+        fixture
             .says(Some(&policy), "ok outside", &["read", "@out/file"])
             .await;
-        ground.allowed(&policy, &["write", "/dev/null"]).await;
+        fixture.allowed(&policy, &["write", "/dev/null"]).await;
     }
-    ground.unchanged("work", &before, "read-only");
+    fixture.unchanged("work", &before, "read-only");
 }
 
-async fn what_is_carved_out_is_read_only(ground: &mut Ground) {
-    for network in Network::ALL {
-        let policy = Policy::new(ground, Kind::Carved, network);
-        ground
+async fn read_only_subdirectory_of_the_workspace_is_protected(fixture: &mut SandboxFixture) {
+    for network in NetworkPolicy::ALL {
+        let policy = SandboxPolicy::new(fixture, FilePolicy::Carved, network);
+        fixture
             .says(Some(&policy), "ok outside", &["read", "@out/file"])
             .await;
-        ground
+        fixture
             .refused(&policy, "EROFS", &["write", "@out/file"])
             .await;
-        // Neither can the way to it be taken away, and put somewhere else.
+        // Its parents cannot be moved away either.
         let away = &["rename", "@out", "@gone"];
-        ground.refused(&policy, "EBUSY EROFS EXDEV", away).await;
+        fixture.refused(&policy, "EBUSY EROFS EXDEV", away).await;
         let exchange = &["exchange", "@out", "@work"];
-        ground.refused(&policy, "EBUSY EROFS EXDEV", exchange).await;
-        ground
+        fixture
+            .refused(&policy, "EBUSY EROFS EXDEV", exchange)
+            .await;
+        fixture
             .allowed(&policy, &["write", "@work/.git/config"])
             .await;
-        ground.allowed(&policy, &["create", "@aside/new"]).await;
-        ground.reset();
+        fixture.allowed(&policy, &["create", "@aside/new"]).await;
+        fixture.reset();
     }
 }
 
-async fn one_file_can_be_writable(ground: &mut Ground) {
-    for network in Network::ALL {
+async fn single_file_can_be_writable(fixture: &mut SandboxFixture) {
+    for network in NetworkPolicy::ALL {
         let entries = json!([
             special("root", "read"),
-            path(&ground.uri("work/file"), "write")
+            path(&fixture.uri("work/file"), "write")
         ]);
-        let policy = Policy::of(ground, "one file", entries, network);
-        ground.allowed(&policy, &["write", "@work/file"]).await;
-        ground.allowed(&policy, &["truncate", "@work/file"]).await;
-        ground.allowed(&policy, &["append", "@work/file"]).await;
+        let policy = SandboxPolicy::of(fixture, "one file", entries, network);
+        fixture.allowed(&policy, &["write", "@work/file"]).await;
+        fixture.allowed(&policy, &["truncate", "@work/file"]).await;
+        fixture.allowed(&policy, &["append", "@work/file"]).await;
         let errors = "EROFS EACCES EBUSY EXDEV EPERM";
         for args in [
             &["write", "@work/dir/inner"][..],
@@ -226,69 +228,71 @@ async fn one_file_can_be_writable(ground: &mut Ground) {
             &["link", "@work/file", "@work/new"],
             &["write", "@out/file"],
         ] {
-            ground.refused(&policy, errors, args).await;
+            fixture.refused(&policy, errors, args).await;
         }
-        ground.reset();
+        fixture.reset();
     }
 }
 
-async fn places_for_temporary_files_can_be_written(ground: &mut Ground) {
-    let own = ground.server.path("own");
-    for network in Network::ALL {
-        let policy = Policy::new(ground, Kind::Stock, network);
+async fn temporary_directories_are_writable(fixture: &mut SandboxFixture) {
+    let own = fixture.server.path("own");
+    for network in NetworkPolicy::ALL {
+        let policy = SandboxPolicy::new(fixture, FilePolicy::Stock, network);
         let own = own.to_str().unwrap();
-        ground.allowed(&policy, &["write", own]).await;
-        ground.allowed(&policy, &["unlink", own]).await;
-        // Without the variable there is no such directory; with it, there is.
+        fixture.allowed(&policy, &["write", own]).await;
+        fixture.allowed(&policy, &["unlink", own]).await;
+        // The directory is writable only if the variable is set.
         let aside = &["create", "@aside/new"];
-        ground.refused(&policy, "EROFS", aside).await;
-        let mut params = ground.params(Some(&policy), aside);
-        params["env"]["TMPDIR"] = json!(ground.text("aside"));
-        let line = ground.finish(params).await.stdout();
+        fixture.refused(&policy, "EROFS", aside).await;
+        let mut params = fixture.params(Some(&policy), aside);
+        params["env"]["TMPDIR"] = json!(fixture.text("aside"));
+        let line = fixture.finish(params).await.stdout();
         if line != "ok\n" {
-            ground.fault(format!("TMPDIR: {line}"));
+            fixture.record_fault(format!("TMPDIR: {line}"));
         }
-        ground.reset();
+        fixture.reset();
     }
 }
 
-async fn a_directory_below_a_read_only_one_can_be_writable(ground: &mut Ground) {
-    for network in Network::ALL {
+async fn directory_below_a_read_only_one_can_be_writable(fixture: &mut SandboxFixture) {
+    for network in NetworkPolicy::ALL {
         let entries = json!([
             special("root", "read"),
-            path(&ground.uri("work"), "write"),
-            path(&ground.uri("work/dir"), "read"),
-            path(&ground.uri("work/dir/inner"), "write"),
+            path(&fixture.uri("work"), "write"),
+            path(&fixture.uri("work/dir"), "read"),
+            path(&fixture.uri("work/dir/inner"), "write"),
         ]);
-        let policy = Policy::of(ground, "layers", entries, network);
-        ground.allowed(&policy, &["write", "@work/file"]).await;
-        ground
+        let policy = SandboxPolicy::of(fixture, "layers", entries, network);
+        fixture.allowed(&policy, &["write", "@work/file"]).await;
+        fixture
             .refused(&policy, "EROFS", &["create", "@work/dir/new"])
             .await;
-        ground.allowed(&policy, &["write", "@work/dir/inner"]).await;
+        fixture
+            .allowed(&policy, &["write", "@work/dir/inner"])
+            .await;
         let away = &["rename", "@work/dir", "@work/gone"];
-        ground.refused(&policy, "EBUSY EROFS EXDEV", away).await;
-        ground.reset();
+        fixture.refused(&policy, "EBUSY EROFS EXDEV", away).await;
+        fixture.reset();
     }
 }
 
-/// Whoever moves a directory away takes along what is read-only in it: to the next command under the
-/// same policy it is no longer where the policy says, and something else can be put there.
-async fn what_is_above_a_carve_out_cannot_be_moved(ground: &mut Ground) {
-    for network in Network::ALL {
+/// Moving a parent would move its read-only subdirectory with it: for the next command under the
+/// same policy the protected path would be missing and could be replaced.
+async fn parent_of_a_read_only_subdirectory_cannot_be_moved(fixture: &mut SandboxFixture) {
+    for network in NetworkPolicy::ALL {
         for (access, outer) in [
             ("read", special("root", "write")),
             ("deny", special("root", "write")),
-            ("read", path(&ground.uri(""), "write")),
-            ("deny", path(&ground.uri(""), "write")),
+            ("read", path(&fixture.uri(""), "write")),
+            ("deny", path(&fixture.uri(""), "write")),
         ] {
             let entries = json!([
                 special("root", "read"),
                 outer,
-                path(&ground.uri("out/dir/inner"), access),
+                path(&fixture.uri("out/dir/inner"), access),
             ]);
             let name = format!("{access} below {outer}");
-            let policy = Policy::of(ground, &name, entries, network);
+            let policy = SandboxPolicy::of(fixture, &name, entries, network);
             let errors = "EBUSY EROFS EXDEV EACCES EPERM";
             for args in [
                 &["rename", "@out", "@gone"][..],
@@ -296,44 +300,44 @@ async fn what_is_above_a_carve_out_cannot_be_moved(ground: &mut Ground) {
                 &["exchange", "@out", "@work"],
                 &["exchange", "@out/dir", "@out/empty"],
             ] {
-                ground.refused(&policy, errors, args).await;
-                ground.reset();
+                fixture.refused(&policy, errors, args).await;
+                fixture.reset();
             }
-            ground
+            fixture
                 .allowed(&policy, &["rename", "@out/file", "@out/moved"])
                 .await;
-            ground
+            fixture
                 .allowed(&policy, &["rename", "@work/file", "@work/moved"])
                 .await;
-            ground.reset();
+            fixture.reset();
         }
     }
 }
 
-async fn files_are_reached_by_no_other_process(ground: &mut Ground) {
-    let before = ground.snapshot("out");
-    let server = ground.server.pid().to_string();
-    let out = ground.text("out/file");
-    for policy in Policy::all(ground) {
+async fn files_are_not_reachable_through_other_processes(fixture: &mut SandboxFixture) {
+    let before = fixture.snapshot("out");
+    let server = fixture.server.pid().to_string();
+    let out = fixture.text("out/file");
+    for policy in SandboxPolicy::all(fixture) {
         let errors = "EACCES ENOENT EPERM EROFS ESRCH";
         for pid in [server.as_str(), "1", "self", "every"] {
-            ground
+            fixture
                 .refused(&policy, errors, &["write-via-root-of", pid, &out])
                 .await;
         }
         for pid in [server.as_str(), "1"] {
             let file = "../out/file";
-            ground
+            fixture
                 .refused(&policy, errors, &["write-via-cwd-of", pid, file])
                 .await;
-            ground
+            fixture
                 .refused(&policy, errors, &["write-via-fds-of", pid])
                 .await;
         }
         let name = policy.name.clone();
-        ground.unchanged("out", &before, &name);
-        ground.reset();
+        fixture.unchanged("out", &before, &name);
+        fixture.reset();
     }
     let twin = ["write-via-root-of", server.as_str(), out.as_str()];
-    ground.says(None, "ok", &twin).await;
+    fixture.says(None, "ok", &twin).await;
 }

@@ -1,4 +1,4 @@
-//! Calls that a command has no use for, and privileges that it has none of.
+//! System calls that a command does not need, and privileges that it does not have.
 
 use std::{
     fs::{self, Permissions},
@@ -8,48 +8,47 @@ use std::{
 use serde_json::json;
 
 use super::{
-    ground::{Ground, as_every_user},
-    policies::{Kind, Network, Policy},
+    fixture::{SandboxFixture, as_every_user},
+    policies::{FilePolicy, NetworkPolicy, SandboxPolicy},
 };
 
 as_every_user!(
     namespaces_and_mounts_are_refused,
     dangerous_calls_are_refused,
-    administration_is_refused,
-    other_doors_into_the_kernel_are_closed,
-    a_command_has_no_capabilities,
-    set_uid_programs_gain_nothing,
-    terminals_take_no_keys_from_a_command,
+    administrative_calls_are_refused,
+    other_system_call_entries_are_blocked,
+    command_has_no_capabilities,
+    set_uid_programs_gain_no_privileges,
+    command_cannot_inject_terminal_input,
 );
 
-/// Runs probes under every policy; those that work outside must not work inside, and neither must
-/// the others.
-async fn refused_everywhere(ground: &mut Ground, errors: &str, probes: &[&[&str]]) {
-    let before = ground.snapshot("work");
-    for policy in Policy::all(ground) {
+/// Runs probes under every policy and expects each to be refused, whether or not it works outside.
+async fn refused_everywhere(fixture: &mut SandboxFixture, errors: &str, probes: &[&[&str]]) {
+    let before = fixture.snapshot("work");
+    for policy in SandboxPolicy::all(fixture) {
         for args in probes {
-            ground.refused(&policy, errors, args).await;
+            fixture.refused(&policy, errors, args).await;
         }
     }
-    ground.unchanged("work", &before, "all");
+    fixture.unchanged("work", &before, "all");
 }
 
-/// Runs probes outside, where they must work for root at least.
-async fn works_outside(ground: &mut Ground, probes: &[&[&str]]) {
+/// Runs probes without a sandbox, where they must work at least for root.
+async fn works_outside(fixture: &mut SandboxFixture, probes: &[&[&str]]) {
     for args in probes {
-        let line = ground.run(None, args).await;
+        let line = fixture.run(None, args).await;
         let missing = [
             "refused ENOSYS",
             "refused EAFNOSUPPORT",
             "refused EOPNOTSUPP",
         ];
-        if ground.uid() == 0 && line != "ok" && !missing.contains(&line.as_str()) {
-            ground.fault(format!("outside: {args:?}: {line}"));
+        if fixture.uid() == 0 && line != "ok" && !missing.contains(&line.as_str()) {
+            fixture.record_fault(format!("outside: {args:?}: {line}"));
         }
     }
 }
 
-async fn namespaces_and_mounts_are_refused(ground: &mut Ground) {
+async fn namespaces_and_mounts_are_refused(fixture: &mut SandboxFixture) {
     let probes: &[&[&str]] = &[
         &["unshare", "user"],
         &["unshare", "mount"],
@@ -72,16 +71,16 @@ async fn namespaces_and_mounts_are_refused(ground: &mut Ground) {
         &["pivot-root"],
         &["chroot"],
     ];
-    // What takes its flags from memory is not there at all, for who sees only the call.
-    refused_everywhere(ground, "EPERM ENOSYS", probes).await;
-    works_outside(ground, probes).await;
-    let policy = Policy::new(ground, Kind::Workspace, Network::Restricted);
+    // Calls with flags in memory fail with ENOSYS, since a filter cannot read the flags.
+    refused_everywhere(fixture, "EPERM ENOSYS", probes).await;
+    works_outside(fixture, probes).await;
+    let policy = SandboxPolicy::new(fixture, FilePolicy::Workspace, NetworkPolicy::Restricted);
     for mask in ["@work", "@work/.git", "/proc", "/dev"] {
-        ground.refused(&policy, "EPERM", &["umount", mask]).await;
+        fixture.refused(&policy, "EPERM", &["umount", mask]).await;
     }
 }
 
-async fn dangerous_calls_are_refused(ground: &mut Ground) {
+async fn dangerous_calls_are_refused(fixture: &mut SandboxFixture) {
     let probes: &[&[&str]] = &[
         &["io-uring"],
         &["io-uring-enter"],
@@ -95,11 +94,11 @@ async fn dangerous_calls_are_refused(ground: &mut Ground) {
         &["ptrace-me"],
         &["ptrace-parent"],
     ];
-    refused_everywhere(ground, "EPERM ENOSYS", probes).await;
-    works_outside(ground, probes).await;
+    refused_everywhere(fixture, "EPERM ENOSYS", probes).await;
+    works_outside(fixture, probes).await;
 }
 
-async fn administration_is_refused(ground: &mut Ground) {
+async fn administrative_calls_are_refused(fixture: &mut SandboxFixture) {
     let probes: &[&[&str]] = &[
         &["acct"],
         &["init-module"],
@@ -114,11 +113,11 @@ async fn administration_is_refused(ground: &mut Ground) {
         &["syslog"],
         &["quotactl"],
     ];
-    refused_everywhere(ground, "EPERM ENOSYS", probes).await;
-    works_outside(ground, probes).await;
+    refused_everywhere(fixture, "EPERM ENOSYS", probes).await;
+    works_outside(fixture, probes).await;
 }
 
-async fn other_doors_into_the_kernel_are_closed(ground: &mut Ground) {
+async fn other_system_call_entries_are_blocked(fixture: &mut SandboxFixture) {
     let probes: &[&[&str]] = &[
         &["int80"],
         &["int80-ptrace"],
@@ -126,60 +125,62 @@ async fn other_doors_into_the_kernel_are_closed(ground: &mut Ground) {
         &["x32"],
         &["x32-ptrace"],
     ];
-    refused_everywhere(ground, "EPERM ENOSYS SIGSYS SIGSEGV", probes).await;
+    refused_everywhere(fixture, "EPERM ENOSYS SIGSYS SIGSEGV", probes).await;
 }
 
-async fn a_command_has_no_capabilities(ground: &mut Ground) {
+async fn command_has_no_capabilities(fixture: &mut SandboxFixture) {
     let nothing = format!("ok {}", "0".repeat(16));
-    for policy in Policy::all(ground) {
+    for policy in SandboxPolicy::all(fixture) {
         for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
-            ground.says(Some(&policy), &nothing, &["status", set]).await;
+            fixture
+                .says(Some(&policy), &nothing, &["status", set])
+                .await;
         }
-        // What bounds the capabilities of others cannot be given up without any.
-        if ground.uid() == 0 {
-            ground
+        // The bounding set cannot be reduced without capabilities.
+        if fixture.uid() == 0 {
+            fixture
                 .says(Some(&policy), &nothing, &["status", "CapBnd"])
                 .await;
         }
-        ground
+        fixture
             .says(Some(&policy), "ok 1", &["status", "NoNewPrivs"])
             .await;
-        ground
+        fixture
             .says(Some(&policy), "ok 2", &["status", "Seccomp"])
             .await;
-        let uid = format!("ok {}", ground.uid());
-        ground.says(Some(&policy), &uid, &["euid"]).await;
+        let uid = format!("ok {}", fixture.uid());
+        fixture.says(Some(&policy), &uid, &["euid"]).await;
     }
 }
 
-async fn set_uid_programs_gain_nothing(ground: &mut Ground) {
+async fn set_uid_programs_gain_no_privileges(fixture: &mut SandboxFixture) {
     if !rustix::process::geteuid().is_root() {
-        // Nobody else can make such a program for somebody else.
+        // Only root can create a set-uid program of another user.
         return;
     }
-    let other = if ground.uid() == 0 { 65534 } else { 0 };
-    let program = ground.path("work/set-uid");
-    fs::copy(ground.probe(), &program).unwrap();
+    let other = if fixture.uid() == 0 { 65534 } else { 0 };
+    let program = fixture.path("work/set-uid");
+    fs::copy(fixture.probe(), &program).unwrap();
     chown(&program, Some(other), Some(other)).unwrap();
     fs::set_permissions(&program, Permissions::from_mode(0o6755)).unwrap();
     let args = ["exec", "@work/set-uid", "euid"];
-    ground.says(None, &format!("ok {other}"), &args).await;
-    let same = format!("ok {}", ground.uid());
-    for policy in Policy::all(ground) {
-        ground.says(Some(&policy), &same, &args).await;
+    fixture.says(None, &format!("ok {other}"), &args).await;
+    let same = format!("ok {}", fixture.uid());
+    for policy in SandboxPolicy::all(fixture) {
+        fixture.says(Some(&policy), &same, &args).await;
     }
     fs::remove_file(program).unwrap();
 }
 
-async fn terminals_take_no_keys_from_a_command(ground: &mut Ground) {
-    for policy in Policy::all(ground) {
-        let mut params = ground.params(Some(&policy), &["tiocsti"]);
+async fn command_cannot_inject_terminal_input(fixture: &mut SandboxFixture) {
+    for policy in SandboxPolicy::all(fixture) {
+        let mut params = fixture.params(Some(&policy), &["tiocsti"]);
         params["tty"] = json!(true);
-        let events = ground.finish(params).await;
+        let events = fixture.finish(params).await;
         let text = events.stream("pty");
         if !text.trim_end().ends_with("refused EPERM") && !text.trim_end().ends_with("refused EIO")
         {
-            ground.fault(format!("{}: {text:?}", policy.name));
+            fixture.record_fault(format!("{}: {text:?}", policy.name));
         }
     }
 }

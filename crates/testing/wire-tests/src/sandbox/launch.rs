@@ -1,72 +1,72 @@
-//! What is told of a command in a sandbox, and what it leaves behind.
+//! Reported results of sandboxed commands, and their side effects.
 
 use std::fs;
 
 use serde_json::json;
 
 use super::{
-    ground::{Ground, as_every_user},
-    policies::{Kind, Network, Policy},
+    fixture::{SandboxFixture, as_every_user},
+    policies::{FilePolicy, NetworkPolicy, SandboxPolicy},
 };
 
 as_every_user!(
-    exit_codes_are_the_commands_own,
-    signals_are_told,
-    denials_are_told,
-    programs_that_cannot_run_are_errors,
-    the_workspace_is_left_as_it_was,
-    many_commands_run_at_once,
+    exit_codes_are_passed_through,
+    signal_deaths_are_reported,
+    sandbox_denials_are_reported,
+    programs_that_cannot_run_fail_to_start,
+    workspace_is_unchanged_after_the_command,
+    many_commands_run_concurrently,
     streams_and_terminals_work,
-    everyday_work_goes_on_as_usual,
-    many_files_are_made_at_once,
+    everyday_commands_behave_as_without_a_sandbox,
+    many_files_can_be_created_concurrently,
     policies_without_restrictions_restrict_nothing,
 );
 
-fn script(ground: &mut Ground, policy: &Policy, script: &str) -> serde_json::Value {
-    let mut params = ground.params(Some(policy), &[]);
+fn script(fixture: &mut SandboxFixture, policy: &SandboxPolicy, script: &str) -> serde_json::Value {
+    let mut params = fixture.params(Some(policy), &[]);
     params["argv"] = json!(["sh", "-c", script]);
     params
 }
 
-async fn exit_codes_are_the_commands_own(ground: &mut Ground) {
-    for policy in Policy::all(ground) {
+async fn exit_codes_are_passed_through(fixture: &mut SandboxFixture) {
+    for policy in SandboxPolicy::all(fixture) {
         for code in [0, 1, 3, 101, 126, 127, 255] {
             for tty in [false, true] {
-                let mut params = script(ground, &policy, &format!("exit {code}"));
+                let mut params = script(fixture, &policy, &format!("exit {code}"));
                 params["tty"] = json!(tty);
-                let events = ground.finish(params).await;
+                let events = fixture.finish(params).await;
                 if events.code() != code || events.exited["sandboxDenied"] != false {
                     let exited = &events.exited;
-                    ground.fault(format!("{}: {code} tty {tty}: {exited}", policy.name));
+                    fixture.record_fault(format!("{}: {code} tty {tty}: {exited}", policy.name));
                 }
             }
         }
     }
 }
 
-async fn signals_are_told(ground: &mut Ground) {
-    for policy in Policy::all(ground) {
+async fn signal_deaths_are_reported(fixture: &mut SandboxFixture) {
+    for policy in SandboxPolicy::all(fixture) {
         for (signal, name, code) in [
             ("KILL", "SIGKILL", 137),
             ("TERM", "SIGTERM", 143),
             ("SEGV", "SIGSEGV", 139),
             ("SYS", "SIGSYS", 159),
         ] {
-            let params = script(ground, &policy, &format!("kill -{signal} $$"));
-            let events = ground.finish(params).await;
+            let params = script(fixture, &policy, &format!("kill -{signal} $$"));
+            let events = fixture.finish(params).await;
             let (exited, denied) = (&events.exited, signal == "SYS");
             if events.code() != code
                 || exited["signal"] != name
                 || exited["sandboxDenied"] != denied
             {
-                ground.fault(format!("{}: {signal}: {exited}", policy.name));
+                fixture.record_fault(format!("{}: {signal}: {exited}", policy.name));
             }
         }
     }
 }
 
-async fn denials_are_told(ground: &mut Ground) {
-    for policy in Policy::all(ground) {
+async fn sandbox_denials_are_reported(fixture: &mut SandboxFixture) {
+    for policy in SandboxPolicy::all(fixture) {
         for (text, denied) in [
             ("echo x > ../out/file", true),
             ("echo 'it is a READ-ONLY file SYSTEM' >&2; exit 2", true),
@@ -76,32 +76,32 @@ async fn denials_are_told(ground: &mut Ground) {
             ("exit 1", false),
             ("true", false),
         ] {
-            let params = script(ground, &policy, text);
-            let events = ground.finish(params).await;
-            // A file that is not there is no denial in words.
-            let hidden = policy.kind == Kind::Narrow && text.contains("../out");
+            let params = script(fixture, &policy, text);
+            let events = fixture.finish(params).await;
+            // A missing file is not a denial.
+            let hidden = policy.kind == FilePolicy::Narrow && text.contains("../out");
             if events.exited["sandboxDenied"] != (denied && !hidden) {
                 let (name, exited) = (&policy.name, &events.exited);
                 let err = events.stream("stderr");
-                ground.fault(format!("{name}: {text}: {exited} {err}"));
+                fixture.record_fault(format!("{name}: {text}: {exited} {err}"));
             }
         }
     }
-    // Outside, the same words mean nothing.
-    let mut params = ground.params(None, &[]);
+    // Without a sandbox the same text is not a denial.
+    let mut params = fixture.params(None, &[]);
     params["argv"] = json!(["sh", "-c", "echo Operation not permitted; exit 1"]);
-    let events = ground.finish(params).await;
+    let events = fixture.finish(params).await;
     assert_eq!(events.exited["sandboxDenied"], false);
 }
 
-async fn programs_that_cannot_run_are_errors(ground: &mut Ground) {
-    fs::write(ground.path("work/plain"), "x").unwrap();
-    for policy in Policy::all(ground) {
+async fn programs_that_cannot_run_fail_to_start(fixture: &mut SandboxFixture) {
+    fs::write(fixture.path("work/plain"), "x").unwrap();
+    for policy in SandboxPolicy::all(fixture) {
         for (change, words) in [
             (json!({"argv": ["/nothing-of-this-name"]}), "No such file"),
             (json!({"argv": ["nothing-of-this-name"]}), "No such file"),
             (
-                json!({"argv": [ground.text("work/plain")]}),
+                json!({"argv": [fixture.text("work/plain")]}),
                 "Permission denied",
             ),
             (
@@ -109,109 +109,109 @@ async fn programs_that_cannot_run_are_errors(ground: &mut Ground) {
                 "No such file",
             ),
         ] {
-            let mut params = script(ground, &policy, "true");
+            let mut params = script(fixture, &policy, "true");
             crate::client::merge(&mut params, change.clone());
-            let id = ground.client.request("process/start", params).await;
-            let answer = ground.client.answer(id).await;
+            let id = fixture.client.request("process/start", params).await;
+            let answer = fixture.client.answer(id).await;
             let message = answer["error"]["message"].as_str().unwrap_or_default();
             if answer["error"]["code"] != -32603 || !message.contains(words) {
-                ground.fault(format!("{}: {change}: {answer}", policy.name));
+                fixture.record_fault(format!("{}: {change}: {answer}", policy.name));
             }
         }
     }
-    // What the view does not show cannot be the working directory.
-    let narrow = Policy::new(ground, Kind::Narrow, Network::Restricted);
-    let mut params = script(ground, &narrow, "true");
-    params["cwd"] = json!(ground.uri("out"));
-    ground
+    // A hidden path cannot be the working directory.
+    let narrow = SandboxPolicy::new(fixture, FilePolicy::Narrow, NetworkPolicy::Restricted);
+    let mut params = script(fixture, &narrow, "true");
+    params["cwd"] = json!(fixture.uri("out"));
+    fixture
         .client
         .expect_error(-32603, "process/start", params)
         .await;
 }
 
-async fn the_workspace_is_left_as_it_was(ground: &mut Ground) {
+async fn workspace_is_unchanged_after_the_command(fixture: &mut SandboxFixture) {
     for metadata in ["there", "missing"] {
         if metadata == "missing" {
-            fs::remove_dir_all(ground.path("work/.git")).unwrap();
+            fs::remove_dir_all(fixture.path("work/.git")).unwrap();
         }
-        let before = (ground.snapshot("work"), ground.snapshot("out"));
-        for policy in Policy::all(ground) {
-            let params = ground.params(Some(&policy), &["wait"]);
-            let id = ground.start(params).await;
-            ground.client.output_until(&id, "ready\n").await;
+        let before = (fixture.snapshot("work"), fixture.snapshot("out"));
+        for policy in SandboxPolicy::all(fixture) {
+            let params = fixture.params(Some(&policy), &["wait"]);
+            let id = fixture.start(params).await;
+            fixture.client.output_until(&id, "ready\n").await;
             let name = policy.name.clone();
-            ground.unchanged("work", &before.0, &format!("{name} {metadata}, meanwhile"));
-            ground.unchanged("out", &before.1, &format!("{name} {metadata}, meanwhile"));
+            fixture.unchanged("work", &before.0, &format!("{name} {metadata}, meanwhile"));
+            fixture.unchanged("out", &before.1, &format!("{name} {metadata}, meanwhile"));
             let terminate = json!({"processId": id});
-            ground.client.call("process/terminate", terminate).await;
-            ground.end(&id).await;
-            ground.unchanged("work", &before.0, &format!("{name} {metadata}, after"));
-            ground.unchanged("out", &before.1, &format!("{name} {metadata}, after"));
+            fixture.client.call("process/terminate", terminate).await;
+            fixture.end(&id).await;
+            fixture.unchanged("work", &before.0, &format!("{name} {metadata}, after"));
+            fixture.unchanged("out", &before.1, &format!("{name} {metadata}, after"));
         }
     }
-    let above: Vec<String> = fs::read_dir(ground.path(""))
+    let above: Vec<String> = fs::read_dir(fixture.path(""))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     assert_eq!(above.len(), 3, "{above:?}");
 }
 
-async fn many_commands_run_at_once(ground: &mut Ground) {
-    let policies = Policy::all(ground);
+async fn many_commands_run_concurrently(fixture: &mut SandboxFixture) {
+    let policies = SandboxPolicy::all(fixture);
     let mut started = Vec::new();
     for round in 0..3 {
         for policy in &policies {
             let text = format!("read line; echo $line $$ {round}; exit 7");
-            let mut params = script(ground, policy, &text);
+            let mut params = script(fixture, policy, &text);
             params["pipeStdin"] = json!(true);
             let id = params["processId"].as_str().unwrap().to_owned();
-            let request = ground.client.request("process/start", params).await;
+            let request = fixture.client.request("process/start", params).await;
             started.push((request, id, round));
         }
     }
     for (request, id, _) in &started {
-        let answer = ground.client.answer(*request).await;
+        let answer = fixture.client.answer(*request).await;
         assert_eq!(answer["result"]["processId"], json!(id), "{answer}");
     }
     for (_, id, _) in &started {
         let chunk = crate::client::encode(format!("{id}\n").as_bytes());
         let write = json!({"processId": id, "chunk": chunk, "writeId": "1"});
-        ground.client.call("process/write", write).await;
+        fixture.client.call("process/write", write).await;
     }
     for (_, id, round) in &started {
-        let events = ground.client.finish(id).await;
+        let events = fixture.client.finish(id).await;
         let out = events.stdout();
         let mine = out.starts_with(&format!("{id} ")) && out.ends_with(&format!(" {round}\n"));
         if events.code() != 7 || !mine {
-            ground.fault(format!("{id}: {} {out:?}", events.code()));
+            fixture.record_fault(format!("{id}: {} {out:?}", events.code()));
         }
     }
 }
 
-async fn streams_and_terminals_work(ground: &mut Ground) {
-    for policy in Policy::all(ground) {
-        let params = script(ground, &policy, "echo out; echo err >&2; pwd");
-        let events = ground.finish(params).await;
-        let expected = format!("out\n{}\n", ground.text("work"));
+async fn streams_and_terminals_work(fixture: &mut SandboxFixture) {
+    for policy in SandboxPolicy::all(fixture) {
+        let params = script(fixture, &policy, "echo out; echo err >&2; pwd");
+        let events = fixture.finish(params).await;
+        let expected = format!("out\n{}\n", fixture.text("work"));
         if (events.stdout(), events.stream("stderr")) != (expected, "err\n".to_owned()) {
-            ground.fault(format!("{}: {events:?}", policy.name));
+            fixture.record_fault(format!("{}: {events:?}", policy.name));
         }
         let mut params = script(
-            ground,
+            fixture,
             &policy,
             "test -t 0 && test -t 1 && stty size && echo hi > /dev/tty",
         );
         params["tty"] = json!(true);
-        let events = ground.finish(params).await;
+        let events = fixture.finish(params).await;
         let text = events.stream("pty");
         if events.code() != 0 || !text.ends_with("hi\r\n") {
-            ground.fault(format!("{}: {} {text:?}", policy.name, events.code()));
+            fixture.record_fault(format!("{}: {} {text:?}", policy.name, events.code()));
         }
     }
 }
 
-/// What builds and scripts do all day says the same inside and outside.
-async fn everyday_work_goes_on_as_usual(ground: &mut Ground) {
+/// Typical build and script commands print the same inside and outside.
+async fn everyday_commands_behave_as_without_a_sandbox(fixture: &mut SandboxFixture) {
     let text = "set -e; umask 027
         echo out > /dev/stdout; echo err > /dev/stderr; echo fd > /dev/fd/1
         echo self > /proc/self/fd/1; echo x | tee /dev/stderr > /dev/null
@@ -225,34 +225,34 @@ async fn everyday_work_goes_on_as_usual(ground: &mut Ground) {
         echo 7 > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj
         echo renamed > /proc/self/comm; cat /proc/$$/comm
         sh -c 'exec 3> three; echo 3 >&3'; cat three; find . -newer old -type d | sort";
-    let mut params = ground.params(None, &[]);
+    let mut params = fixture.params(None, &[]);
     params["argv"] = json!(["sh", "-c", text]);
-    let outside = ground.finish(params).await;
+    let outside = fixture.finish(params).await;
     assert_eq!(outside.code(), 0, "{}", outside.stream("stderr"));
-    for policy in Policy::all(ground) {
-        if policy.kind == Kind::ReadOnly {
+    for policy in SandboxPolicy::all(fixture) {
+        if policy.kind == FilePolicy::ReadOnly {
             continue;
         }
-        ground.reset();
-        let params = script(ground, &policy, text);
-        let inside = ground.finish(params).await;
+        fixture.reset();
+        let params = script(fixture, &policy, text);
+        let inside = fixture.finish(params).await;
         let streams = |events: &crate::client::Events| {
             (events.code(), events.stdout(), events.stream("stderr"))
         };
         let (inside, outside) = (streams(&inside), streams(&outside));
         if inside != outside {
-            ground.fault(format!("{}: {inside:?}, and not {outside:?}", policy.name));
+            fixture.record_fault(format!("{}: {inside:?}, and not {outside:?}", policy.name));
         }
     }
 }
 
-async fn many_files_are_made_at_once(ground: &mut Ground) {
-    let policy = Policy::new(ground, Kind::Workspace, Network::Restricted);
+async fn many_files_can_be_created_concurrently(fixture: &mut SandboxFixture) {
+    let policy = SandboxPolicy::new(fixture, FilePolicy::Workspace, NetworkPolicy::Restricted);
     let text = "for p in 1 2 3 4 5 6 7 8; do (mkdir d$p; cd d$p; i=0; while [ $i -lt 200 ]; do \
                 echo $i > f$i; i=$((i+1)); done; cat f* | sort -n | md5sum) & done; wait; \
                 find . -name 'f*' -path './d*' | wc -l";
-    let params = script(ground, &policy, text);
-    let events = ground.finish(params).await;
+    let params = script(fixture, &policy, text);
+    let events = fixture.finish(params).await;
     let out = events.stdout();
     let mut lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.pop(), Some("1600"), "{}", events.stream("stderr"));
@@ -260,7 +260,7 @@ async fn many_files_are_made_at_once(ground: &mut Ground) {
     assert!(lines.iter().all(|line| *line == lines[0]), "{out}");
 }
 
-async fn policies_without_restrictions_restrict_nothing(ground: &mut Ground) {
+async fn policies_without_restrictions_restrict_nothing(fixture: &mut SandboxFixture) {
     let open = json!({"type": "unrestricted"});
     for (name, permissions) in [
         ("disabled", json!({"type": "disabled"})),
@@ -273,10 +273,10 @@ async fn policies_without_restrictions_restrict_nothing(ground: &mut Ground) {
             json!({"type": "managed", "file_system": open, "network": "enabled"}),
         ),
     ] {
-        let policy = Policy::with(ground, name, permissions);
-        ground.allowed(&policy, &["write", "@out/file"]).await;
-        ground.allowed(&policy, &["create", "@work/.codex"]).await;
-        ground.allowed(&policy, &["lo-self"]).await;
-        ground.reset();
+        let policy = SandboxPolicy::with(fixture, name, permissions);
+        fixture.allowed(&policy, &["write", "@out/file"]).await;
+        fixture.allowed(&policy, &["create", "@work/.codex"]).await;
+        fixture.allowed(&policy, &["lo-self"]).await;
+        fixture.reset();
     }
 }

@@ -1,70 +1,74 @@
-//! How commands in a sandbox end, and that nothing of theirs or ours is left.
+//! Termination of sandboxed commands without leftovers.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{
-    ground::{Ground, as_every_user, processes},
-    policies::Policy,
+    fixture::{SandboxFixture, as_every_user, processes},
+    policies::SandboxPolicy,
 };
-use crate::server::{Watched, until};
+use crate::server::{WatchedProcess, until};
 
 as_every_user!(
-    nothing_survives_the_server,
-    nothing_survives_a_terminated_command,
-    what_a_command_leaves_behind_ends_with_the_output,
-    a_command_can_be_ended_while_it_starts,
-    signals_of_the_client_reach_the_command,
+    sandboxed_processes_die_with_the_server,
+    sandboxed_tree_dies_with_a_terminated_command,
+    silent_descendants_end_when_the_output_closes,
+    command_can_be_terminated_while_it_starts,
+    client_signals_reach_the_command,
 );
 
-/// A tree of processes that ignore what can be ignored, and leave their group.
-fn tree(ground: &mut Ground, policy: &Policy, word: &str) -> Value {
-    let probe = ground.probe().display().to_string();
+/// Starts a process tree that ignores signals and leaves its process group.
+fn tree(fixture: &mut SandboxFixture, policy: &SandboxPolicy, word: &str) -> Value {
+    let probe = fixture.probe().display().to_string();
     let script = format!(
         "trap '' HUP INT TERM; {probe} wait {word} & (setsid {probe} wait {word} &); \
          (setsid sh -c '(setsid {probe} wait {word} &) &' &); {probe} wait {word}; true"
     );
-    let mut params = ground.params(Some(policy), &[]);
+    let mut params = fixture.params(Some(policy), &[]);
     params["argv"] = json!(["sh", "-c", script]);
     params
 }
 
-async fn watched(ground: &mut Ground, policy: &Policy, word: &str) -> (String, Vec<Watched>) {
-    let params = tree(ground, policy, word);
-    let id = ground.start(params).await;
+async fn watched(
+    fixture: &mut SandboxFixture,
+    policy: &SandboxPolicy,
+    word: &str,
+) -> (String, Vec<WatchedProcess>) {
+    let params = tree(fixture, policy, word);
+    let id = fixture.start(params).await;
     until("the whole tree", || processes(word).len() == 4).await;
     let mut pids = processes(word);
-    // Stages of ours, too: whoever is above the command, and below the server.
+    // Includes the sandbox's own processes between the server and the command.
     let mut above = pids.clone();
     while let Some(pid) = above.pop() {
         let parent: u32 = crate::server::proc_line(pid, "status", "PPid")
             .parse()
             .unwrap_or(0);
-        if parent > 1 && parent != ground.server.pid() && !pids.contains(&parent) {
+        if parent > 1 && parent != fixture.server.pid() && !pids.contains(&parent) {
             pids.push(parent);
             above.push(parent);
         }
     }
     let of_tests = std::process::id();
     pids.retain(|pid| *pid != of_tests);
-    (id, pids.into_iter().map(Watched::new).collect())
+    (id, pids.into_iter().map(WatchedProcess::new).collect())
 }
 
-async fn nothing_survives_the_server(ground: &mut Ground) {
+async fn sandboxed_processes_die_with_the_server(fixture: &mut SandboxFixture) {
     let mut all = Vec::new();
-    for (number, policy) in Policy::all(ground).iter().enumerate() {
-        let word = format!("tree-{number}-{}", ground.server.pid());
-        let (_, processes) = watched(ground, policy, &word).await;
+    for (number, policy) in SandboxPolicy::all(fixture).iter().enumerate() {
+        let word = format!("tree-{number}-{}", fixture.server.pid());
+        let (_, processes) = watched(fixture, policy, &word).await;
         all.extend(processes);
     }
-    // The tests' own ancestors are not the server's.
+    // Ancestors of the test are not part of the server.
     let own = ancestors(std::process::id());
     all.retain(|process| !own.contains(&process.pid()));
-    ground.server.signal(Signal::KILL);
+    fixture.server.signal(Signal::KILL);
     for process in all {
         process.death().await;
     }
-    assert_eq!(ground.server.ended().await.0.code(), None);
+    assert_eq!(fixture.server.ended().await.0.code(), None);
 }
 
 fn ancestors(pid: u32) -> Vec<u32> {
@@ -76,78 +80,81 @@ fn ancestors(pid: u32) -> Vec<u32> {
     pids
 }
 
-async fn nothing_survives_a_terminated_command(ground: &mut Ground) {
-    for (number, policy) in Policy::all(ground).iter().enumerate() {
-        let word = format!("ended-{number}-{}", ground.server.pid());
-        let params = tree(ground, policy, &word);
-        let id = ground.start(params).await;
+async fn sandboxed_tree_dies_with_a_terminated_command(fixture: &mut SandboxFixture) {
+    for (number, policy) in SandboxPolicy::all(fixture).iter().enumerate() {
+        let word = format!("ended-{number}-{}", fixture.server.pid());
+        let params = tree(fixture, policy, &word);
+        let id = fixture.start(params).await;
         until("the whole tree", || processes(&word).len() == 4).await;
-        let watched: Vec<Watched> = processes(&word).into_iter().map(Watched::new).collect();
+        let watched: Vec<WatchedProcess> = processes(&word)
+            .into_iter()
+            .map(WatchedProcess::new)
+            .collect();
         let terminate = json!({"processId": id});
-        ground.client.call("process/terminate", terminate).await;
+        fixture.client.call("process/terminate", terminate).await;
         for process in watched {
             process.death().await;
         }
-        let exited = ground.end(&id).await;
+        let exited = fixture.end(&id).await;
         if exited["exitCode"] != 137 {
-            ground.fault(format!("{}: {exited}", policy.name));
+            fixture.record_fault(format!("{}: {exited}", policy.name));
         }
     }
 }
 
-/// What says nothing any more ends at once, without having to be asked.
-async fn what_a_command_leaves_behind_ends_with_the_output(ground: &mut Ground) {
-    for policy in Policy::all(ground) {
-        let word = format!("left-{}", ground.server.pid());
-        let probe = ground.probe().display().to_string();
+/// Descendants with closed output are killed without a request.
+async fn silent_descendants_end_when_the_output_closes(fixture: &mut SandboxFixture) {
+    for policy in SandboxPolicy::all(fixture) {
+        let word = format!("left-{}", fixture.server.pid());
+        let probe = fixture.probe().display().to_string();
         let script = format!("setsid {probe} wait {word} >/dev/null 2>&1 & exit 4");
-        let mut params = ground.params(Some(&policy), &[]);
+        let mut params = fixture.params(Some(&policy), &[]);
         params["argv"] = json!(["sh", "-c", script]);
-        let events = ground.finish(params).await;
+        let events = fixture.finish(params).await;
         assert_eq!(events.code(), 4, "{}", policy.name);
         until("the rest ends", || processes(&word).is_empty()).await;
     }
 }
 
-async fn a_command_can_be_ended_while_it_starts(ground: &mut Ground) {
-    let word = format!("early-{}", ground.server.pid());
+async fn command_can_be_terminated_while_it_starts(fixture: &mut SandboxFixture) {
+    let word = format!("early-{}", fixture.server.pid());
     for _ in 0..5 {
-        for policy in Policy::all(ground) {
-            let params = ground.params(Some(&policy), &["wait", &word]);
+        for policy in SandboxPolicy::all(fixture) {
+            let params = fixture.params(Some(&policy), &["wait", &word]);
             let id = params["processId"].as_str().unwrap().to_owned();
-            let start = ground.client.request("process/start", params).await;
+            let start = fixture.client.request("process/start", params).await;
             let terminate = json!({"processId": id});
-            let end = ground.client.request("process/terminate", terminate).await;
-            let answer = ground.client.answer(start).await;
-            let ended = ground.client.answer(end).await;
+            let end = fixture.client.request("process/terminate", terminate).await;
+            let answer = fixture.client.answer(start).await;
+            let ended = fixture.client.answer(end).await;
             assert!(ended.get("error").is_none(), "{ended}");
             if let Some(error) = answer.get("error") {
-                // It was ended before it was there.
+                // It was terminated before it had started.
                 assert_eq!(error["code"], -32600, "{answer}");
                 continue;
             }
             let terminate = json!({"processId": id});
-            ground.client.call("process/terminate", terminate).await;
-            let exited = ground.end(&id).await;
+            fixture.client.call("process/terminate", terminate).await;
+            let exited = fixture.end(&id).await;
             assert_eq!(exited["exitCode"], 137, "{exited}");
         }
     }
     until("all end", || processes(&word).is_empty()).await;
 }
 
-async fn signals_of_the_client_reach_the_command(ground: &mut Ground) {
-    for policy in Policy::all(ground) {
-        let mut params = ground.params(Some(&policy), &[]);
+async fn client_signals_reach_the_command(fixture: &mut SandboxFixture) {
+    for policy in SandboxPolicy::all(fixture) {
+        let mut params = fixture.params(Some(&policy), &[]);
         let script = "trap 'echo int; exit 9' INT; echo up; while :; do sleep 0.02; done";
         params["argv"] = json!(["sh", "-c", script]);
-        let id = ground.start(params).await;
-        ground.client.output_until(&id, "up\n").await;
+        let id = fixture.start(params).await;
+        fixture.client.output_until(&id, "up\n").await;
         let signal = json!({"processId": id, "signal": "interrupt"});
-        ground.client.call("process/signal", signal).await;
-        ground.client.output_until(&id, "int\n").await;
-        let exited = ground.end(&id).await;
+        fixture.client.call("process/signal", signal).await;
+        fixture.client.output_until(&id, "int\n").await;
+        let exited = fixture.end(&id).await;
         if exited["exitCode"] != 9 {
-            ground.fault(format!("{}: {exited}", policy.name));
+            fixture.record_fault(format!("{}: {exited}", policy.name));
         }
     }
 }

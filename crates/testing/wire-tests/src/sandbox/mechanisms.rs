@@ -1,119 +1,130 @@
-//! Servers that may use one mechanism only: what it expresses is enforced, the rest is refused.
+//! Servers restricted to one mechanism: policies that it expresses are enforced, others are
+//! refused.
 
 use std::{fs, path::Path};
 
 use serde_json::Value;
 
 use super::{
-    ground::{Ground, User},
-    policies::{Kind, Network, Policy, path, special},
+    fixture::{SandboxFixture, ServerUser},
+    policies::{FilePolicy, NetworkPolicy, SandboxPolicy, path, special},
 };
-use crate::scene::uri;
+use crate::fs_fixture::uri;
 
-const USERS: [User; 2] = [User::Same, User::Ordinary];
+const USERS: [ServerUser; 2] = [ServerUser::Same, ServerUser::Ordinary];
 
-/// Starts a probe that must not run; returns what is said.
-async fn refusal(ground: &mut Ground, policy: &Policy) -> String {
-    let params = ground.params(Some(policy), &["write", "@work/file"]);
+/// Starts a probe that must be refused and returns the message.
+async fn refusal(fixture: &mut SandboxFixture, policy: &SandboxPolicy) -> String {
+    let params = fixture.params(Some(policy), &["write", "@work/file"]);
     let start = "process/start";
-    ground.client.expect_error(-32602, start, params).await
+    fixture.client.expect_error(-32602, start, params).await
 }
 
 #[tokio::test]
-async fn landlock_alone_enforces_what_only_allows() {
+async fn landlock_alone_enforces_allow_only_policies() {
     for user in USERS {
-        let mut ground = Ground::with_flags(user, &["--sandbox-mechanism", "landlock"]).await;
-        for network in Network::ALL {
-            let policy = Policy::new(&ground, Kind::ReadOnly, network);
-            ground
+        let mut fixture =
+            SandboxFixture::with_flags(user, &["--sandbox-mechanism", "landlock"]).await;
+        for network in NetworkPolicy::ALL {
+            let policy = SandboxPolicy::new(&fixture, FilePolicy::ReadOnly, network);
+            fixture
                 .refused(&policy, "EACCES", &["write", "@work/file"])
                 .await;
-            ground
+            fixture
                 .refused(&policy, "EROFS", &["chmod", "@work/file"])
                 .await;
-            ground
+            fixture
                 .says(Some(&policy), "ok inside", &["read", "@work/file"])
                 .await;
         }
-        let restricted = Policy::new(&ground, Kind::ReadOnly, Network::Restricted);
-        ground
+        let restricted =
+            SandboxPolicy::new(&fixture, FilePolicy::ReadOnly, NetworkPolicy::Restricted);
+        fixture
             .refused(&restricted, "EPERM", &["connect", "127.0.0.1", "9"])
             .await;
-        for kind in [Kind::Workspace, Kind::Narrow, Kind::Denied, Kind::Carved] {
-            let policy = Policy::new(&ground, kind, Network::Enabled);
-            let text = refusal(&mut ground, &policy).await;
+        for kind in [
+            FilePolicy::Workspace,
+            FilePolicy::Narrow,
+            FilePolicy::Denied,
+            FilePolicy::Carved,
+        ] {
+            let policy = SandboxPolicy::new(&fixture, kind, NetworkPolicy::Enabled);
+            let text = refusal(&mut fixture, &policy).await;
             assert!(text.contains("Landlock"), "{text}");
         }
-        ground.settle();
+        fixture.assert_no_faults();
     }
 }
 
 #[tokio::test]
-async fn bubblewrap_enforces_what_needs_nothing_created() {
+async fn bubblewrap_enforces_policies_that_need_no_created_paths() {
     for user in USERS {
-        let mut ground = Ground::with_flags(user, &["--sandbox-mechanism", "bubblewrap"]).await;
-        let workspace = Policy::new(&ground, Kind::Workspace, Network::Restricted);
+        let mut fixture =
+            SandboxFixture::with_flags(user, &["--sandbox-mechanism", "bubblewrap"]).await;
+        let workspace =
+            SandboxPolicy::new(&fixture, FilePolicy::Workspace, NetworkPolicy::Restricted);
         if !Path::new("/usr/bin/bwrap").exists() {
-            let text = refusal(&mut ground, &workspace).await;
+            let text = refusal(&mut fixture, &workspace).await;
             assert!(text.contains("bwrap is not installed"), "{text}");
             continue;
         }
-        // What is missing cannot be protected without creating it.
-        let text = refusal(&mut ground, &workspace).await;
+        // Missing paths cannot be protected without creating them.
+        let text = refusal(&mut fixture, &workspace).await;
         assert!(text.contains("would have to create"), "{text}");
         for name in [".agents", ".aws", ".codex"] {
-            fs::create_dir(ground.path("work").join(name)).unwrap();
+            fs::create_dir(fixture.path("work").join(name)).unwrap();
         }
-        ground.give(&ground.path("work"));
-        ground.allowed(&workspace, &["write", "@work/file"]).await;
-        ground
+        fixture.give(&fixture.path("work"));
+        fixture.allowed(&workspace, &["write", "@work/file"]).await;
+        fixture
             .refused(&workspace, "EROFS", &["create", "@work/.git/new"])
             .await;
-        ground
+        fixture
             .refused(&workspace, "EROFS", &["write", "@out/file"])
             .await;
-        ground
+        fixture
             .refused(&workspace, "EPERM", &["connect", "127.0.0.1", "9"])
             .await;
-        ground
+        fixture
             .refused(&workspace, "EPERM", &["clone-newuser"])
             .await;
-        let denied = Policy::new(&ground, Kind::Denied, Network::Enabled);
-        ground
+        let denied = SandboxPolicy::new(&fixture, FilePolicy::Denied, NetworkPolicy::Enabled);
+        fixture
             .refused(&denied, "EACCES ENOENT", &["read", "@out/file"])
             .await;
-        ground
+        fixture
             .says(Some(&denied), "ok x", &["read", "@work/dir/inner"])
             .await;
-        let narrow = Policy::new(&ground, Kind::Narrow, Network::Restricted);
-        ground
+        let narrow = SandboxPolicy::new(&fixture, FilePolicy::Narrow, NetworkPolicy::Restricted);
+        fixture
             .refused(&narrow, "ENOENT", &["read", "@out/file"])
             .await;
-        ground.settle();
+        fixture.assert_no_faults();
     }
 }
 
 #[tokio::test]
-async fn bubblewrap_leaves_no_setting_of_the_kernel_writable() {
+async fn bubblewrap_leaves_no_kernel_setting_writable() {
     for user in USERS {
-        let mut ground = Ground::with_flags(user, &["--sandbox-mechanism", "bubblewrap"]).await;
+        let mut fixture =
+            SandboxFixture::with_flags(user, &["--sandbox-mechanism", "bubblewrap"]).await;
         if !Path::new("/usr/bin/bwrap").exists() {
             return;
         }
-        // Missing ones would have the policies refused.
+        // Missing directories would make the policies refused.
         for name in [".agents", ".aws", ".codex"] {
-            fs::create_dir(ground.path("work").join(name)).unwrap();
+            fs::create_dir(fixture.path("work").join(name)).unwrap();
         }
         let names = [".agents", ".aws", ".codex", ".git"].map(|name| format!("file:///{name}"));
-        let mut everything = vec![special("root", "write"), path(&ground.uri("out"), "deny")];
+        let mut everything = vec![special("root", "write"), path(&fixture.uri("out"), "deny")];
         everything.extend(names.iter().map(|name| path(name, "write")));
         let everything = Value::Array(everything);
         for policy in [
-            Policy::new(&ground, Kind::ReadOnly, Network::Enabled),
-            Policy::new(&ground, Kind::Narrow, Network::Restricted),
-            Policy::of(&ground, "root write", everything, Network::Enabled),
+            SandboxPolicy::new(&fixture, FilePolicy::ReadOnly, NetworkPolicy::Enabled),
+            SandboxPolicy::new(&fixture, FilePolicy::Narrow, NetworkPolicy::Restricted),
+            SandboxPolicy::of(&fixture, "root write", everything, NetworkPolicy::Enabled),
         ] {
-            // Opened and closed again; nothing is written.
+            // Opened and closed without writing.
             for file in [
                 "/proc/sys/kernel/core_pattern",
                 "/proc/sys/kernel/modprobe",
@@ -123,89 +134,98 @@ async fn bubblewrap_leaves_no_setting_of_the_kernel_writable() {
                 "/proc/irq/default_smp_affinity",
             ] {
                 let errors = "EROFS EACCES EPERM ENOENT";
-                ground
+                fixture
                     .refused(&policy, errors, &["open-for-write", file])
                     .await;
             }
             for device in ["/dev/vda", "/dev/kmsg", "/dev/loop0"] {
-                ground
+                fixture
                     .refused(&policy, "ENOENT EACCES", &["open-for-write", device])
                     .await;
             }
-            ground
+            fixture
                 .allowed(&policy, &["open-for-write", "/dev/null"])
                 .await;
         }
-        ground.settle();
+        fixture.assert_no_faults();
     }
 }
 
 #[tokio::test]
-async fn bubblewrap_without_a_namespace_of_processes_is_refused() {
+async fn bubblewrap_without_a_pid_namespace_is_refused() {
     let flags = [
         "--sandbox-mechanism",
         "bubblewrap",
         "--linux-sandbox-pid-namespace",
         "inherit",
     ];
-    let mut ground = Ground::with_flags(User::Same, &flags).await;
-    let policy = Policy::new(&ground, Kind::ReadOnly, Network::Enabled);
-    let text = refusal(&mut ground, &policy).await;
+    let mut fixture = SandboxFixture::with_flags(ServerUser::Same, &flags).await;
+    let policy = SandboxPolicy::new(&fixture, FilePolicy::ReadOnly, NetworkPolicy::Enabled);
+    let text = refusal(&mut fixture, &policy).await;
     assert!(text.contains("bubblewrap"), "{text}");
 }
 
 #[tokio::test]
-async fn devices_and_processes_of_the_host_do_not_come_back_with_an_entry() {
+async fn policy_entry_does_not_expose_host_devices_or_processes() {
     for user in USERS {
-        let mut ground = Ground::new(user).await;
+        let mut fixture = SandboxFixture::new(user).await;
         let shown = [
-            uri(ground.probe()),
-            ground.uri("work"),
+            uri(fixture.probe()),
+            fixture.uri("work"),
             "file:///dev".to_owned(),
             "file:///proc".to_owned(),
         ];
         let mut entries = vec![special("minimal", "read")];
         entries.extend(shown.iter().map(|shown| path(shown, "read")));
         let entries = Value::Array(entries);
-        let policy = Policy::of(&ground, "devices and processes", entries, Network::Enabled);
-        let server = ground.server.pid().to_string();
-        ground.refused(&policy, "ENOENT", &["see", &server]).await;
+        let policy = SandboxPolicy::of(
+            &fixture,
+            "devices and processes",
+            entries,
+            NetworkPolicy::Enabled,
+        );
+        let server = fixture.server.pid().to_string();
+        fixture.refused(&policy, "ENOENT", &["see", &server]).await;
         for device in ["/dev/kmsg", "/dev/fuse", "/dev/loop0"] {
-            ground
+            fixture
                 .refused(&policy, "ENOENT EACCES", &["open-for-write", device])
                 .await;
         }
-        ground
+        fixture
             .allowed(&policy, &["open-for-write", "/dev/null"])
             .await;
-        ground.settle();
+        fixture.assert_no_faults();
     }
 }
 
 #[tokio::test]
-async fn inherited_processes_are_seen_and_out_of_reach() {
+async fn inherited_procfs_shows_processes_that_stay_unreachable() {
     for user in USERS {
         let flags = ["--linux-sandbox-pid-namespace", "inherit"];
-        let mut ground = Ground::with_flags(user, &flags).await;
-        let server = ground.server.pid().to_string();
-        for kind in [Kind::ReadOnly, Kind::Workspace, Kind::Narrow] {
-            let policy = Policy::new(&ground, kind, Network::Restricted);
-            ground
+        let mut fixture = SandboxFixture::with_flags(user, &flags).await;
+        let server = fixture.server.pid().to_string();
+        for kind in [
+            FilePolicy::ReadOnly,
+            FilePolicy::Workspace,
+            FilePolicy::Narrow,
+        ] {
+            let policy = SandboxPolicy::new(&fixture, kind, NetworkPolicy::Restricted);
+            fixture
                 .refused(&policy, "EPERM", &["kill", &server, "0"])
                 .await;
-            ground
+            fixture
                 .refused(&policy, "EPERM", &["prlimit", &server])
                 .await;
-            ground
+            fixture
                 .refused(&policy, "EPERM EACCES", &["ptrace", &server])
                 .await;
         }
-        let policy = Policy::new(&ground, Kind::Workspace, Network::Restricted);
-        ground.allowed(&policy, &["see", &server]).await;
-        ground.allowed(&policy, &["create", "@work/new"]).await;
-        ground
+        let policy = SandboxPolicy::new(&fixture, FilePolicy::Workspace, NetworkPolicy::Restricted);
+        fixture.allowed(&policy, &["see", &server]).await;
+        fixture.allowed(&policy, &["create", "@work/new"]).await;
+        fixture
             .refused(&policy, "EROFS", &["mkdir", "@work/.codex"])
             .await;
-        ground.settle();
+        fixture.assert_no_faults();
     }
 }

@@ -1,4 +1,4 @@
-//! Reaching anybody by the network, or by sockets of the host.
+//! Attempts to connect over the network or by unix sockets of the host.
 
 use std::{
     fs::{self, Permissions},
@@ -15,41 +15,41 @@ use std::{
 use serde_json::json;
 
 use super::{
-    ground::{Ground, as_every_user},
-    policies::{Kind, Network, Policy},
+    fixture::{SandboxFixture, as_every_user},
+    policies::{FilePolicy, NetworkPolicy, SandboxPolicy},
 };
 
 as_every_user!(
-    without_network_nobody_is_reached,
-    with_network_the_host_is_reached,
-    without_network_unix_sockets_are_out_of_reach,
-    pairs_of_sockets_work,
-    raw_sockets_are_refused_with_network_too,
-    unrestricted_files_do_not_give_a_network,
+    nothing_is_reachable_without_network,
+    host_is_reachable_with_network,
+    unix_sockets_are_unreachable_without_network,
+    socket_pairs_work,
+    raw_sockets_are_refused_with_network,
+    unrestricted_files_do_not_enable_the_network,
 );
 
-/// Who can be reached.
-struct Listeners {
+/// Listeners on the host.
+struct HostListeners {
     tcp: TcpListener,
     udp: UdpSocket,
-    /// In directories and without any.
+    /// Unix sockets by path and by abstract name.
     streams: Vec<UnixListener>,
     datagrams: Vec<UnixDatagram>,
     name: String,
 }
 
-impl Listeners {
-    fn new(ground: &Ground) -> Self {
-        let name = format!("exec-hostile-{}", ground.server.pid());
+impl HostListeners {
+    fn new(fixture: &SandboxFixture) -> Self {
+        let name = format!("exec-hostile-{}", fixture.server.pid());
         let address = |suffix: &str| {
             SocketAddr::from_abstract_name(format!("{name}{suffix}").as_bytes()).unwrap()
         };
         let mut streams = vec![UnixListener::bind_addr(&address("s")).unwrap()];
         let mut datagrams = vec![UnixDatagram::bind_addr(&address("d")).unwrap()];
         for directory in ["work", "out"] {
-            let stream = ground.path(directory).join("stream");
+            let stream = fixture.path(directory).join("stream");
             streams.push(UnixListener::bind(&stream).unwrap());
-            let datagram = ground.path(directory).join("datagram");
+            let datagram = fixture.path(directory).join("datagram");
             datagrams.push(UnixDatagram::bind(&datagram).unwrap());
             for path in [stream, datagram] {
                 fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
@@ -76,8 +76,8 @@ impl Listeners {
         }
     }
 
-    /// Tells whether anybody has heard anything.
-    fn heard(&self) -> bool {
+    /// Returns whether any listener received anything.
+    fn anything_received(&self) -> bool {
         let mut room = [0; 16];
         self.tcp.accept().is_ok()
             || self.udp.recv(&mut room).is_ok()
@@ -91,7 +91,7 @@ impl Listeners {
             })
     }
 
-    /// Probes of the network.
+    /// Returns probes of the network.
     fn network(&self) -> Vec<Vec<String>> {
         let tcp = self.tcp.local_addr().unwrap().port().to_string();
         let udp = self.udp.local_addr().unwrap().port().to_string();
@@ -107,7 +107,7 @@ impl Listeners {
         ]
     }
 
-    /// Probes of sockets in the workspace.
+    /// Returns probes of sockets in the workspace.
     fn in_work() -> Vec<Vec<String>> {
         [
             ["unix-connect", "@work/stream"],
@@ -121,7 +121,7 @@ impl Listeners {
         .to_vec()
     }
 
-    /// Probes of all other sockets of the host.
+    /// Returns probes of all other sockets of the host.
     fn elsewhere(&self) -> Vec<Vec<String>> {
         let (stream, datagram) = (format!("{}s", self.name), format!("{}d", self.name));
         let mut probes: Vec<Vec<String>> = Self::in_work();
@@ -146,8 +146,8 @@ fn words(args: &[String]) -> Vec<&str> {
 
 const REFUSALS: &str = "EPERM EACCES ECONNREFUSED ENOENT ENETUNREACH EAFNOSUPPORT";
 
-async fn without_network_nobody_is_reached(ground: &mut Ground) {
-    let listeners = Listeners::new(ground);
+async fn nothing_is_reachable_without_network(fixture: &mut SandboxFixture) {
+    let listeners = HostListeners::new(fixture);
     let mut probes = listeners.network();
     for probe in [
         "socket-raw",
@@ -159,77 +159,77 @@ async fn without_network_nobody_is_reached(ground: &mut Ground) {
     ] {
         probes.push(vec![probe.to_owned()]);
     }
-    for policy in Policy::with_network(ground, Network::Restricted) {
+    for policy in SandboxPolicy::with_network(fixture, NetworkPolicy::Restricted) {
         for args in &probes {
-            ground.refused(&policy, "EPERM", &words(args)).await;
+            fixture.refused(&policy, "EPERM", &words(args)).await;
         }
     }
-    assert!(!listeners.heard(), "somebody was reached");
+    assert!(!listeners.anything_received(), "somebody was reached");
 }
 
-async fn with_network_the_host_is_reached(ground: &mut Ground) {
-    let listeners = Listeners::new(ground);
+async fn host_is_reachable_with_network(fixture: &mut SandboxFixture) {
+    let listeners = HostListeners::new(fixture);
     let probes = listeners.network();
-    for policy in Policy::with_network(ground, Network::Enabled) {
+    for policy in SandboxPolicy::with_network(fixture, NetworkPolicy::Enabled) {
         for args in &probes {
             if args[0] == "fast-open" {
-                // A setting of the kernel's decides whether this is possible.
+                // A kernel setting decides whether this is possible.
                 continue;
             }
-            ground.allowed(&policy, &words(args)).await;
+            fixture.allowed(&policy, &words(args)).await;
         }
-        if policy.kind != Kind::ReadOnly {
-            ground
+        if policy.kind != FilePolicy::ReadOnly {
+            fixture
                 .allowed(&policy, &["unix-connect", "@work/stream"])
                 .await;
         }
     }
-    assert!(listeners.heard(), "nobody was reached");
+    assert!(listeners.anything_received(), "nobody was reached");
 }
 
-async fn without_network_unix_sockets_are_out_of_reach(ground: &mut Ground) {
-    let listeners = Listeners::new(ground);
+async fn unix_sockets_are_unreachable_without_network(fixture: &mut SandboxFixture) {
+    let listeners = HostListeners::new(fixture);
     let mut probes = listeners.elsewhere();
-    probes.extend(Listeners::in_work());
-    for policy in Policy::with_network(ground, Network::Restricted) {
+    probes.extend(HostListeners::in_work());
+    for policy in SandboxPolicy::with_network(fixture, NetworkPolicy::Restricted) {
         for args in &probes {
-            ground.refused(&policy, REFUSALS, &words(args)).await;
+            fixture.refused(&policy, REFUSALS, &words(args)).await;
         }
         let name = policy.name.clone();
-        if listeners.heard() {
-            ground.fault(format!("{name}: somebody was reached"));
+        if listeners.anything_received() {
+            fixture.record_fault(format!("{name}: somebody was reached"));
         }
     }
     for args in &probes {
-        ground.says(None, "ok", &words(args)).await;
+        fixture.says(None, "ok", &words(args)).await;
     }
-    assert!(listeners.heard(), "nobody was reached");
+    assert!(listeners.anything_received(), "nobody was reached");
 }
 
-async fn pairs_of_sockets_work(ground: &mut Ground) {
-    for policy in Policy::all(ground) {
+async fn socket_pairs_work(fixture: &mut SandboxFixture) {
+    for policy in SandboxPolicy::all(fixture) {
         for probe in ["socketpair", "send-on-socketpair"] {
-            ground.allowed(&policy, &[probe]).await;
+            fixture.allowed(&policy, &[probe]).await;
         }
     }
 }
 
-async fn raw_sockets_are_refused_with_network_too(ground: &mut Ground) {
-    for policy in Policy::with_network(ground, Network::Enabled) {
+async fn raw_sockets_are_refused_with_network(fixture: &mut SandboxFixture) {
+    for policy in SandboxPolicy::with_network(fixture, NetworkPolicy::Enabled) {
         for probe in ["socket-raw", "socket-packet"] {
-            ground.refused(&policy, "EPERM", &[probe]).await;
+            fixture.refused(&policy, "EPERM", &[probe]).await;
         }
     }
     for probe in ["socket-raw", "socket-packet"] {
-        let line = ground.run(None, &[probe]).await;
-        if ground.uid() == 0 && line != "ok" {
-            ground.fault(format!("outside: {probe}: {line}"));
+        let line = fixture.run(None, &[probe]).await;
+        if fixture.uid() == 0 && line != "ok" {
+            fixture.record_fault(format!("outside: {probe}: {line}"));
         }
     }
 }
 
-async fn unrestricted_files_do_not_give_a_network(ground: &mut Ground) {
-    let listeners = Listeners::new(ground);
+async fn unrestricted_files_do_not_enable_the_network(fixture: &mut SandboxFixture) {
+    let listeners = HostListeners::new(fixture);
     let open = json!({"type": "unrestricted"});
     for (name, permissions) in [
         (
@@ -241,16 +241,19 @@ async fn unrestricted_files_do_not_give_a_network(ground: &mut Ground) {
             json!({"type": "external", "network": "restricted"}),
         ),
     ] {
-        let policy = Policy::with(ground, name, permissions);
+        let policy = SandboxPolicy::with(fixture, name, permissions);
         for args in listeners.network() {
-            ground.refused(&policy, "EPERM", &words(&args)).await;
+            fixture.refused(&policy, "EPERM", &words(&args)).await;
         }
         for args in listeners.elsewhere() {
-            ground.refused(&policy, REFUSALS, &words(&args)).await;
+            fixture.refused(&policy, REFUSALS, &words(&args)).await;
         }
-        ground.allowed(&policy, &["write", "@out/file"]).await;
-        assert!(!listeners.heard(), "{name}: somebody was reached");
-        ground.reset();
-        drop(fs::remove_file(ground.path("out/stream")));
+        fixture.allowed(&policy, &["write", "@out/file"]).await;
+        assert!(
+            !listeners.anything_received(),
+            "{name}: somebody was reached"
+        );
+        fixture.reset();
+        drop(fs::remove_file(fixture.path("out/stream")));
     }
 }

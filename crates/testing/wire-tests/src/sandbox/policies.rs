@@ -1,44 +1,44 @@
-//! The policies that probes run under.
+//! Policies for the probes.
 
 use serde_json::{Value, json};
 
-use super::ground::Ground;
-use crate::{client::merge, scene::uri};
+use super::fixture::SandboxFixture;
+use crate::{client::merge, fs_fixture::uri};
 
-/// A policy, and what it is called in a test's output.
+/// Policy with its name in the test output.
 #[derive(Clone, Debug)]
-pub(crate) struct Policy {
+pub(crate) struct SandboxPolicy {
     pub(crate) name: String,
     pub(crate) sandbox: Value,
-    pub(crate) kind: Kind,
-    pub(crate) network: Network,
+    pub(crate) kind: FilePolicy,
+    pub(crate) network: NetworkPolicy,
 }
 
-/// Which files may be used.
+/// File part of a policy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
-    /// All are read, none is written.
+pub(crate) enum FilePolicy {
+    /// All files are readable, none is writable.
     ReadOnly,
-    /// The workspace is written, but for `.git`; all are read.
+    /// The workspace except `.git` is writable; all files are readable.
     Workspace,
-    /// The same as the stock client asks for it: with the places for temporary files.
+    /// The stock client's workspace policy, with temporary directories.
     Stock,
-    /// The workspace is written; nothing else is there, but for the system.
+    /// The workspace is writable; only system files exist besides it.
     Narrow,
-    /// All are written, but for `out`.
+    /// All files except `out` are writable.
     Carved,
-    /// As in a workspace; `out` cannot be read, and neither can what is called `*.secret` in `work`.
+    /// Like a workspace, but `out` and `work/*.secret` are denied.
     Denied,
 }
 
-/// Which network may be used.
+/// Network part of a policy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Network {
+pub(crate) enum NetworkPolicy {
     Restricted,
     Enabled,
 }
 
-impl Kind {
+impl FilePolicy {
     pub(crate) const ALL: [Self; 6] = [
         Self::ReadOnly,
         Self::Workspace,
@@ -48,11 +48,11 @@ impl Kind {
         Self::Denied,
     ];
 
-    /// How writing is refused where only reading is allowed.
-    pub(crate) fn refusal(self, network: Network) -> &'static str {
+    /// Returns the error of a write where only reading is allowed.
+    pub(crate) fn refusal(self, network: NetworkPolicy) -> &'static str {
         match (self, network) {
-            // Landlock does as well as a view of the files, and has another error for it.
-            (Self::ReadOnly, Network::Enabled) => "EACCES EROFS EXDEV EPERM",
+            // Landlock enforces the same with another error.
+            (Self::ReadOnly, NetworkPolicy::Enabled) => "EACCES EROFS EXDEV EPERM",
             (Self::Narrow, _) => "ENOENT EROFS",
             (Self::Denied, _) => "EACCES ENOENT EROFS EXDEV",
             (Self::ReadOnly | Self::Workspace | Self::Stock | Self::Carved, _) => "EROFS EXDEV",
@@ -60,7 +60,7 @@ impl Kind {
     }
 }
 
-impl Network {
+impl NetworkPolicy {
     pub(crate) const ALL: [Self; 2] = [Self::Restricted, Self::Enabled];
 
     fn word(self) -> &'static str {
@@ -71,56 +71,61 @@ impl Network {
     }
 }
 
-impl Policy {
-    /// Makes a policy for a ground.
-    pub(crate) fn new(ground: &Ground, kind: Kind, network: Network) -> Self {
+impl SandboxPolicy {
+    /// Creates a policy for a fixture.
+    pub(crate) fn new(fixture: &SandboxFixture, kind: FilePolicy, network: NetworkPolicy) -> Self {
         let root = |access| special("root", access);
         let projects = special("project_roots", "write");
         let mut git = special("project_roots", "read");
         git["path"]["value"]["subpath"] = json!(".git");
         git["missing_path_behavior"] = json!("skip");
         let entries = match kind {
-            Kind::ReadOnly => json!([root("read")]),
-            Kind::Workspace => json!([root("read"), projects, git]),
-            Kind::Stock => json!([
+            FilePolicy::ReadOnly => json!([root("read")]),
+            FilePolicy::Workspace => json!([root("read"), projects, git]),
+            FilePolicy::Stock => json!([
                 root("read"),
                 projects,
                 special("slash_tmp", "write"),
                 special("tmpdir", "write"),
                 git
             ]),
-            Kind::Narrow => json!([
+            FilePolicy::Narrow => json!([
                 special("minimal", "read"),
-                path(&uri(ground.probe()), "read"),
-                path(&ground.uri("work"), "write"),
+                path(&uri(fixture.probe()), "read"),
+                path(&fixture.uri("work"), "write"),
             ]),
-            Kind::Carved => json!([root("write"), path(&ground.uri("out"), "read")]),
-            Kind::Denied => json!([
+            FilePolicy::Carved => json!([root("write"), path(&fixture.uri("out"), "read")]),
+            FilePolicy::Denied => json!([
                 root("read"),
                 projects,
-                path(&ground.uri("out"), "deny"),
+                path(&fixture.uri("out"), "deny"),
                 {"path": {"type": "glob_pattern", "pattern": "**/*.secret"}, "access": "deny"},
             ]),
         };
         let name = format!("{kind:?} {network:?}");
-        let mut policy = Self::of(ground, &name, entries, network);
+        let mut policy = Self::of(fixture, &name, entries, network);
         policy.kind = kind;
         policy
     }
 
-    /// Makes a policy of entries.
-    pub(crate) fn of(ground: &Ground, name: &str, entries: Value, network: Network) -> Self {
+    /// Creates a policy from entries.
+    pub(crate) fn of(
+        fixture: &SandboxFixture,
+        name: &str,
+        entries: Value,
+        network: NetworkPolicy,
+    ) -> Self {
         let files = json!({"type": "restricted", "entries": entries});
         let permissions =
             json!({"type": "managed", "file_system": files, "network": network.word()});
-        let mut policy = Self::with(ground, name, permissions);
+        let mut policy = Self::with(fixture, name, permissions);
         policy.network = network;
         policy
     }
 
-    /// Makes a policy of permissions.
-    pub(crate) fn with(ground: &Ground, name: &str, permissions: Value) -> Self {
-        let work = ground.uri("work");
+    /// Creates a policy from permissions.
+    pub(crate) fn with(fixture: &SandboxFixture, name: &str, permissions: Value) -> Self {
+        let work = fixture.uri("work");
         let mut sandbox = json!({
             "permissions": permissions, "cwd": work, "workspaceRoots": [work],
             "windowsSandboxLevel": "disabled", "useLegacyLandlock": false,
@@ -132,38 +137,38 @@ impl Policy {
         Self {
             name: name.to_owned(),
             sandbox,
-            kind: Kind::Workspace,
-            network: Network::Restricted,
+            kind: FilePolicy::Workspace,
+            network: NetworkPolicy::Restricted,
         }
     }
 
-    /// Makes every policy.
-    pub(crate) fn all(ground: &Ground) -> Vec<Self> {
-        let kinds = Kind::ALL.into_iter();
+    /// Returns every policy.
+    pub(crate) fn all(fixture: &SandboxFixture) -> Vec<Self> {
+        let kinds = FilePolicy::ALL.into_iter();
         kinds
-            .flat_map(|kind| Network::ALL.map(|network| Self::new(ground, kind, network)))
+            .flat_map(|kind| NetworkPolicy::ALL.map(|network| Self::new(fixture, kind, network)))
             .collect()
     }
 
-    /// Makes the policies of every kind with one network.
-    pub(crate) fn with_network(ground: &Ground, network: Network) -> Vec<Self> {
-        Kind::ALL
-            .map(|kind| Self::new(ground, kind, network))
+    /// Returns the policies of every kind with one network setting.
+    pub(crate) fn with_network(fixture: &SandboxFixture, network: NetworkPolicy) -> Vec<Self> {
+        FilePolicy::ALL
+            .map(|kind| Self::new(fixture, kind, network))
             .into()
     }
 
-    /// How writing is refused where only reading is allowed.
+    /// Returns the error of a write where only reading is allowed.
     pub(crate) fn refusal(&self) -> &'static str {
         self.kind.refusal(self.network)
     }
 }
 
-/// An entry of a place with a name.
+/// Returns an entry for a special path.
 pub(crate) fn special(kind: &str, access: &str) -> Value {
     json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access})
 }
 
-/// An entry of a path.
+/// Returns an entry for a path.
 pub(crate) fn path(uri: &str, access: &str) -> Value {
     json!({"path": {"type": "path", "path": uri}, "access": access})
 }

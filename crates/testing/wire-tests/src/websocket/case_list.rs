@@ -2,10 +2,10 @@
 // `exec-wire-tests` runs them against a server process, `exec-transport` against both ends of its own
 // framing.
 
-/// What is sent, and everything that comes back.
+/// Frames to send, and the expected reply.
 #[derive(Clone, Debug)]
 pub(crate) struct WebSocketCase {
-    /// The number in the suite.
+    /// Number in the Autobahn suite.
     pub(crate) number: String,
     pub(crate) frames: Vec<SentFrame>,
     pub(crate) delivery: Delivery,
@@ -13,31 +13,31 @@ pub(crate) struct WebSocketCase {
     pub(crate) replies: Vec<Reply>,
 }
 
-/// How frames are handed to the socket.
+/// How frames are written to the socket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Delivery {
     Together,
     FrameByFrame,
-    /// In writes of this many bytes.
+    /// In chunks of this many bytes.
     Chopped(usize),
 }
 
-/// What comes back.
+/// Expected reply.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Reply {
-    /// The message is received as it was sent.
+    /// The message is received unchanged.
     Message(Vec<u8>),
     Pong(Vec<u8>),
     Close(Option<u16>),
 }
 
-/// A frame, maybe one that must not be sent.
+/// Frame to send, possibly an invalid one.
 #[derive(Clone, Debug)]
 pub(crate) struct SentFrame {
     /// FIN, reserved bits and opcode.
     first: u8,
     payload: Vec<u8>,
-    /// Bytes of the payload that are sent; the header announces all of it.
+    /// Payload bytes that are sent; the header announces all of them.
     sent: usize,
 }
 
@@ -60,7 +60,7 @@ impl SentFrame {
         }
     }
 
-    /// Encodes the frame as one end of a connection sends it.
+    /// Encodes the frame for one role.
     pub(crate) fn encode(&self, mask: Option<[u8; 4]>) -> Vec<u8> {
         let masked = if mask.is_some() { 0x80 } else { 0 };
         let mut bytes = vec![self.first];
@@ -89,7 +89,7 @@ impl SentFrame {
 }
 
 impl WebSocketCase {
-    /// Returns what is written, write by write.
+    /// Returns the chunks to write.
     pub(crate) fn writes(&self, mask: Option<[u8; 4]>) -> Vec<Vec<u8>> {
         let frames = self.frames.iter().map(|frame| frame.encode(mask));
         match self.delivery {
@@ -188,7 +188,7 @@ fn fails(code: u16) -> Reply {
     Reply::Close(Some(code))
 }
 
-/// A text of characters of two and three bytes.
+/// Text with characters of two and three bytes.
 const GREEK: &[u8] = b"\xce\xba\xe1\xbd\xb9\xcf\x83\xce\xbc\xce\xb5";
 
 /// Deliveries of cases that come in three.
@@ -394,7 +394,7 @@ fn fragments(all: &mut Vec<WebSocketCase>) {
     }
 }
 
-/// A text in frames of one byte each.
+/// Splits a text into frames of one byte each.
 fn byte_frames(text: &[u8]) -> Vec<SentFrame> {
     let count = text.len();
     let frames = text.iter().enumerate().map(|(index, byte)| {
@@ -449,7 +449,7 @@ fn utf8(all: &mut Vec<WebSocketCase>) {
         failed.clone(),
     );
 
-    // Nothing is sent behind the offending byte: it must not be waited for.
+    // Nothing follows the offending byte: the server must not wait for more.
     let frames = vec![start(GREEK), more(b"\xf4\x90")];
     add(all, "6.4.1", frames, Delivery::FrameByFrame, failed.clone());
     let frames = vec![start([GREEK, b"\xf4"].concat()), more(b"\x90")];
@@ -532,7 +532,7 @@ fn utf8_payloads() -> Vec<(String, Vec<u8>, bool)> {
     let planes = (0..=16).flat_map(|plane| [plane << 16 | 0xfffe, plane << 16 | 0xffff]);
     section(22, planes.map(character).collect(), true);
     section(23, (0xfff9..=0xffff).map(character).collect(), true);
-    // Prefixes of one text: valid where a character ends.
+    // Prefixes of one text, valid at character boundaries.
     for end in 1..=GREEK.len() {
         let is_valid = str::from_utf8(&GREEK[..end]).is_ok();
         payloads.push((format!("6.6.{end}"), GREEK[..end].to_vec(), is_valid));
@@ -666,7 +666,7 @@ fn close_codes(all: &mut Vec<WebSocketCase>) {
     codes(13, &outside, false);
 }
 
-/// A message in frames of `size` bytes.
+/// Splits a message into frames of `size` bytes.
 fn cut(opcode: u8, payload: &[u8], size: usize) -> Vec<SentFrame> {
     let count = payload.len().div_ceil(size);
     let frames = payload.chunks(size).enumerate().map(|(index, part)| {
