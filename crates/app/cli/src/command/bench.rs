@@ -109,6 +109,7 @@ async fn all(measure: &BenchRunner) -> Vec<Measurement> {
 #[derive(Serialize)]
 struct BenchReport {
     environment: String,
+    #[serde(rename = "measured")]
     measurements: Vec<MeasurementNumbers>,
 }
 
