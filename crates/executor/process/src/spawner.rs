@@ -228,7 +228,7 @@ impl Child {
         self.resume_supervisor();
     }
 
-    /// Returns whether [`Child::kill_tree`] was called.
+    /// Returns whether [`Self::kill_tree`] was called.
     pub(crate) fn is_kill_ordered(&self) -> bool {
         self.kill_ordered.load(Relaxed)
     }

@@ -88,7 +88,7 @@ pub struct NetworkNamespace {
     pub door: Option<OwnedFd>,
 }
 
-/// Number by which steps refer to a detached mount. Below [`MAX_SLOTS`].
+/// Number by which steps refer to a detached mount. Less than the maximum below.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Slot(pub u16);
 

@@ -28,7 +28,7 @@ pub enum SupervisorReport {
     },
     /// The command could not be started.
     Failed {
-        /// The failed stage, as a number of [`Stage`](super::Stage).
+        /// The failed stage, as a number.
         stage: u32,
         /// The error number.
         errno: i32,
