@@ -1,5 +1,5 @@
-//! Base64 with padding, for what is sent and for samples of what comes back.
-//! Plain on purpose: it runs outside of what is timed, or over a few bytes.
+//! Base64 with padding, for request data and samples of responses. Simple on purpose: it runs
+//! outside of timed code or over a few bytes.
 
 /// Encodes `bytes`.
 pub(crate) fn encode(bytes: &[u8]) -> String {
@@ -20,7 +20,7 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// Returns how many characters stand for `bytes` bytes.
+/// Returns the encoded length of `bytes` bytes.
 pub(crate) const fn encoded_len(bytes: usize) -> usize {
     bytes.div_ceil(3) * 4
 }
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_examples_of_rfc_4648_come_out() {
+    fn rfc_4648_examples_are_encoded() {
         for (plain, text) in [
             ("", ""),
             ("f", "Zg=="),

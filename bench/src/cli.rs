@@ -83,7 +83,7 @@ pub(crate) enum Helper {
     CopyFloor,
 }
 
-/// A server that somebody else runs.
+/// Server that is already running.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Peer {
     /// The column's title.
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_may_be_named() {
+    fn peer_argument_may_have_a_name() {
         let peer = parse_peer("old=ws://127.0.0.1:9").unwrap();
         assert_eq!(
             peer,

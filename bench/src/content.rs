@@ -1,6 +1,5 @@
-//! What the files of the measures hold: bytes that follow from their position.
-//! Any part can be computed again, so nothing large is kept to compare with, and a block that comes
-//! from a wrong offset is noticed.
+//! Content of test files: bytes that follow from their position. Any part can be recomputed, so
+//! nothing large is kept for comparison, and a block from a wrong offset is detected.
 
 use anyhow::{Result, ensure};
 
@@ -15,7 +14,7 @@ const SAMPLE: usize = 48;
 
 /// Returns the `len` bytes at `offset`.
 pub(crate) fn at(offset: u64, len: usize) -> Vec<u8> {
-    // Not more than seven bytes too many on either side.
+    // At most seven extra bytes on either side.
     let (first, skip) = (offset / 8, (offset % 8) as usize);
     let words = (skip + len).div_ceil(8);
     let mut bytes = Vec::with_capacity(words * 8);
@@ -64,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_the_same_as_in_the_whole() {
+    fn partial_content_equals_the_slice_of_the_whole() {
         let whole = at(0, 100);
         for (offset, len) in [(0_usize, 0), (0, 100), (3, 9), (8, 8), (17, 80)] {
             assert_eq!(at(offset as u64, len), whole[offset..][..len]);
@@ -72,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_are_checked_for_length_and_place() {
+    fn base64_and_binary_content_are_checked() {
         for len in [0, 1, 47, 48, 4096, 100_000] {
             let bytes = at(7, len);
             let text = base64::encode(&bytes);

@@ -1,4 +1,4 @@
-//! The child of the throughput measures: writes a given number of bytes as fast as it is let.
+//! Child of the throughput measures: writes a given number of bytes as fast as possible.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 /// Bytes per write, as of a program that buffers its output well.
 const BLOCK: usize = 64 * 1024;
 
-/// Writes `bytes` bytes to stdout. A reader that goes away is a normal end.
+/// Writes `bytes` bytes to stdout. A closed reader is a normal exit.
 pub(crate) fn emit(bytes: u64) -> anyhow::Result<()> {
     // `io::stdout` would search every block for line ends.
     let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);

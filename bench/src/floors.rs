@@ -1,5 +1,5 @@
-//! The floors: what this machine does without any server in between.
-//! Peers of a floor run in a process of their own, as a server would.
+//! The floors: performance of this machine without a server. Peers of a floor run in their own
+//! process, like a server.
 
 pub(crate) mod copy;
 pub(crate) mod cores;

@@ -1,6 +1,6 @@
-//! A hub, what stands around it, and raw endpoints that load it.
-//! Invariant: what was started here is ended here, by its pid. Raw endpoints register and connect as real
-//! ones do, but their records are noise of the other kind: the hub cannot tell.
+//! A hub with its executors, NATS server and load balancer, and raw endpoints that load it.
+//! Invariant: every process started here is ended here by its pid. Raw endpoints register and
+//! connect like real ones, but their records are random bytes, which the hub cannot distinguish.
 
 mod balancer;
 mod endpoint;
@@ -9,8 +9,8 @@ mod nats;
 mod process;
 mod registry;
 
-pub(crate) use balancer::Balancer;
+pub(crate) use balancer::LoadBalancer;
 pub(crate) use endpoint::{executor, harness};
 pub(crate) use frame::{data, resume};
-pub(crate) use nats::Nats;
+pub(crate) use nats::NatsServer;
 pub(crate) use process::Hub;

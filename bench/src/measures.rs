@@ -128,7 +128,7 @@ pub(crate) const GROUPS: [Group; 22] = [
     },
 ];
 
-/// What one measure takes more than another.
+/// Returns the difference between two measures.
 fn difference((more, less): (&Cell, &Cell)) -> Cell {
     match (more.value(), less.value()) {
         (Some(more), Some(less)) => Cell::Value((more - less).max(0.0)),

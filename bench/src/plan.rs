@@ -1,4 +1,4 @@
-//! How much of everything a run does: one place for counts, sizes and time limits.
+//! Size of a run: counts, sizes and time limits in one place.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ pub(crate) struct Plan {
     pub(crate) echoes: Budget,
     /// Bytes that a child writes in the throughput measure.
     pub(crate) output_bytes: u64,
-    /// Processes that only sit there.
+    /// Idle processes.
     pub(crate) idle_processes: u64,
     /// Bytes that a child tries to write to a client that does not read.
     pub(crate) stalled_bytes: u64,

@@ -1,6 +1,6 @@
-//! What the kernel says about a server, from `/proc`: its CPU time, its memory, its helpers.
-//! A server may do its work in several processes, so all numbers are about its tree, without the
-//! processes it runs for us. Not here: starting and stopping servers (`target`).
+//! Resource usage of a server from `/proc`: CPU time, memory and helpers. A server may use several
+//! processes, so all numbers cover its process tree without the processes it runs for us. Starting
+//! and stopping servers is in `target`.
 
 mod listener;
 mod process;

@@ -12,7 +12,7 @@ pub(crate) use machine::Machine;
 pub(crate) use row::{Cell, Reach, Row};
 pub(crate) use unit::Unit;
 
-/// Everything one run found out.
+/// Results of one run.
 #[derive(Debug)]
 pub(crate) struct Report {
     /// Where it ran.

@@ -1,5 +1,5 @@
-//! The little of the JSON-RPC wire that measuring needs.
-//! Hot paths find what they need by byte search; serde_json serves only what is outside of them.
+//! Subset of the JSON-RPC wire that the measures need. Hot paths find fields by byte search;
+//! serde_json is used only outside of them.
 
 mod answer;
 mod client;

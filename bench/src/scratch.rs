@@ -89,12 +89,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uri_holds_nothing_that_must_be_quoted() {
+    fn uri_is_percent_encoded() {
         assert_eq!(uri(Path::new("/a b/ü%")), "file:///a%20b/%C3%BC%25");
     }
 
     #[test]
-    fn a_directory_goes_with_what_it_holds() {
+    fn scratch_directory_is_removed_with_its_content() {
         let scratch = Scratch::new().unwrap();
         let path = scratch.file("f", 10).unwrap();
         assert_eq!(fs::read(&path).unwrap(), content::at(0, 10));

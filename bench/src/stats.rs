@@ -19,7 +19,7 @@ pub(crate) fn p50(samples: &[f64]) -> Option<f64> {
     percentile(samples, 50)
 }
 
-/// One contender in a measure: a block of work that yields samples each time it is its turn.
+/// Contender in a measure: a block of work that yields samples in each of its turns.
 pub(crate) struct Lane<'a, S> {
     samples: Vec<S>,
     state: State<'a, S>,
@@ -36,7 +36,7 @@ impl<'a, S> Lane<'a, S> {
         }
     }
 
-    /// Makes a lane that stands aside, for the reason given.
+    /// Creates a lane that is skipped for the given reason.
     pub(crate) fn skipped(reason: &str) -> Self {
         Self {
             samples: Vec::new(),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_alternate_and_a_failed_one_stops_alone() {
+    fn lanes_alternate_and_a_failed_lane_stops_alone() {
         let order = RefCell::new(String::new());
         let lane = |name: char| {
             let order = &order;

@@ -55,8 +55,7 @@ impl Target {
         }
     }
 
-    /// Returns an instance without a past, if this server can be started at will; else the one
-    /// that runs.
+    /// Returns a fresh instance if this server can be started here, else the running one.
     pub(crate) fn fresh(&self) -> Result<Instance> {
         match &self.source {
             Source::Launch(launch) => Instance::launch(launch),

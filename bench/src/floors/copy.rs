@@ -41,11 +41,14 @@ impl Copy {
         while left > 0 {
             let read = stream.read(&mut self.buffer)?;
             ensure!(read > 0, "the copy ended early");
-            left = left.checked_sub(read as u64).context("the copy grew")?;
+            left = left
+                .checked_sub(read as u64)
+                .context("copy returned too many bytes")?;
         }
         let took = began.elapsed();
         let cpu = Usage::sample(pid).cpu_since(&before);
-        // Releases the child and waits until it is reaped, so that the next sample begins after.
+        // Releases the child and waits until it is reaped, so that the next sample starts after
+        // that.
         stream.write_all(&[0])?;
         stream.read_exact(&mut [0])?;
         Ok(Transfer::new(bytes, took, Some(cpu)))

@@ -1,4 +1,4 @@
-//! Helper processes of the floors: this binary again, told its part by a hidden subcommand.
+//! Helper processes of the floors: this binary, run with a hidden subcommand.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 
 /// Longest wait for a helper.
-const PATIENCE: Duration = Duration::from_secs(20);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A helper process and the connection to it; ends with it.
 #[derive(Debug)]
@@ -29,10 +29,10 @@ impl Helper {
         let stdout = child.stdout.take().context("no stdout")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
-        let stream = TcpStream::connect(line.trim()).context("a helper did not start")?;
+        let stream = TcpStream::connect(line.trim()).context("helper process did not start")?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+        stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
         Ok(Self { child, stream })
     }
 
@@ -44,14 +44,14 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         if self.child.kill().is_ok() {
             drop(self.child.wait());
         }
     }
 }
 
-/// The helper's side: tells the address and returns the one connection it serves.
+/// Prints the helper's address and returns its only connection.
 pub(super) fn accept() -> Result<TcpStream> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);

@@ -12,7 +12,7 @@ use crate::plan::Budget;
 /// The program that every spawn measure runs.
 pub(crate) const PROGRAM: &str = "/bin/true";
 
-/// What the children of a floor write to.
+/// Output target of a floor's children.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Output {
     /// Pipes, as every server must use them.

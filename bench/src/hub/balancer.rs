@@ -1,4 +1,5 @@
-//! What stands before several nodes: a balancer that passes each connection to the next that accepts it.
+//! Load balancer in front of several nodes, which forwards each connection to the next one that
+//! accepts it.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -6,14 +7,14 @@ use std::thread;
 
 use anyhow::Result;
 
-/// A balancer on a free port. It goes on until the program ends; nobody but the measure knows the port.
+/// Load balancer on a free port. It runs until the program exits.
 #[derive(Debug)]
-pub(crate) struct Balancer {
+pub(crate) struct LoadBalancer {
     url: String,
 }
 
-impl Balancer {
-    /// Spreads connections over nodes, in turns.
+impl LoadBalancer {
+    /// Distributes connections over nodes round-robin.
     pub(crate) fn start(nodes: Vec<String>) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let url = format!("http://{}", listener.local_addr()?);
@@ -23,7 +24,7 @@ impl Balancer {
                 let mut order = order.take(nodes.len());
                 let server = order.find_map(|node| TcpStream::connect(node).ok());
                 if let (Ok(client), Some(server)) = (client, server) {
-                    // A connection that cannot be passed on is closed, as by any balancer.
+                    // A connection that cannot be forwarded is closed.
                     drop(pass(&client, &server));
                 }
             }
@@ -51,7 +52,7 @@ fn pass(client: &TcpStream, server: &TcpStream) -> io::Result<()> {
                     break;
                 }
             }
-            // Either end that is gone takes the other along.
+            // If either end closes, the other is closed.
             drop((from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both)));
         });
     }

@@ -1,4 +1,4 @@
-//! Raw endpoints: they register and connect; what they send is theirs.
+//! Raw endpoints, which register and connect but send arbitrary frames.
 
 use std::thread;
 use std::time::Duration;
@@ -17,8 +17,8 @@ pub(crate) fn executor(hub: &Hub, environment: &str, number: u32) -> Result<Stri
     url(&registry::post(hub, environment, "register", &body)?)
 }
 
-/// Connects a harness; returns the URL of its websocket. A hub may take a moment to know of an executor
-/// whose websocket is open.
+/// Connects a harness and returns the URL of its websocket. A hub may take a moment to list an
+/// executor whose websocket is open.
 pub(crate) fn harness(hub: &Hub, environment: &str, number: u32) -> Result<String> {
     let body = json!({ "harness_public_key": registry::key(number) });
     let mut answer = registry::post(hub, environment, "connect", &body);
@@ -32,7 +32,7 @@ pub(crate) fn harness(hub: &Hub, environment: &str, number: u32) -> Result<Strin
     url(&answer?)
 }
 
-/// How often a harness asks again, and after how long.
+/// Retries of a harness, and the delay between them.
 const ATTEMPTS: usize = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_have_the_bytes_of_the_wire() {
+    fn encoded_frames_match_the_wire_format() {
         assert_eq!(resume("ab"), b"\x08\x01\x12\x02ab\x3a\x00");
         assert_eq!(
             data("ab", 0, b"xyz"),

@@ -12,16 +12,16 @@ use serde_json::Value;
 use crate::scratch::Scratch;
 
 /// Longest wait for its port.
-const PATIENCE: Duration = Duration::from_secs(20);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The server; killed when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Nats {
+pub(crate) struct NatsServer {
     url: String,
     child: Child,
 }
 
-impl Nats {
+impl NatsServer {
     /// Starts a server on a free port. Without one on this machine there is nothing to measure.
     pub(crate) fn start(scratch: &Scratch) -> Result<Self> {
         let data = scratch.directory("nats")?;
@@ -46,7 +46,7 @@ impl Nats {
             url: String::new(),
             child,
         };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + RESPONSE_TIMEOUT;
         while server.url.is_empty() {
             ensure!(Instant::now() < deadline, "nats-server tells no port");
             thread::sleep(Duration::from_millis(20));
@@ -61,7 +61,7 @@ impl Nats {
     }
 }
 
-impl Drop for Nats {
+impl Drop for NatsServer {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());

@@ -15,7 +15,7 @@ pub(crate) struct Hub {
     program: PathBuf,
     url: String,
     token: String,
-    child: Running,
+    child: ChildProcess,
 }
 
 impl Hub {
@@ -44,7 +44,7 @@ impl Hub {
     fn node(program: &Path, data: &Path, token: &str, flags: &[&str]) -> Result<Self> {
         let mut command = clean(program);
         command.args(["hub", "--listen", "127.0.0.1:0"]).args(flags);
-        let (child, url) = Running::start(command.arg("--data-dir").arg(data))?;
+        let (child, url) = ChildProcess::start(command.arg("--data-dir").arg(data))?;
         ensure!(url.starts_with("http://"), "the hub says `{url}`");
         Ok(Self {
             program: program.to_owned(),
@@ -60,7 +60,7 @@ impl Hub {
         command
             .args(["--remote", registry, "--environment-id", environment])
             .env("EXEC_SERVER_REMOTE_TOKEN", &self.token);
-        let (child, _) = Running::start(&mut command)?;
+        let (child, _) = ChildProcess::start(&mut command)?;
         Ok(Executor { _child: child })
     }
 
@@ -74,7 +74,7 @@ impl Hub {
         self.url.trim_start_matches("http://")
     }
 
-    /// Returns the token that everybody uses here.
+    /// Returns the token of all endpoints.
     pub(crate) fn token(&self) -> &str {
         &self.token
     }
@@ -88,18 +88,18 @@ impl Hub {
 /// An executor behind a hub; killed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Executor {
-    _child: Running,
+    _child: ChildProcess,
 }
 
 /// A process that has printed its first line.
 #[derive(Debug)]
-struct Running {
+struct ChildProcess {
     child: Child,
     /// Held open: a process whose stdout is gone may fail.
     stdout: BufReader<ChildStdout>,
 }
 
-impl Running {
+impl ChildProcess {
     fn start(command: &mut Command) -> Result<(Self, String)> {
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let stdout = child.stdout.take().context("no stdout")?;
@@ -119,9 +119,9 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -145,6 +145,6 @@ fn token(program: &Path, data: &Path) -> Result<String> {
         .output()?;
     let text = String::from_utf8(made.stdout)?;
     ensure!(made.status.success(), "no token is made: {text}");
-    let token = text.lines().last().context("no token is printed")?;
+    let token = text.lines().last().context("no token was printed")?;
     Ok(token.trim().to_owned())
 }

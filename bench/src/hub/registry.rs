@@ -11,13 +11,13 @@ use super::Hub;
 use crate::base64;
 
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Asks a registry for something; returns the answer's body.
 pub(super) fn post(hub: &Hub, environment: &str, operation: &str, body: &Value) -> Result<Value> {
     let authority = hub.url().strip_prefix("http://").context("not http")?;
     let mut stream = TcpStream::connect(authority)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
     let body = body.to_string();
     let request = format!(
         "POST /cloud/environment/{environment}/{operation} HTTP/1.1\r\nHost: {authority}\r\n\
@@ -34,7 +34,7 @@ pub(super) fn post(hub: &Hub, environment: &str, operation: &str, body: &Value) 
     Ok(serde_json::from_str(body)?)
 }
 
-/// A key that is none, but looks like one; no two numbers have the same.
+/// Returns a fake key that is unique for each number.
 pub(super) fn key(number: u32) -> Value {
     let mut x25519 = [0; 32];
     x25519[..4].copy_from_slice(&number.to_le_bytes());

@@ -1,5 +1,5 @@
-//! What the client costs: a call through it against the same call on a bare socket, and many streams at
-//! once through one connection.
+//! Cost of the client: a call through it compared with the same call on a bare socket, and many
+//! concurrent streams over one connection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -109,8 +109,8 @@ fn streams(plan: &Plan, targets: &[Target]) -> Vec<Row> {
         .iter()
         .map(|target| stream_at_once(plan, target.shared()))
         .collect();
-    let cells = |of: fn(&Streamed) -> f64| -> Vec<Cell> {
-        let cell = |streamed: &Result<Streamed>| match streamed {
+    let cells = |of: fn(&StreamingResult) -> f64| -> Vec<Cell> {
+        let cell = |streamed: &Result<StreamingResult>| match streamed {
             Ok(streamed) => Cell::Value(of(streamed)),
             Err(error) => Cell::without(error),
         };
@@ -133,16 +133,16 @@ fn streams(plan: &Plan, targets: &[Target]) -> Vec<Row> {
     ]
 }
 
-/// What streaming at once came to.
-struct Streamed {
+/// Result of concurrent streaming.
+struct StreamingResult {
     /// Bytes per second of all together.
     rate: f64,
-    /// What the slowest had of its bytes when the first had all.
+    /// Share of the slowest stream when the first one is complete.
     slowest: f64,
 }
 
-/// Lets all processes write at once and takes what they write; every byte is counted.
-fn stream_at_once(plan: &Plan, instance: &Instance) -> Result<Streamed> {
+/// Lets all processes write concurrently, receives their output, and counts every byte.
+fn stream_at_once(plan: &Plan, instance: &Instance) -> Result<StreamingResult> {
     let (runtime, client) = connect(instance)?;
     let all = async {
         let mut processes = Vec::new();
@@ -154,8 +154,7 @@ fn stream_at_once(plan: &Plan, instance: &Instance) -> Result<Streamed> {
             events.push(follow(process).map(move |event| (number, event)).boxed());
         }
         let began = Instant::now();
-        // Taken while they are let go: an answer is behind the output that nobody takes.
-        // All at once: an answer is behind the output of those that were let go before.
+        // Receive while releasing them: a response is queued behind unread output.
         let writes = processes.iter().map(|process| {
             let write = process.write(None, Bytes::from_static(b"\n"));
             async { write.await.context("cannot write") }
@@ -163,7 +162,7 @@ fn stream_at_once(plan: &Plan, instance: &Instance) -> Result<Streamed> {
         let (taken, slowest) = tokio::try_join!(take(events, plan), try_join_all(writes))?.0;
         let bytes: u64 = taken.iter().sum();
         #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
-        let streamed = Streamed {
+        let streamed = StreamingResult {
             rate: bytes as f64 / began.elapsed().as_secs_f64(),
             slowest: slowest as f64 / plan.stream_bytes as f64,
         };
@@ -171,10 +170,11 @@ fn stream_at_once(plan: &Plan, instance: &Instance) -> Result<Streamed> {
     };
     runtime
         .block_on(async { timeout(LIMIT, all).await })
-        .context("streams take too long")?
+        .context("streams timed out")?
 }
 
-/// Takes everything. Returns what came of each stream, and what the slowest had when the first was done.
+/// Receives everything. Returns the bytes of each stream, and those of the slowest when the first
+/// was complete.
 async fn take(
     mut events: SelectAll<BoxStream<'_, (usize, ExecProcessEvent)>>,
     plan: &Plan,

@@ -85,7 +85,7 @@ fn await_ready(client: &mut Client) -> Result<()> {
     Ok(())
 }
 
-/// A running `cat`, ended with its lane: a server of somebody else shall not keep it.
+/// Running `cat`, terminated with its lane, since an external server must not keep it.
 #[derive(Debug)]
 struct Cat {
     client: Client,

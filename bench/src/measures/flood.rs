@@ -1,4 +1,4 @@
-//! A keystroke's echo while another client sends without a pause: does one client hold up others?
+//! Echo latency while another client sends without a pause.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};

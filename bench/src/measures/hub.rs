@@ -1,4 +1,4 @@
-//! Remote environments: what the way through a hub costs, and what a hub carries.
+//! Remote environments: cost of the path through a hub, and capacity of a hub.
 
 mod crowd;
 mod frames;

@@ -57,7 +57,7 @@ fn measure(plan: &Plan, target: &Target) -> Result<(Usage, Usage)> {
     let instance = target.fresh()?;
     let pid = instance
         .pid()
-        .context("its process cannot be found on this machine")?;
+        .context("server process not found on this machine")?;
     let mut client = instance.connect()?;
     let (idle, _) = Usage::settle(pid, CALM, LIMIT);
     let start = Start::new(&["sleep", "1000"], Stdio::Pipes);
@@ -89,9 +89,11 @@ fn measure(plan: &Plan, target: &Target) -> Result<(Usage, Usage)> {
     Ok((idle, many))
 }
 
-/// Ends the processes of a server that goes on without us; one we started takes them along.
+/// Terminates the processes of a server that keeps running; a server started here kills them
+/// itself.
 ///
-/// One by one: the stock server (0.166.0) stalls when it gets hundreds of these at once.
+/// One by one: the stock server (0.166.0) stalls when it gets hundreds of these requests
+/// concurrently.
 fn end(client: &mut Client, processes: &[u64]) -> Result<()> {
     for &process in processes {
         client.queue_terminate(process);

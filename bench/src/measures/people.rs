@@ -1,5 +1,6 @@
-//! What people wait for: `exec-server run` against the command itself, and `exec-server cp` of a large
-//! file against a copy on this machine. Our program is the client of every target.
+//! Latency of the command line: `exec-server run` compared with the command itself, and
+//! `exec-server cp` of a large file compared with a local copy. Our program is the client of every
+//! target.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -161,7 +162,7 @@ impl Copy {
     }
 }
 
-/// Runs a command that says nothing and ends well.
+/// Runs a command that must succeed without output.
 fn finish(command: &mut Command) -> Result<()> {
     let output = command
         .stdin(Stdio::null())

@@ -1,6 +1,7 @@
-//! What a policy costs: starting a process under one, and reading a file under one.
+//! Cost of a sandbox policy: starting a process and reading a file under one.
 //!
-//! Each target is compared with itself: what it takes without a policy is measured in the same turns.
+//! Each target is compared with itself: the same operation without a policy is measured in the same
+//! turns.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -172,7 +173,7 @@ fn helper(target: &Target) -> Cell {
     let found = target
         .shared()
         .pid()
-        .context("its process cannot be found on this machine")
+        .context("server process not found on this machine")
         .map(|server| {
             let began = Instant::now();
             loop {

@@ -1,4 +1,4 @@
-//! A client that does not read, while a child writes: does the server hoard what it cannot send?
+//! Memory of a server whose client does not read while a child writes.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn measure(plan: &Plan, target: &Target) -> Result<u64> {
     let instance = target.fresh()?;
     let pid = instance
         .pid()
-        .context("its process cannot be found on this machine")?;
+        .context("server process not found on this machine")?;
     let mut client = instance.connect()?;
     let (idle, _) = Usage::settle(pid, CALM, plan.stalled_time);
     let program = std::env::current_exe()?;

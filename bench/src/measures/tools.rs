@@ -1,5 +1,5 @@
-//! What unified exec costs: `exec_command` of a process that does nothing against starting it and
-//! taking its events.
+//! Cost of unified exec: `exec_command` of a process that does nothing compared with starting it
+//! and receiving its events.
 
 use std::sync::Arc;
 use std::time::Instant;

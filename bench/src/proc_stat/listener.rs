@@ -1,4 +1,4 @@
-//! Who listens on a port: `/proc/net/tcp` gives the socket, `/proc/PID/fd` its owner.
+//! Finds the owner of a listening port: `/proc/net/tcp` gives the socket, `/proc/PID/fd` its owner.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_listening_sockets_of_the_port_count() {
+    fn only_listening_sockets_of_the_port_are_found() {
         let table = "  sl  local rem st\n\
             0: 0100007F:1F90 00000000:0000 0A 0:0 00:0 0 0 0 111 1\n\
             1: 0100007F:1F90 0100007F:AAAA 01 0:0 00:0 0 0 0 222 1\n\
@@ -71,14 +71,14 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_of_our_own_socket_is_us() {
+    fn owner_of_our_socket_is_this_process() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         assert_eq!(owner(port), Some(std::process::id()));
     }
 
     #[test]
-    fn the_port_is_read_from_the_address() {
+    fn port_is_parsed_from_the_address() {
         assert_eq!(port("ws://127.0.0.1:46755"), Some(46755));
         assert_eq!(port("ws://[::1]:80/x"), Some(80));
         assert_eq!(port("ws://host"), None);

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_does_not_shift_the_fields() {
+    fn process_name_with_parentheses_is_parsed() {
         let line = "12 (a) b) S 7 12 12 0 -1 64 1 2 3 4 50 60 70 80 20 0 1 0 99 1 1";
         let stat = Stat {
             pid: 12,
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_found_by_its_name() {
+    fn memory_fields_are_found_by_name() {
         let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
         assert_eq!(kibibytes(status, "VmRSS:"), 1024);
         assert_eq!(kibibytes(status, "VmHWM:"), 2048);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn helpers_are_not_workload() {
+    fn helper_processes_are_not_workload() {
         assert!(workload_cmdline(b"sleep\x001000\0"));
         assert!(workload_cmdline(b"/a/exec-bench\0emit\x005\0"));
         assert!(!workload_cmdline(b"/a/exec-server\0--spawner\0"));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::process::{self, Stat};
 
-/// What a server and its helpers use at one moment.
+/// Resource usage of a server and its helpers at one moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Usage {
     /// Resident bytes of the server process.
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_holds_grandchildren_and_no_strangers() {
+    fn tree_contains_grandchildren_and_no_other_processes() {
         let stat = |pid, parent| Stat {
             pid,
             parent,

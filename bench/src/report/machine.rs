@@ -17,7 +17,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Describes this machine; what cannot be found out is called unknown.
+    /// Describes this machine; missing values are `unknown`.
     pub(crate) fn here() -> Self {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let uname = rustix::system::uname();
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_model_is_found_among_other_lines() {
+    fn cpu_model_is_parsed() {
         assert_eq!(
             model("processor\t: 0\nmodel name\t: Fast CPU\n"),
             Some("Fast CPU")
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_told_in_bytes() {
+    fn memory_is_reported_in_bytes() {
         assert_eq!(total("MemTotal:       2 kB\nMemFree: 1 kB\n"), Some(2048));
     }
 }

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn markup_in_text_stays_text() {
+    fn markdown_markup_is_escaped() {
         assert_eq!(escape("a|b\n*c*"), "a\\|b \\*c\\*");
     }
 }

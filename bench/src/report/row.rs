@@ -9,13 +9,13 @@ use crate::target::{STOCK, Target};
 pub(crate) struct Row {
     /// Its stable name.
     pub(crate) id: &'static str,
-    /// What it says in the table; details of the row above are indented.
+    /// Title in the table; details of the row above are indented.
     pub(crate) title: String,
     /// What its values count.
     pub(crate) unit: Unit,
     /// What the machine does without a server.
     pub(crate) floor: Option<Cell>,
-    /// What ours shall reach.
+    /// Goal for our server.
     pub(crate) reach: Option<Reach>,
     /// One per target, or none if only the floor is of interest.
     pub(crate) cells: Vec<Cell>,
@@ -45,7 +45,7 @@ impl Row {
         }
     }
 
-    /// Sets what ours shall reach.
+    /// Sets the goal for our server.
     pub(crate) fn reach(self, reach: Reach) -> Self {
         Self {
             reach: Some(reach),
@@ -143,7 +143,7 @@ impl Row {
     }
 }
 
-/// What ours shall reach.
+/// Goal for our server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Reach {
     /// At most so many times the floor.
@@ -172,7 +172,7 @@ pub(crate) enum Cell {
 }
 
 impl Cell {
-    /// Says why there is no value. A target that does not have the method stands aside.
+    /// Explains a missing value. A target without the method is not applicable.
     pub(crate) fn without(error: &anyhow::Error) -> Self {
         match error.downcast_ref::<Refusal>() {
             Some(refusal) if refusal.is_unknown_method() => {
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reaches_are_judged_against_floor_or_value() {
+    fn targets_are_judged_against_floor_or_value() {
         let row = |reach| {
             let row = Row::new("x", "x", Unit::Seconds)
                 .floor(&Cell::Value(2.0))
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stock_server_may_stand_in_for_a_floor() {
+    fn stock_server_can_replace_the_floor() {
         let row = Row {
             stock: Some(1),
             ..Row::new("x", "x", Unit::PerSecond)

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_names_do_not_leave_their_element() {
+    fn hostile_names_are_escaped_in_svg() {
         let row = Row::new("x", "</text><script>", Unit::Bytes)
             .reach(Reach::AtMost(2.0))
             .cells(&[Cell::Value(0.0), Cell::Failed(String::new())]);

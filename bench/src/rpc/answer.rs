@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_may_stand_before_its_id() {
+    fn result_may_precede_the_id() {
         let long = "A".repeat(4096);
         let text = format!(r#"{{"result":{{"dataBase64":"{long}"}},"id":2}}"#);
         let answer = Answer::parse(text.as_bytes()).unwrap().unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn notifications_and_refusals_are_no_answers() {
+    fn notifications_and_errors_are_not_responses() {
         let changed = br#"{"method":"fs/changed","params":{"watchId":"w"}}"#;
         assert_eq!(Answer::parse(changed).unwrap(), None);
         let refused = br#"{"error":{"code":-32601,"message":"no"},"id":2}"#;

@@ -187,7 +187,7 @@ impl Client {
             }
             ensure!(
                 began.elapsed() < LIMIT,
-                "the server talks but does not answer"
+                "server sends messages but no response"
             );
         }
     }

@@ -32,7 +32,7 @@ impl Event {
                 .context("truncated binary header")?;
             ensure!(
                 contains(header, b"process/output"),
-                "binary message that is no output"
+                "binary message is not output"
             );
             return Ok(Self::Output(data.len() as u64));
         }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn output_is_counted_wherever_its_members_stand() {
+    fn output_is_counted_in_any_field_order() {
         let first = br#"{"method":"process/output","params":{"chunk":"YQ==","seq":1}}"#;
         assert_eq!(Event::parse(first).unwrap(), Event::Output(1));
         let long = "A".repeat(4096);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn binary_output_is_what_follows_its_header() {
+    fn binary_output_follows_its_header() {
         let header = br#"{"method":"process/output","params":{"seq":1}}"#;
         let mut message = vec![1, 0, 0, u8::try_from(header.len()).unwrap()];
         message.extend_from_slice(header);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn other_messages_are_told_apart() {
+    fn other_messages_are_classified() {
         let closed = br#"{"method":"process/closed","params":{"processId":"b2","seq":4}}"#;
         assert_eq!(Event::parse(closed).unwrap(), Event::Closed);
         let response = br#"{"id":2,"result":{"processId":"b2"}}"#;

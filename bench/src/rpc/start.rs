@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_json_with_its_ids() {
+    fn start_request_is_json_with_its_ids() {
         let start = Start::new(&["cat", "a\"b"], Stdio::WritablePipes);
         let start = start.with("sandbox", &json!({"x": [1]}));
         let value: serde_json::Value = serde_json::from_str(&start.request(7)).unwrap();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::launch::{Launch, Launched};
+use super::launch::{Launch, LaunchedServer};
 use crate::proc_stat;
 use crate::rpc::Client;
 
@@ -21,13 +21,13 @@ const GRACE: Duration = Duration::from_secs(3);
 pub(crate) struct Instance {
     url: String,
     pid: Option<u32>,
-    started: Option<Started>,
+    started: Option<StartedServer>,
 }
 
 impl Instance {
     /// Starts a server.
     pub(crate) fn launch(launch: &Launch) -> Result<Self> {
-        let Launched {
+        let LaunchedServer {
             child,
             stdout,
             url,
@@ -40,7 +40,7 @@ impl Instance {
         Ok(Self {
             url,
             pid: Some(pid),
-            started: Some(Started {
+            started: Some(StartedServer {
                 child,
                 stdout,
                 took,
@@ -103,7 +103,7 @@ impl Drop for Instance {
         };
         let running = self.pid.map(proc_stat::workload).unwrap_or_default();
         started.end(self.pid);
-        // A server should take its processes along; one that forgets them leaves none behind here.
+        // A server should kill its own processes; kill any that it left behind.
         for pid in running
             .into_iter()
             .filter(|&pid| proc_stat::is_workload(pid))
@@ -114,7 +114,7 @@ impl Drop for Instance {
 }
 
 #[derive(Debug)]
-struct Started {
+struct StartedServer {
     child: Child,
     #[expect(
         dead_code,
@@ -124,7 +124,7 @@ struct Started {
     took: Duration,
 }
 
-impl Started {
+impl StartedServer {
     /// Ends the server, which is the child or, behind a launcher, a child of the child.
     fn end(&mut self, server: Option<u32>) {
         for pid in [server, Some(self.child.id())].into_iter().flatten() {
@@ -137,7 +137,7 @@ impl Started {
                 Ok(Some(_)) | Err(_) => return,
             }
         }
-        // Past its grace; the results tell nothing more than that it is gone.
+        // The grace period is over; kill it.
         if self.child.kill().is_ok() {
             drop(self.child.wait());
         }
@@ -146,7 +146,7 @@ impl Started {
 
 fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _gone = kill_process(pid, signal);
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Longest wait for the line that names the address.
-const PATIENCE: Duration = Duration::from_secs(20);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A recipe to start a server.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Launch {
 
 /// A server that has told its address.
 #[derive(Debug)]
-pub(super) struct Launched {
+pub(super) struct LaunchedServer {
     /// The process started, not yet waited for.
     pub(super) child: Child,
     /// Kept open: a server whose stdout is gone may fail.
@@ -60,7 +60,7 @@ impl Launch {
     }
 
     /// Starts the server and waits for its first line. After an error nothing is left running.
-    pub(super) fn start(&self) -> Result<Launched> {
+    pub(super) fn start(&self) -> Result<LaunchedServer> {
         let log = File::options().create(true).append(true).open(&self.log)?;
         let mut command = Command::new(&self.program);
         command
@@ -76,7 +76,7 @@ impl Launch {
             .spawn()
             .with_context(|| format!("cannot run {}", self.program.display()))?;
         match first_line(&mut child) {
-            Ok((stdout, url)) => Ok(Launched {
+            Ok((stdout, url)) => Ok(LaunchedServer {
                 child,
                 stdout,
                 url,
@@ -96,14 +96,14 @@ const LISTEN: [&str; 2] = ["--listen", "ws://127.0.0.1:0"];
 
 fn first_line(child: &mut Child) -> Result<(ChildStdout, String)> {
     let mut stdout = child.stdout.take().context("no stdout")?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + RESPONSE_TIMEOUT;
     let mut line = Vec::new();
     let mut piece = [0; 256];
     while !line.ends_with(b"\n") {
         let left = deadline.saturating_duration_since(Instant::now());
         let mut fds = [PollFd::new(&stdout, PollFlags::IN)];
         let ready = poll(&mut fds, Some(&Timespec::try_from(left)?))?;
-        ensure!(ready > 0, "no line on stdout after {PATIENCE:?}");
+        ensure!(ready > 0, "no line on stdout after {RESPONSE_TIMEOUT:?}");
         let read = stdout.read(&mut piece)?;
         ensure!(read > 0, "stdout ended without a line");
         line.extend_from_slice(&piece[..read]);

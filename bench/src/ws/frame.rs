@@ -153,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn an_incomplete_header_asks_for_more() {
+    fn incomplete_header_needs_more_bytes() {
         for bytes in [&[][..], &[0x81], &[0x81, 126, 1], &[0x81, 127, 0, 0, 0]] {
             assert_eq!(Header::parse(bytes).unwrap(), None);
         }
     }
 
     #[test]
-    fn what_a_server_must_not_send_is_refused() {
+    fn invalid_server_frames_are_refused() {
         let huge = [0x82, 127, 1, 0, 0, 0, 0, 0, 0, 0];
         for bytes in [&[0x81, 0x85][..], &[0xc1, 5], &[0x83, 5], &huge] {
             assert!(Header::parse(bytes).is_err(), "{bytes:?}");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sent_frame_is_masked_and_comes_back() {
+    fn sent_frame_is_masked() {
         for len in [0, 125, 126, 65535, 65536] {
             let payload = vec![7; len];
             let mut out = Vec::new();

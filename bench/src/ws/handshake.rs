@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 
 /// Longest wait for anything a server should send: a bound, not a tuning knob.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Most bytes of an HTTP response head.
 const MAX_HEAD: usize = 16 * 1024;
@@ -16,11 +16,11 @@ const MAX_HEAD: usize = 16 * 1024;
 pub(crate) fn open(url: &str) -> Result<TcpStream> {
     let (authority, path) = split(url)?;
     let addr = resolve(authority)?;
-    let mut stream = TcpStream::connect_timeout(&addr, PATIENCE)
+    let mut stream = TcpStream::connect_timeout(&addr, RESPONSE_TIMEOUT)
         .with_context(|| format!("cannot connect to {addr}"))?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+    stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
     // The key proves nothing against a server that we mean to talk to; it may be fixed.
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {authority}\r\nUpgrade: websocket\r\n\
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_splits_into_authority_and_path() {
+    fn url_is_split_into_authority_and_path() {
         assert_eq!(split("ws://127.0.0.1:80").unwrap(), ("127.0.0.1:80", "/"));
         assert_eq!(split("ws://h:1/a?b").unwrap(), ("h:1", "/a?b"));
         assert!(split("wss://h:1").is_err());

@@ -109,7 +109,8 @@ impl WebSocket {
                 outcome => outcome?,
             }
         };
-        self.tcp.set_read_timeout(Some(handshake::PATIENCE))?;
+        self.tcp
+            .set_read_timeout(Some(handshake::RESPONSE_TIMEOUT))?;
         Ok(place.map(|place| self.at(&place)))
     }
 
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_from_a_message() {
+    fn timeout_is_distinguished_from_a_message() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();

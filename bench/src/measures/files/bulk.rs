@@ -133,12 +133,12 @@ enum Form {
 
 /// The rates of all targets in both forms.
 #[derive(Debug)]
-struct Contest {
+struct TransferComparison {
     json: Vec<Cell>,
     binary: Vec<Cell>,
 }
 
-impl Contest {
+impl TransferComparison {
     /// Makes the row that is judged, and one below it for the binary form.
     fn rows(self, ids: [&'static str; 2], title: &str, judged: impl Fn(Row) -> Row) -> Vec<Row> {
         let row = |id, form| Row::new(id, &format!("{title}, {form}"), Unit::BytesPerSecond);
@@ -157,7 +157,7 @@ fn contest<'a, T>(
     targets: &[Target],
     bytes: u64,
     prepare: impl Fn(Form, Client) -> Result<T>,
-) -> Contest
+) -> TransferComparison
 where
     T: FnMut() -> Result<Duration> + 'a,
 {
@@ -174,7 +174,7 @@ where
                 }
                 match prepare(form, client) {
                     Ok(transfer) => Ok(lane(bytes, transfer)),
-                    // A limit of somebody else's server is its own affair, and worth a note.
+                    // A limit of an external server is only worth a note.
                     Err(error) if target.name() != OURS && !error.is::<Refusal>() => {
                         Ok(Lane::skipped(&format!("{error:#}")))
                     }
@@ -187,7 +187,7 @@ where
     interleave(plan.rate_blocks, &mut lanes);
     let cells: Vec<_> = lanes.iter().map(|lane| lane.cell(p50)).collect();
     let (json, binary) = cells.split_at(targets.len());
-    Contest {
+    TransferComparison {
         json: json.to_vec(),
         binary: binary.to_vec(),
     }

@@ -42,7 +42,7 @@ fn measure(target: &Target, path: &str, bytes: u64) -> Result<u64> {
     let instance = target.fresh()?;
     let pid = instance
         .pid()
-        .context("its process cannot be found on this machine")?;
+        .context("server process not found on this machine")?;
     let mut client = instance.connect()?;
     let (idle, _) = Usage::settle(pid, CALM, LIMIT);
     reset_peak(pid);

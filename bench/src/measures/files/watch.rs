@@ -1,4 +1,4 @@
-//! Watches: how soon a change is told, and whether any of many is lost.
+//! Watches: latency of a change, and lost changes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,16 +16,16 @@ use crate::scratch::{Scratch, uri};
 use crate::stats::p50;
 use crate::target::Target;
 
-/// Silence before each change, so that none is told together with the one before.
+/// Pause before each change, so that changes are not reported together.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Longest wait for a change to be told.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for a change to be reported.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Silence after which what was not told counts as lost.
+/// Quiet time after which unreported changes count as lost.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// Longest wait for a burst to be told.
+/// Timeout for a burst to be reported.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Directories that the files of a burst are spread over.
@@ -72,10 +72,10 @@ pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
     ]
 }
 
-/// Returns the middle time from a change until it was told.
+/// Returns the median time from a change until it is reported.
 fn delay(plan: &Plan, target: &Target) -> Result<f64> {
     let scratch = Scratch::new()?;
-    // Each is changed once, so that what is told late about one is not taken for the next.
+    // Each file is changed once, so that a late report is not taken for the next one.
     let files: Vec<_> = (0..plan.files.changes)
         .map(|at| scratch.file(&format!("file-{at}"), 16))
         .collect::<Result<_>>()?;
@@ -84,14 +84,14 @@ fn delay(plan: &Plan, target: &Target) -> Result<f64> {
     for path in files {
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.context("a name that is not UTF-8")?;
-        await_silence(&mut client)?;
+        wait_until_quiet(&mut client)?;
         let began = Instant::now();
         fs::write(&path, "changed")?;
         loop {
-            let left = PATIENCE.saturating_sub(began.elapsed());
+            let left = RESPONSE_TIMEOUT.saturating_sub(began.elapsed());
             let message = client
                 .message_within(left)?
-                .context("a change was not told")?;
+                .context("change was not reported")?;
             let took = began.elapsed();
             if Changed::parse(message)?.names.contains(name) {
                 samples.push(took.as_secs_f64());
@@ -102,30 +102,27 @@ fn delay(plan: &Plan, target: &Target) -> Result<f64> {
     p50(&samples).context("no changes")
 }
 
-/// Waits until nothing was told for a while.
-fn await_silence(client: &mut Client) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+/// Waits until nothing has been reported for a while.
+fn wait_until_quiet(client: &mut Client) -> Result<()> {
+    let deadline = Instant::now() + RESPONSE_TIMEOUT;
     while client.message_within(PAUSE)?.is_some() {
-        ensure!(
-            Instant::now() < deadline,
-            "the server does not stop telling"
-        );
+        ensure!(Instant::now() < deadline, "server keeps reporting changes");
     }
     Ok(())
 }
 
-/// What became of many changes at once.
+/// Result of a burst of changes.
 #[derive(Debug)]
 struct Burst {
     made: usize,
     told: usize,
     overflow: bool,
-    /// From the last change until the last one was told.
+    /// Time from the last change to the last report.
     late: Duration,
 }
 
 impl Burst {
-    /// Returns how many the client does not know of. After an overflow it knows to look itself.
+    /// Returns the number of lost changes. After an overflow the client knows that it must rescan.
     const fn lost(&self) -> usize {
         if self.overflow {
             0
@@ -135,7 +132,7 @@ impl Burst {
     }
 }
 
-/// Creates many files at once, and reads what is told meanwhile and after.
+/// Creates many files and reads the reports during and after that.
 fn burst(plan: &Plan, target: &Target) -> Result<Burst> {
     let scratch = Scratch::new()?;
     let directories: Vec<_> = (0..DIRECTORIES)
@@ -154,7 +151,7 @@ fn burst(plan: &Plan, target: &Target) -> Result<Burst> {
         let (mut overflow, mut last) = (false, Instant::now());
         let deadline = last + LIMIT;
         while told.len() < made && Instant::now() < deadline {
-            // Also while files are made: a server that tells nothing for long has lost some.
+            // Also while files are created: a server that is quiet for long has lost changes.
             let Some(message) = client.message_within(SILENCE)? else {
                 if maker.is_finished() {
                     break;
@@ -194,7 +191,7 @@ struct Changed {
 }
 
 impl Changed {
-    /// Parses a message; one of another kind names nothing.
+    /// Parses a message; other messages contain no changes.
     fn parse(message: &[u8]) -> Result<Self> {
         let message: Value = serde_json::from_slice(message)?;
         let changes = match message["method"].as_str() {
@@ -217,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_known_by_their_last_segment() {
+    fn changes_are_identified_by_their_last_path_segment() {
         let message = json!({"method": "fs/changed", "params": {
             "watchId": "bench",
             "changes": [{"path": "file:///a/b", "kind": "created"}],
@@ -231,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overflow_that_is_said_loses_nothing() {
+    fn reported_overflow_counts_as_no_loss() {
         let burst = |overflow| Burst {
             made: 10,
             told: 7,

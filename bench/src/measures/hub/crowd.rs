@@ -1,5 +1,5 @@
-//! Many executors and harnesses on one hub: what each costs when it is idle, and how long a frame takes to
-//! come back when all of them are there.
+//! Many executors and harnesses on one hub: memory of each idle connection, and round trip of a
+//! frame under load.
 
 use std::path::PathBuf;
 use std::thread;
@@ -24,14 +24,14 @@ use crate::target::Target;
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections before memory is first looked at: what the first ones cost belongs to the hub.
 const FIRST: u32 = 20;
 /// How long memory is left to settle.
 const CALM: Duration = Duration::from_millis(500);
 
-/// What a crowd came to.
-struct Crowd {
+/// Result of many connections.
+struct ConnectionLoad {
     /// Memory of one connection.
     each: f64,
     /// Memory of the hub with all of them.
@@ -48,7 +48,7 @@ pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(gather(&hub, plan.pairs))
     };
-    let cells = |crowd: &Crowd| {
+    let cells = |crowd: &ConnectionLoad| {
         let trip = |of: Option<f64>| of.map_or(Cell::Skipped("none".to_owned()), Cell::Value);
         vec![
             Cell::Value(crowd.each),
@@ -79,7 +79,7 @@ pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
     ]
 }
 
-async fn gather(hub: &Hub, pairs: u32) -> Result<Crowd> {
+async fn gather(hub: &Hub, pairs: u32) -> Result<ConnectionLoad> {
     let mut open = Vec::new();
     for number in 0..FIRST.min(pairs) {
         open.push(pair(hub, number).await?);
@@ -97,7 +97,7 @@ async fn gather(hub: &Hub, pairs: u32) -> Result<Crowd> {
     let trips = talk(open).await?;
     #[expect(clippy::cast_precision_loss, reason = "a size needs no more")]
     let memory = hub.memory() as f64;
-    Ok(Crowd {
+    Ok(ConnectionLoad {
         each,
         memory,
         trips,
@@ -105,25 +105,25 @@ async fn gather(hub: &Hub, pairs: u32) -> Result<Crowd> {
 }
 
 /// An executor and its harness.
-struct Pair {
+struct EndpointPair {
     stream: String,
     there: Socket,
     here: Socket,
 }
 
-async fn pair(hub: &Hub, number: u32) -> Result<Pair> {
+async fn pair(hub: &Hub, number: u32) -> Result<EndpointPair> {
     let environment = format!("crowd-{number}");
     let (there, _) = connect_async(executor(hub, &environment, 2 * number)?).await?;
     let (here, _) = connect_async(harness(hub, &environment, 2 * number + 1)?).await?;
-    Ok(Pair {
+    Ok(EndpointPair {
         stream: format!("11111111-2222-4333-8444-{number:012}"),
         there,
         here,
     })
 }
 
-/// All send a frame, all get it back; three times.
-async fn talk(pairs: Vec<Pair>) -> Result<Vec<f64>> {
+/// Sends a frame over every pair and waits for its echo, three times.
+async fn talk(pairs: Vec<EndpointPair>) -> Result<Vec<f64>> {
     let mut trips = Vec::new();
     let mut pairs = pairs;
     for round in 0..3 {
@@ -132,7 +132,9 @@ async fn talk(pairs: Vec<Pair>) -> Result<Vec<f64>> {
             talking.push(tokio::spawn(pair.trip(round)));
         }
         for one in talking {
-            let (pair, took) = timeout(PATIENCE, one).await.context("not served")???;
+            let (pair, took) = timeout(RESPONSE_TIMEOUT, one)
+                .await
+                .context("frame was not forwarded in time")???;
             pairs.push(pair);
             trips.push(took.as_secs_f64());
         }
@@ -140,7 +142,7 @@ async fn talk(pairs: Vec<Pair>) -> Result<Vec<f64>> {
     Ok(trips)
 }
 
-impl Pair {
+impl EndpointPair {
     async fn trip(mut self, seq: u32) -> Result<(Self, Duration)> {
         let frame = if seq == 0 {
             resume(&self.stream)
@@ -166,7 +168,7 @@ impl Pair {
 
 async fn next(socket: &mut Socket) -> Result<Vec<u8>> {
     loop {
-        match socket.next().await.context("the hub hung up")?? {
+        match socket.next().await.context("hub closed the connection")?? {
             Message::Binary(frame) => return Ok(frame.to_vec()),
             Message::Ping(_) | Message::Pong(_) => {}
             other @ (Message::Text(_) | Message::Close(_) | Message::Frame(_)) => {

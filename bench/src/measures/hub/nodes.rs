@@ -1,4 +1,4 @@
-//! Three nodes of a hub, one of them killed under load: every byte comes, and how long nothing came.
+//! Three hub nodes, one of them killed under load: every byte arrives; measures the recovery time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::{
     ours,
     relay::{follow, start},
 };
-use crate::hub::{Balancer, Hub, Nats};
+use crate::hub::{Hub, LoadBalancer, NatsServer};
 use crate::plan::Plan;
 use crate::report::{Cell, Reach, Row, Unit};
 use crate::scratch::Scratch;
@@ -40,10 +40,10 @@ const STALL: f64 = 0.3;
 pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
     let measure = |program: PathBuf| {
         let scratch = Scratch::new()?;
-        let nats = Nats::start(&scratch)?;
+        let nats = NatsServer::start(&scratch)?;
         let mut nodes = Hub::nodes(&program, &scratch, nats.url())?;
         let addresses = nodes.iter().map(|node| node.authority().to_owned());
-        let balancer = Balancer::start(addresses.collect())?;
+        let balancer = LoadBalancer::start(addresses.collect())?;
         let mut executors = Vec::new();
         for pair in 0..plan.writers {
             executors.push(nodes[0].executor(balancer.url(), &format!("writer-{pair}"))?);
@@ -64,12 +64,12 @@ pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
             });
             let kill = async {
                 begun.wait().await;
-                // Killed, not told to end.
+                // SIGKILL, not a graceful shutdown.
                 drop(nodes.remove(0));
                 Ok(())
             };
             let all = async { tokio::try_join!(try_join_all(writers), kill) };
-            let (gaps, ()) = timeout(LIMIT, all).await.context("it hangs")??;
+            let (gaps, ()) = timeout(LIMIT, all).await.context("recovery timed out")??;
             Ok(gaps)
         })
     };
@@ -103,7 +103,8 @@ pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
     ]
 }
 
-/// Takes the lines of one writer, each of which must come; returns the longest time without one.
+/// Receives the lines of one writer, all of which must arrive, and returns the longest gap between
+/// two.
 async fn write(args: RelayExecServerConnectArgs, lines: usize, begun: Arc<Barrier>) -> Result<f64> {
     let client = ExecServerClient::connect_relay(args).await?;
     let script = format!("i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo $i; sleep 0.01; done");
@@ -112,7 +113,7 @@ async fn write(args: RelayExecServerConnectArgs, lines: usize, begun: Arc<Barrie
     let (mut text, mut longest, mut told) = (Vec::new(), 0.0_f64, false);
     let mut last = Instant::now();
     loop {
-        match events.next().await.context("it ended early")? {
+        match events.next().await.context("process exited early")? {
             ExecProcessEvent::Output(chunk) => {
                 longest = longest.max(last.elapsed().as_secs_f64());
                 last = Instant::now();

@@ -171,7 +171,7 @@ fn output(plan: &Plan, mut client: Client) -> impl FnMut(&mut Vec<f64>) -> Resul
         let began = Instant::now();
         let taken = client.runtime.block_on(async {
             let take = take(follow(&process));
-            timeout(LIMIT, take).await.context("it takes too long")?
+            timeout(LIMIT, take).await.context("transfer timed out")?
         })?;
         ensure!(taken == bytes, "{taken} bytes instead of {bytes}");
         #[expect(clippy::cast_precision_loss, reason = "a rate needs no more")]
@@ -188,7 +188,7 @@ async fn take(mut events: EventStream) -> Result<u64> {
             Some(ExecProcessEvent::Exited(..)) => {}
             Some(ExecProcessEvent::Closed(_)) => return Ok(taken),
             Some(ExecProcessEvent::Failed(error)) => bail!("it failed: {error}"),
-            None => bail!("it ended early"),
+            None => bail!("process exited early"),
         }
     }
 }
@@ -200,7 +200,7 @@ fn echo(plan: &Plan, mut client: Client) -> Result<impl FnMut(&mut Vec<f64>) -> 
         let began = Instant::now();
         client.runtime.block_on(async {
             let write = process.write(None, Bytes::from_static(b"x"));
-            let event = async { events.next().await.context("it ended") };
+            let event = async { events.next().await.context("process exited") };
             let write = async { write.await.context("cannot write") };
             let echoed = async { tokio::try_join!(write, event) };
             let (_, event) = timeout(LIMIT, echoed).await.context("no echo")??;

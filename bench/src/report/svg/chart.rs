@@ -123,7 +123,7 @@ mod tests {
     use crate::report::{Cell, Unit};
 
     #[test]
-    fn a_longer_bar_is_always_worse() {
+    fn longer_bar_means_higher_cost() {
         let targets = ["a".to_owned(), "b".to_owned()];
         let row = |unit| {
             let row = Row::new("x", "x", unit).floor(&Cell::Value(10.0));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stock_server_as_reference_has_one_bar() {
+    fn stock_reference_has_one_bar() {
         let row = Row {
             stock: Some(1),
             ..Row::new("x", "x", Unit::PerSecond)
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_without_reference_has_no_bars() {
+    fn row_without_reference_has_no_bars() {
         let row = Row::new("x", "x", Unit::Bytes).cells(&[Cell::Value(5.0)]);
         assert!(Group::new(&row, &["a".to_owned()]).is_none());
     }

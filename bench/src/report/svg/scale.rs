@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scale_grows_in_whole_decades() {
+    fn scale_grows_in_whole_decades() {
         assert_eq!(
             Scale::over([].into_iter()),
             Scale {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_stay_on_the_paper() {
+    fn positions_are_clamped_to_the_scale() {
         let scale = Scale {
             low: -1.0,
             high: 1.0,
