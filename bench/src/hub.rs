@@ -4,13 +4,10 @@
 
 mod balancer;
 mod endpoint;
-mod frame;
 mod nats;
 mod process;
-mod registry;
 
 pub(crate) use balancer::LoadBalancer;
-pub(crate) use endpoint::{executor, harness};
-pub(crate) use frame::{data, resume};
+pub(crate) use endpoint::{data, executor, harness, resume};
 pub(crate) use nats::NatsServer;
 pub(crate) use process::Hub;

@@ -5,10 +5,8 @@ mod answer;
 mod client;
 mod event;
 mod request;
-mod start;
 
 pub(crate) use answer::{Answer, Data, Refusal};
 pub(crate) use client::Client;
 pub(crate) use event::Event;
-pub(crate) use request::Request;
-pub(crate) use start::{Start, Stdio};
+pub(crate) use request::{Request, Start, Stdio};

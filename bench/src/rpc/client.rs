@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 
 use super::answer::Answer;
 use super::event::Event;
-use super::request::Request;
-use super::start::Start;
+use super::request::{Request, Start};
 use crate::ws::WebSocket;
 
 /// An initialized connection that numbers its requests.
