@@ -3,7 +3,5 @@
 
 pub(crate) mod copy;
 pub(crate) mod cores;
-pub(crate) mod echo;
-pub(crate) mod exchange;
-mod helper;
+pub(crate) mod helper;
 pub(crate) mod spawn;

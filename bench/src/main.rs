@@ -51,8 +51,10 @@ fn serve(helper: &Helper) -> anyhow::Result<()> {
     match *helper {
         Helper::Emit { bytes, hold: false } => emit::emit(bytes),
         Helper::Emit { bytes, hold: true } => emit::emit_and_hold(bytes),
-        Helper::EchoFloor => floors::echo::serve(),
-        Helper::ExchangeFloor { request, response } => floors::exchange::serve(request, response),
+        Helper::EchoFloor => floors::helper::serve_echo(),
+        Helper::ExchangeFloor { request, response } => {
+            floors::helper::serve_exchange(request, response)
+        }
         Helper::CopyFloor => floors::copy::serve(),
     }
 }

@@ -16,13 +16,12 @@ mod stalled;
 mod startup;
 mod terminal;
 mod tools;
-mod transfer;
 
 use crate::plan::Plan;
 use crate::report::{Cell, Row};
 use crate::target::Target;
 
-pub(crate) use transfer::Transfer;
+pub(crate) use output::Transfer;
 
 /// A group of rows that are measured together.
 #[derive(Clone, Copy, Debug)]

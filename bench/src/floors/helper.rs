@@ -1,9 +1,10 @@
-//! Helper processes of the floors: this binary, run with a hidden subcommand.
+//! Helper processes of the floors: this binary, run with a hidden subcommand; and the TCP floors
+//! `echo` (one small message and back) and `exchange` (a request and a response of given sizes).
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
@@ -58,4 +59,77 @@ pub(super) fn accept() -> Result<TcpStream> {
     let (stream, _) = listener.accept()?;
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+/// Bytes of the message: about what a keystroke is without any envelope.
+const MESSAGE: usize = 16;
+
+/// A connection to an echo process.
+#[derive(Debug)]
+pub(crate) struct EchoFloor(Helper);
+
+impl EchoFloor {
+    /// Starts the echo process.
+    pub(crate) fn start() -> Result<Self> {
+        Helper::start(&["echo-floor"]).map(Self)
+    }
+
+    /// Sends one message and waits for it to come back.
+    pub(crate) fn round_trip(&mut self) -> Result<Duration> {
+        let mut message = [b'x'; MESSAGE];
+        let began = Instant::now();
+        self.0.stream.write_all(&message)?;
+        self.0.stream.read_exact(&mut message)?;
+        Ok(began.elapsed())
+    }
+}
+
+/// The echo process: returns what it gets until the connection ends.
+pub(crate) fn serve_echo() -> Result<()> {
+    let mut stream = accept()?;
+    let mut buffer = [0; 256];
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(()),
+            read => stream.write_all(&buffer[..read])?,
+        }
+    }
+}
+
+/// A connection to an exchange process.
+#[derive(Debug)]
+pub(crate) struct ExchangeFloor {
+    helper: Helper,
+    request: Vec<u8>,
+    response: Vec<u8>,
+}
+
+impl ExchangeFloor {
+    /// Starts the exchange process, for requests and answers of these sizes.
+    pub(crate) fn start(request: usize, response: usize) -> Result<Self> {
+        let sizes = [request.to_string(), response.to_string()];
+        Ok(Self {
+            helper: Helper::start(&["exchange-floor", &sizes[0], &sizes[1]])?,
+            request: vec![b'x'; request],
+            response: vec![0; response],
+        })
+    }
+
+    /// Sends one request and waits for its answer.
+    pub(crate) fn round_trip(&mut self) -> Result<()> {
+        self.helper.stream.write_all(&self.request)?;
+        self.helper.stream.read_exact(&mut self.response)?;
+        Ok(())
+    }
+}
+
+/// The exchange process: answers every request until the connection ends.
+pub(crate) fn serve_exchange(request: usize, response: usize) -> Result<()> {
+    let mut stream = accept()?;
+    let mut request = vec![0; request];
+    let response = vec![b'x'; response];
+    while stream.read_exact(&mut request).is_ok() {
+        stream.write_all(&response)?;
+    }
+    Ok(())
 }

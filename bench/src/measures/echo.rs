@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::floors::echo::Echo;
+use crate::floors::helper::EchoFloor;
 use crate::plan::Plan;
 use crate::report::{Reach, Row, Unit};
 use crate::rpc::{Client, Event, Start, Stdio};
@@ -20,7 +20,7 @@ const READY: u64 = "ready".len() as u64;
 /// Measures keystroke latency on pipes and on a raw pty.
 pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
     let mut lanes = vec![Lane::prepare(
-        Echo::start().map(|mut echo| lane(plan, move || echo.round_trip())),
+        EchoFloor::start().map(|mut echo| lane(plan, move || echo.round_trip())),
     )];
     for stdio in [Stdio::WritablePipes, Stdio::Pty] {
         lanes.extend(

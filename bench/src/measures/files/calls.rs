@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::base64;
 use crate::content;
 use crate::floors::cores::Core;
-use crate::floors::exchange::Exchange;
+use crate::floors::helper::ExchangeFloor;
 use crate::plan::{Budget, Plan};
 use crate::report::{Cell, Reach, Row, Unit};
 use crate::rpc::{Answer, Client, Data, Request};
@@ -48,7 +48,7 @@ fn one_at_a_time(plan: &Plan, targets: &[Target], scratch: &Scratch) -> Result<V
     let budget = plan.files.calls;
     let path = scratch.file("one", SIZE as u64)?;
     let request = Request::new("fs/readFile", &json!({"path": uri(&path)}));
-    let exchange = || Exchange::start(request.size(), RESPONSE);
+    let exchange = || ExchangeFloor::start(request.size(), RESPONSE);
     let free = exchange().map(|mut exchange| lane(budget, move || exchange.round_trip()));
     let apart = Core::Last.run(exchange).map(|mut exchange| {
         Lane::new(move |samples: &mut Vec<f64>| {
