@@ -39,7 +39,7 @@ pub(crate) struct Plan {
     pub(crate) pairs: u32,
     /// Writers that a killed node of a hub is between.
     pub(crate) writers: usize,
-    /// What is done with files.
+    /// Size of the file measures.
     pub(crate) files: Files,
 }
 

@@ -1,4 +1,4 @@
-//! What was measured, and how it is shown: a table, JSON, markdown, and a chart.
+//! Results of a run and their renderings: a table, JSON, markdown, and a chart.
 
 pub(crate) mod json;
 mod machine;

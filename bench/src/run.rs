@@ -116,7 +116,7 @@ fn judge(options: &Options, report: &Report) -> ExitCode {
     if failed {
         eprintln!("exec-bench: not all could be measured, see FAILED above");
     }
-    // What has a reach and no value is missed as well: nothing passes by not being measured.
+    // A row with a goal but no value counts as missed.
     let reaches = report.rows.iter().filter(|row| row.reach.is_some());
     let ours = report.targets.iter().position(|name| name == OURS);
     let missed = ours.map_or(0, |at| {

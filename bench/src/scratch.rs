@@ -24,7 +24,7 @@ impl Scratch {
         let name = format!("exec-bench-{}-{count}", std::process::id());
         // Servers tell paths without links.
         let path = std::env::temp_dir().canonicalize()?.join(name);
-        // Fails if it exists: nothing of anybody else is ever used, or removed.
+        // Fails if it exists, so that foreign files are never used or removed.
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self(path))
     }

@@ -63,7 +63,7 @@ impl Target {
         }
     }
 
-    /// Returns the recipe, unless somebody else runs the server.
+    /// Returns the launch recipe, unless the server was already running.
     pub(crate) const fn recipe(&self) -> Option<&Launch> {
         match &self.source {
             Source::Launch(launch) => Some(launch),

@@ -146,13 +146,13 @@ impl Row {
 /// Goal for our server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Reach {
-    /// At most so many times the floor.
+    /// At most this multiple of the floor.
     RatioAtMost(f64),
-    /// At least so many times the floor.
+    /// At least this multiple of the floor.
     RatioAtLeast(f64),
-    /// At most so many times what the stock server takes.
+    /// At most this multiple of the stock server's value.
     StockAtMost(f64),
-    /// At least so many times what the stock server does.
+    /// At least this multiple of the stock server's value.
     StockAtLeast(f64),
     /// At most this value.
     AtMost(f64),

@@ -48,7 +48,7 @@ impl Instance {
         })
     }
 
-    /// Joins a server that somebody else runs.
+    /// Connects to a server that is already running.
     pub(crate) fn join(url: &str) -> Self {
         let pid = proc_stat::port(url).and_then(proc_stat::owner);
         Self {

@@ -22,7 +22,7 @@ pub(crate) struct Launch {
     log: PathBuf,
 }
 
-/// A server that has told its address.
+/// Server that has printed its address.
 #[derive(Debug)]
 pub(super) struct LaunchedServer {
     /// The process started, not yet waited for.

@@ -253,7 +253,7 @@ fn is_timeout(error: &anyhow::Error) -> bool {
     )
 }
 
-/// What is missing of a frame.
+/// Missing part of a frame.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     left: usize,

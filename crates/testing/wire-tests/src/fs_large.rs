@@ -60,7 +60,7 @@ async fn message_above_64_mib_closes_the_connection_and_writes_nothing(transport
     let text = json!({"id": 1, "method": "fs/writeFile", "params": params}).to_string();
     assert!(text.len() > 64 << 20);
     fixture.client.try_send_frame(Message::text(text)).await;
-    assert_eq!(fixture.client.packet().await, None, "there is no answer");
+    assert_eq!(fixture.client.packet().await, None, "unexpected response");
     assert_eq!(fixture.content("file"), "hello");
     fixture.server.ready().await.expect_alive().await;
 }

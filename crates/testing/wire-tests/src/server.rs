@@ -200,7 +200,7 @@ impl Address {
         match line.split_once("://") {
             Some(("ws" | "wss", address)) => Self::Tcp(address.parse().expect(line)),
             Some(("unix", path)) => Self::Unix(path.into()),
-            _ => panic!("{line:?} is no URL"),
+            _ => panic!("invalid URL {line:?}"),
         }
     }
 }

@@ -129,7 +129,7 @@ async fn message_above_64_mib_closes_the_connection(transport: Transport) {
     for frame in fragments(&padded((64 << 20) + 1), 16 << 20) {
         client.try_send_frame(frame).await;
     }
-    assert_eq!(client.packet().await, None, "there is no answer");
+    assert_eq!(client.packet().await, None, "unexpected response");
     server.ready().await.expect_alive().await;
 }
 
@@ -149,7 +149,7 @@ async fn frame_above_64_mib_closes_the_connection(transport: Transport) {
     client
         .try_send_frame(fragments(&padded(length), length).remove(0))
         .await;
-    assert_eq!(client.packet().await, None, "there is no answer");
+    assert_eq!(client.packet().await, None, "unexpected response");
     server.ready().await.expect_alive().await;
 }
 
@@ -163,7 +163,7 @@ async fn expect_hangup(server: &Server, bytes: &[u8]) {
     let read = tokio::time::timeout(crate::server::TIMEOUT, stream.read_to_end(&mut rest));
     // A reset counts as a close.
     drop(read.await.expect("connection did not close in time"));
-    assert!(!rest.contains(&b'{'), "there is no answer: {rest:?}");
+    assert!(!rest.contains(&b'{'), "unexpected response: {rest:?}");
 }
 
 async fn header_with_a_huge_length_closes_the_connection(transport: Transport) {

@@ -81,7 +81,12 @@ pub async fn communicate_works_if_the_child_closes_stdin_early(subject: &Subject
 
 pub async fn communicate_works_without_input(subject: &Subject) {
     let child = start(subject, subject.sh("cat; echo out; echo err >&2", &[])).await;
-    let communicated = communicate(&child, "nobody reads it", ALL).await;
+    let communicated = communicate(
+        &child,
+        "write finished although the FIFO has no reader",
+        ALL,
+    )
+    .await;
     assert_eq!(communicated.stdout.data, b"out\n");
     assert_eq!(communicated.stderr.data, b"err\n");
 }

@@ -37,7 +37,10 @@ async fn succeeds(
     let told = run(subject, policy, script, paths).await;
     let stderr = String::from_utf8_lossy(&told.stderr()).into_owned();
     assert_eq!(told.code(), 0, "{script}: {stderr}");
-    assert!(!told.exit().unwrap().sandbox_denied, "success is no denial");
+    assert!(
+        !told.exit().unwrap().sandbox_denied,
+        "successful command is reported as denied"
+    );
     told.text()
 }
 

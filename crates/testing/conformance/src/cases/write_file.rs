@@ -128,7 +128,10 @@ pub async fn write_to_a_fifo_does_not_block(subject: &Subject) {
     if subject.differs(Difference::PipesAreWaitedFor) {
         let mut written = put(subject, write(&pipe), "x");
         let waited = timeout(OBSERVATION_TIME, &mut written).await;
-        assert!(waited.is_err(), "nobody reads it");
+        assert!(
+            waited.is_err(),
+            "write finished although the FIFO has no reader"
+        );
         // Opening the FIFO for reading and writing does not block, and unblocks the writer.
         let both = fs::File::options().read(true).write(true).open(&pipe);
         done(written).await;

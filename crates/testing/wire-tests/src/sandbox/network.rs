@@ -164,7 +164,7 @@ async fn nothing_is_reachable_without_network(fixture: &mut SandboxFixture) {
             fixture.refused(&policy, "EPERM", &words(args)).await;
         }
     }
-    assert!(!listeners.anything_received(), "somebody was reached");
+    assert!(!listeners.anything_received(), "a listener was reached");
 }
 
 async fn host_is_reachable_with_network(fixture: &mut SandboxFixture) {
@@ -184,7 +184,7 @@ async fn host_is_reachable_with_network(fixture: &mut SandboxFixture) {
                 .await;
         }
     }
-    assert!(listeners.anything_received(), "nobody was reached");
+    assert!(listeners.anything_received(), "no listener was reached");
 }
 
 async fn unix_sockets_are_unreachable_without_network(fixture: &mut SandboxFixture) {
@@ -197,13 +197,13 @@ async fn unix_sockets_are_unreachable_without_network(fixture: &mut SandboxFixtu
         }
         let name = policy.name.clone();
         if listeners.anything_received() {
-            fixture.record_fault(format!("{name}: somebody was reached"));
+            fixture.record_fault(format!("{name}: a listener was reached"));
         }
     }
     for args in &probes {
         fixture.says(None, "ok", &words(args)).await;
     }
-    assert!(listeners.anything_received(), "nobody was reached");
+    assert!(listeners.anything_received(), "no listener was reached");
 }
 
 async fn socket_pairs_work(fixture: &mut SandboxFixture) {
@@ -251,7 +251,7 @@ async fn unrestricted_files_do_not_enable_the_network(fixture: &mut SandboxFixtu
         fixture.allowed(&policy, &["write", "@out/file"]).await;
         assert!(
             !listeners.anything_received(),
-            "{name}: somebody was reached"
+            "{name}: a listener was reached"
         );
         fixture.reset();
         drop(fs::remove_file(fixture.path("out/stream")));
